@@ -1,0 +1,47 @@
+//! `GET /api/nodes`, `GET /api/gpus`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::TimestampMs;
+use crate::topology::{Gpu, Inventory};
+
+/// Whether a node's agent is heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeState {
+    /// Connected.
+    Up,
+    /// Not heard for a while.
+    Down,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Its name, the label `node`.
+    pub name: String,
+    /// Whether its agent is heard.
+    pub state: NodeState,
+    /// When its agent was last heard.
+    pub seen_ms: TimestampMs,
+    /// The agent's version.
+    pub agent_version: String,
+    /// The agent's clock minus the collector's, as seen at the hello.
+    pub clock_offset_ms: i64,
+    /// Hardware and software.
+    pub inventory: Inventory,
+    /// Runs on it now.
+    pub runs: Vec<String>,
+}
+
+/// A GPU of the cluster, flat.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GpuView {
+    /// The node it sits in.
+    pub node: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub gpu: Gpu,
+    /// Whether it is simulated.
+    pub simulated: bool,
+}

@@ -1,0 +1,125 @@
+//! Names and numbers that identify things. Newtypes, so that a run is never passed where a node is meant.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest name of a node, run or rule, in bytes: fits a DNS name and a label value alike.
+pub const NAME_BYTES_MAX: usize = 253;
+
+/// A name that cannot be used, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{name:?} cannot be a {what}: use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' or '-', not starting with '.' or '-'"
+)]
+pub struct InvalidName {
+    /// What the name was meant for.
+    pub what: &'static str,
+    /// The name as it came.
+    pub name: String,
+}
+
+/// Such names are safe as a file name, a label value and a part of a URL.
+fn check(what: &'static str, name: &str) -> Result<(), InvalidName> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    let start = name.as_bytes().first().is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_');
+    if start && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed) {
+        Ok(())
+    } else {
+        Err(InvalidName { what, name: name.chars().take(80).collect() })
+    }
+}
+
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// Checks and wraps a name.
+            ///
+            /// # Errors
+            /// When it is empty, too long, or has other characters than letters, digits, `.`, `_`, `-`.
+            pub fn new(name: impl Into<String>) -> Result<Self, InvalidName> {
+                let name = name.into();
+                check($what, &name)?;
+                Ok(Self(name))
+            }
+
+            /// The bare name.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = InvalidName;
+            fn try_from(name: String) -> Result<Self, InvalidName> {
+                Self::new(name)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name_type!(
+    /// A machine with an agent.
+    NodeName,
+    "node name"
+);
+name_type!(
+    /// A training run, across all its attempts: `NAME-XXXXXX`, made by the collector.
+    RunId,
+    "run id"
+);
+
+/// The number of an attempt of a run, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AttemptNo(pub u32);
+
+impl fmt::Display for AttemptNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A process of a run by its place in the world, from 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Rank(pub u32);
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_safe_as_file_names_and_labels() {
+        for good in ["a", "node-1", "h100.rack_3", "_x", "0"] {
+            assert!(NodeName::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", "-x", ".hidden", "a/b", "a b", "ä", "a\n", "x".repeat(254).as_str()] {
+            assert!(NodeName::new(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Managed training runs: what is asked for, what is happening, and what to do next.
+//!
+//! Run → Attempt (cause, changes, resumed from) → NodeTask → Rank. Every record is keyed by (run, attempt).
+
+pub mod spec;
+pub mod state;
+pub mod torchrun;

@@ -1,0 +1,273 @@
+//! What a person asks for: one type for the form, the TOML file, the API and the agent.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Recipes that ship with Lockstep: `(name, what it does)`.
+pub const RECIPES: &[(&str, &str)] = &[("ddp", "a small transformer language model under DistributedDataParallel")];
+/// The most nodes one run may ask for.
+pub const NODES_MAX: u32 = 1_024;
+/// The most processes a node; twice the densest GPU server's count.
+pub const NPROC_MAX: u32 = 32;
+/// Enough restarts for a month-long run; past this something else is wrong.
+pub const RESTARTS_MAX: u32 = 1_000;
+/// Bounds of what one spec may carry, so that it fits a message and a page.
+pub const ARGS_MAX: usize = 512;
+/// The longest single argument, path or value, in bytes.
+pub const TEXT_BYTES_MAX: usize = 8_192;
+
+/// How processes are started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Launcher {
+    /// On the agents' nodes.
+    #[default]
+    Agent,
+}
+
+/// The collective library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// NCCL where there are usable GPUs, else Gloo.
+    #[default]
+    Auto,
+    /// NVIDIA GPUs.
+    Nccl,
+    /// CPUs.
+    Gloo,
+}
+
+/// A training run as asked for. TOML and JSON have the same shape.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Spec {
+    /// For people; the run's id is made from it. Defaults to the recipe's or script's name.
+    pub name: String,
+    /// A built-in recipe; either this or `script`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<String>,
+    /// Path of the training script on the nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
+    /// Arguments of the script, as they are.
+    pub args: Vec<String>,
+    /// Working directory on the nodes; the run's own folder when empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+    /// Additional environment variables.
+    pub env: BTreeMap<String, String>,
+    /// Python interpreter or virtual environment on the nodes; the agent's default when empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
+    /// Nodes.
+    pub nodes: Option<u32>,
+    /// Processes a node; the GPUs of the node, or 2 on a node without, when empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nproc_per_node: Option<u32>,
+    /// Collective library.
+    pub backend: Backend,
+    /// Where the script saves checkpoints.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_dir: Option<String>,
+    /// How often a failed attempt is followed by another.
+    pub max_restarts: u32,
+    /// How processes are started.
+    pub launcher: Launcher,
+    /// Settings by name: `--set NAME=VALUE`. For a recipe they become `--NAME VALUE`; `lr` is one.
+    pub set: BTreeMap<String, String>,
+}
+
+/// What is wrong with one field, in words for the form and the terminal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FieldError {
+    /// The field's name as in [`Spec`], `set.lr` for a setting.
+    pub field: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl Spec {
+    /// How many nodes it runs on.
+    #[must_use]
+    pub fn node_count(&self) -> u32 {
+        self.nodes.unwrap_or(1)
+    }
+
+    /// The name a person sees: given, or the recipe's, or the script's file name.
+    #[must_use]
+    pub fn display_name(&self) -> String {
+        if !self.name.is_empty() {
+            return self.name.clone();
+        }
+        let from_script = self.script.as_deref().and_then(|path| path.rsplit('/').next());
+        let name = self.recipe.as_deref().or(from_script).unwrap_or("run");
+        name.trim_end_matches(".py").to_owned()
+    }
+
+    /// Everything that is wrong, field by field; empty when the run can be tried.
+    #[must_use]
+    pub fn problems(&self) -> Vec<FieldError> {
+        let mut problems = Problems::default();
+        self.check_program(&mut problems);
+        self.check_sizes(&mut problems);
+        self.check_texts(&mut problems);
+        self.check_settings(&mut problems);
+        problems.0
+    }
+
+    fn check_program(&self, problems: &mut Problems) {
+        match (&self.recipe, &self.script) {
+            (None, None) => problems.add("recipe", "choose a recipe, or give the path of a script"),
+            (Some(_), Some(_)) => problems.add("script", "give either a recipe or a script, not both"),
+            (Some(recipe), None) if !RECIPES.iter().any(|(name, _)| name == recipe) => {
+                let known: Vec<_> = RECIPES.iter().map(|(name, _)| *name).collect();
+                problems.add("recipe", format!("there is no recipe {recipe:?}; there is: {}", known.join(", ")));
+            }
+            (None, Some(script)) if script.trim().is_empty() => problems.add("script", "the path is empty"),
+            (None, Some(script)) if !script.starts_with('/') && self.workdir.is_none() => {
+                problems.add("script", "give an absolute path, or a workdir that it is relative to");
+            }
+            _ => {}
+        }
+        if let Some(workdir) = &self.workdir
+            && !workdir.starts_with('/')
+        {
+            problems.add("workdir", "give an absolute path");
+        }
+    }
+
+    fn check_sizes(&self, problems: &mut Problems) {
+        if !(1..=NODES_MAX).contains(&self.node_count()) {
+            problems.add("nodes", format!("ask for 1 to {NODES_MAX} nodes"));
+        }
+        if self.nproc_per_node.is_some_and(|n| !(1..=NPROC_MAX).contains(&n)) {
+            problems.add("nproc_per_node", format!("ask for 1 to {NPROC_MAX} processes a node"));
+        }
+        if self.max_restarts > RESTARTS_MAX {
+            problems.add("max_restarts", format!("at most {RESTARTS_MAX}"));
+        }
+        if self.args.len() > ARGS_MAX {
+            problems.add("args", format!("at most {ARGS_MAX} arguments"));
+        }
+    }
+
+    fn check_texts(&self, problems: &mut Problems) {
+        let name_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if self.name.len() > 64 || !self.name.chars().all(name_allowed) || self.name.starts_with(['.', '-']) {
+            problems.add("name", "use at most 64 letters, digits, '.', '_' or '-', not starting with '.' or '-'");
+        }
+        let optional = [
+            ("script", &self.script),
+            ("workdir", &self.workdir),
+            ("python", &self.python),
+            ("checkpoint_dir", &self.checkpoint_dir),
+        ];
+        for (field, text) in optional {
+            if let Some(text) = text {
+                problems.check_text(field, text);
+            }
+        }
+        for arg in &self.args {
+            problems.check_text("args", arg);
+        }
+        for (name, value) in &self.env {
+            let field = format!("env.{name}");
+            if !is_variable_name(name) {
+                problems.add(&field, "is not a name for an environment variable");
+            } else if is_reserved(name) {
+                problems.add(&field, "is set by Lockstep or torchrun for each rank");
+            }
+            problems.check_text(&field, value);
+        }
+    }
+
+    fn check_settings(&self, problems: &mut Problems) {
+        if self.recipe.is_none() && !self.set.is_empty() {
+            problems.add("set", "settings by name belong to recipes; give a script its arguments in args");
+        }
+        for (name, value) in &self.set {
+            let field = format!("set.{name}");
+            let well_formed =
+                !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+            if !well_formed || name.starts_with('-') {
+                problems.add(&field, "use letters, digits, '_' and '-' for a setting's name");
+            }
+            problems.check_text(&field, value);
+        }
+    }
+}
+
+/// Variables that torchrun or the agent sets; a run that overrode them would lie about itself.
+fn is_reserved(name: &str) -> bool {
+    ["LOCKSTEP_", "MASTER_", "TORCHELASTIC_"].iter().any(|prefix| name.starts_with(prefix))
+        || ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"].contains(&name)
+}
+
+#[derive(Default)]
+struct Problems(Vec<FieldError>);
+
+impl Problems {
+    fn add(&mut self, field: &str, message: impl Into<String>) {
+        self.0.push(FieldError { field: field.to_owned(), message: message.into() });
+    }
+
+    fn check_text(&mut self, field: &str, text: &str) {
+        if text.len() > TEXT_BYTES_MAX {
+            self.add(field, format!("is longer than {TEXT_BYTES_MAX} bytes"));
+        } else if text.contains('\0') {
+            self.add(field, "contains a zero byte");
+        }
+    }
+}
+
+fn is_variable_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(spec: &Spec) -> Vec<String> {
+        spec.problems().into_iter().map(|problem| problem.field).collect()
+    }
+
+    #[test]
+    fn a_recipe_is_enough() {
+        let spec = Spec { recipe: Some("ddp".into()), ..Spec::default() };
+        assert_eq!(spec.problems(), []);
+        assert_eq!((spec.display_name().as_str(), spec.node_count()), ("ddp", 1));
+    }
+
+    #[test]
+    fn each_mistake_is_named_at_its_field() {
+        let script = |path: &str| Spec { script: Some(path.into()), ..Spec::default() };
+        let ddp = || Spec { recipe: Some("ddp".into()), ..Spec::default() };
+        let set = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        for (spec, field) in [
+            (Spec::default(), "recipe"),
+            (Spec { recipe: Some("nope".into()), ..Spec::default() }, "recipe"),
+            (Spec { recipe: Some("ddp".into()), ..script("/x.py") }, "script"),
+            (script("x.py"), "script"),
+            (Spec { nodes: Some(0), ..ddp() }, "nodes"),
+            (Spec { nproc_per_node: Some(1_000), ..ddp() }, "nproc_per_node"),
+            (Spec { name: "../x".into(), ..ddp() }, "name"),
+            (Spec { args: vec!["a\0b".into()], ..ddp() }, "args"),
+            (Spec { env: set("RANK", "1"), ..ddp() }, "env.RANK"),
+            (Spec { env: set("A B", "1"), ..ddp() }, "env.A B"),
+            (Spec { set: set("--lr", "1"), ..ddp() }, "set.--lr"),
+            (Spec { set: set("lr", "1"), ..script("/x.py") }, "set"),
+        ] {
+            assert_eq!(fields(&spec), [field], "{spec:?}");
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_refused() {
+        assert!(serde_json::from_str::<Spec>(r#"{"recipe":"ddp","nodez":2}"#).is_err());
+    }
+}

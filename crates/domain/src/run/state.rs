@@ -1,0 +1,102 @@
+//! Where a run stands, and how a rank or node of it ended.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::Rank;
+
+/// Where a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunState {
+    /// Being written; not asked for yet.
+    Draft,
+    /// Waits for nodes.
+    Queued,
+    /// Nodes check what the run needs and lease ports.
+    Preparing,
+    /// Processes are being started.
+    Starting,
+    /// At least one rank runs.
+    Running,
+    /// Asked to stop; processes are ending.
+    Stopping,
+    /// Ended because a person asked for it.
+    Stopped,
+    /// An attempt failed; the next one follows.
+    Restarting,
+    /// All ranks ended well.
+    Succeeded,
+    /// Ended badly; the outcome says why.
+    Failed,
+    /// Its node cannot be reached, so how it ended is not known.
+    Lost,
+}
+
+impl RunState {
+    /// Whether nothing will change any more.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Stopped | Self::Succeeded | Self::Failed)
+    }
+
+    /// The word in the API and on the page.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Draft => "draft",
+            Self::Queued => "queued",
+            Self::Preparing => "preparing",
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Stopped => "stopped",
+            Self::Restarting => "restarting",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// How one rank ended.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RankExit {
+    /// Which rank.
+    pub rank: Rank,
+    /// Its exit code, when it exited by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+    /// The signal that ended it, like 9.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// Whether the kernel killed it for memory.
+    pub out_of_memory: bool,
+    /// Type of the exception that ended it, like `RuntimeError`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_type: Option<String>,
+    /// Message of that exception.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The end of its traceback.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traceback: Option<String>,
+    /// When it was first seen to fail, nanoseconds since the epoch by its node's clock: tells the first failure from the cascade.
+    pub at_ns: i64,
+}
+
+/// Why a run, attempt or node task ended, in a word for programs and a sentence for people.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// `succeeded`, `stopped`, `exception`, `signal`, `out_of_memory`, `exit_code`, `prepare_failed`, `start_failed`,
+    /// `agent_lost`, `no_nodes`, …
+    pub cause: String,
+    /// The node where it began, when one is to be named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// The rank where it began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<Rank>,
+    /// What happened, to what, and what to do next.
+    pub message: String,
+}

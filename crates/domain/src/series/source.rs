@@ -1,0 +1,157 @@
+//! How a query reads series: one selection in, columns out, within a budget.
+//!
+//! The evaluator is synchronous and pure. A store prefetches what the selections ask for, then hands over a
+//! [`SeriesSource`]; a test hands over a literal one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::series::{Labels, Matcher};
+use crate::time::TimestampMs;
+
+/// What a query wants of one selector. `start_ms..=end_ms` already includes range, lookback, offset and `@`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Selection {
+    /// All must hold.
+    pub matchers: Vec<Matcher>,
+    /// The first time of interest, inclusive.
+    pub start_ms: TimestampMs,
+    /// The last time of interest, inclusive.
+    pub end_ms: TimestampMs,
+    /// The query's step; 0 for an instant query. A store may pre-aggregate by it.
+    pub step_ms: i64,
+    /// The function right around the selector (`rate`, `max_over_time`, …), if any.
+    pub function: Option<String>,
+}
+
+/// One series with its samples: times ascending, staleness markers included.
+///
+/// Series that share a time axis share its allocation, so that windows are computed once an axis (`Arc::ptr_eq`).
+#[derive(Debug, Clone)]
+pub struct Series {
+    /// Its name.
+    pub labels: Labels,
+    /// Sample times, strictly ascending.
+    pub times_ms: Arc<[TimestampMs]>,
+    /// As many values; [`crate::series::ABSENT`] where this series has no sample on a shared axis.
+    pub values: Arc<[f64]>,
+}
+
+/// The answer to a selection, in the order of the labels.
+#[derive(Debug, Clone, Default)]
+pub struct SeriesSet {
+    /// Each series once.
+    pub series: Vec<Series>,
+}
+
+/// Where series come from.
+pub trait SeriesSource {
+    /// Returns every series that has a sample within the selection's range.
+    ///
+    /// # Errors
+    /// When the budget is spent, a matcher is malformed, or the store fails.
+    fn select(&self, selection: &Selection, budget: &Budget) -> Result<SeriesSet, SelectError>;
+}
+
+/// Why a selection could not be answered.
+#[derive(Debug, thiserror::Error)]
+pub enum SelectError {
+    /// Too much, or cancelled.
+    #[error(transparent)]
+    Budget(#[from] BudgetExceeded),
+    /// A matcher that cannot be used.
+    #[error("{0}")]
+    Matcher(String),
+    /// The store failed.
+    #[error("the series store could not be read")]
+    Store(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// What one query may cost. Shared by all its parts; safe to use from several threads.
+#[derive(Debug)]
+pub struct Budget {
+    samples_left: AtomicU64,
+    series_left: AtomicU64,
+    cancelled: Arc<AtomicBool>,
+    limits: (u64, u64),
+}
+
+/// A spent budget, in words for the person who asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BudgetExceeded {
+    /// More samples than allowed.
+    #[error("the query would read more than {0} samples; select fewer series, a shorter range or a larger step")]
+    Samples(u64),
+    /// More series than allowed.
+    #[error("the query selects more than {0} series; add label matchers")]
+    Series(u64),
+    /// The client left or the time was up.
+    #[error("the query was cancelled")]
+    Cancelled,
+}
+
+impl Budget {
+    /// A budget of samples and series.
+    #[must_use]
+    pub fn new(samples: u64, series: u64) -> Self {
+        Self {
+            samples_left: AtomicU64::new(samples),
+            series_left: AtomicU64::new(series),
+            cancelled: Arc::default(),
+            limits: (samples, series),
+        }
+    }
+
+    /// For tests and trusted callers.
+    #[must_use]
+    pub fn unlimited() -> Self {
+        Self::new(u64::MAX, u64::MAX)
+    }
+
+    /// A flag that, once set, makes every further [`Budget::take`] fail.
+    #[must_use]
+    pub fn cancel_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.cancelled)
+    }
+
+    /// Pays for series and samples before they are read.
+    ///
+    /// # Errors
+    /// When the budget does not cover them, or the query was cancelled.
+    pub fn take(&self, series: u64, samples: u64) -> Result<(), BudgetExceeded> {
+        self.check_cancelled()?;
+        let pay = |left: &AtomicU64, cost: u64| {
+            left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| now.checked_sub(cost)).is_ok()
+        };
+        if !pay(&self.series_left, series) {
+            return Err(BudgetExceeded::Series(self.limits.1));
+        }
+        if !pay(&self.samples_left, samples) {
+            return Err(BudgetExceeded::Samples(self.limits.0));
+        }
+        Ok(())
+    }
+
+    /// Whether to go on.
+    ///
+    /// # Errors
+    /// When the query was cancelled.
+    pub fn check_cancelled(&self) -> Result<(), BudgetExceeded> {
+        if self.cancelled.load(Ordering::Relaxed) { Err(BudgetExceeded::Cancelled) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_spent_once() {
+        let budget = Budget::new(10, 2);
+        assert_eq!(budget.take(1, 6), Ok(()));
+        assert_eq!(budget.take(1, 6), Err(BudgetExceeded::Samples(10)));
+        assert_eq!(budget.take(5, 0), Err(BudgetExceeded::Series(2)));
+        budget.cancel_flag().store(true, Ordering::Relaxed);
+        assert_eq!(budget.take(0, 0), Err(BudgetExceeded::Cancelled));
+    }
+}

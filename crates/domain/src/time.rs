@@ -1,0 +1,94 @@
+//! Time as values: milliseconds since the Unix epoch, and durations the way Prometheus writes them.
+
+use std::fmt;
+
+/// Milliseconds since 1970-01-01 UTC; the unit of every sample and every record.
+pub type TimestampMs = i64;
+
+/// Units from the largest to the smallest, in milliseconds. `y` and `w` are fixed lengths, as in Prometheus.
+const UNITS: [(&str, i64); 7] = [
+    ("y", 365 * 24 * 3_600_000),
+    ("w", 7 * 24 * 3_600_000),
+    ("d", 24 * 3_600_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1_000),
+    ("ms", 1),
+];
+
+/// A duration that is not written as Prometheus writes them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a duration; write it like 30s, 5m or 1h30m")]
+pub struct InvalidDuration(pub String);
+
+/// Reads `1h30m`, `15s`, `250ms` or `0`: units from large to small, each at most once. The result is in milliseconds.
+///
+/// # Errors
+/// When the text is empty, has an unknown or repeated unit, or does not fit 64 bits.
+pub fn parse_duration_ms(text: &str) -> Result<i64, InvalidDuration> {
+    let invalid = || InvalidDuration(text.to_owned());
+    if text == "0" {
+        return Ok(0);
+    }
+    let mut rest = text;
+    let mut total: i64 = 0;
+    let mut units = UNITS.iter();
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, tail) = rest.split_at(digits);
+        let unit_len = tail.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let (unit, tail) = tail.split_at(unit_len);
+        let factor = units.by_ref().find(|(name, _)| *name == unit).ok_or_else(invalid)?.1;
+        let number: i64 = number.parse().map_err(|_| invalid())?;
+        total = number.checked_mul(factor).and_then(|ms| total.checked_add(ms)).ok_or_else(invalid)?;
+        rest = tail;
+    }
+    if text.is_empty() { Err(invalid()) } else { Ok(total) }
+}
+
+/// Writes a duration as Prometheus does: `1h30m`, `15s`, `0s`.
+pub struct DisplayDuration(pub i64);
+
+impl fmt::Display for DisplayDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0;
+        if rest == 0 {
+            return f.write_str("0s");
+        }
+        if rest < 0 {
+            f.write_str("-")?;
+            rest = rest.saturating_neg();
+        }
+        for (name, factor) in UNITS.iter().filter(|(name, _)| !matches!(*name, "y" | "w")) {
+            if rest >= *factor {
+                write!(f, "{}{name}", rest / factor)?;
+                rest %= factor;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_as_prometheus_writes_them() {
+        for (text, ms) in
+            [("0", 0), ("0s", 0), ("250ms", 250), ("15s", 15_000), ("1h30m", 5_400_000), ("2w", 1_209_600_000)]
+        {
+            assert_eq!(parse_duration_ms(text), Ok(ms), "{text}");
+        }
+        for text in ["", "5", "5x", "5m5m", "5s5m", "-5m", "99999999999999999y", "m", "1.5h"] {
+            assert!(parse_duration_ms(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_write_and_read_back() {
+        for ms in [0, 1, 999, 1_000, 61_000, 5_400_000, 90_061_001] {
+            assert_eq!(parse_duration_ms(&DisplayDuration(ms).to_string()), Ok(ms));
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The agent–collector protocol: generated messages, the version spoken, and conversions to `domain`.
+//!
+//! ```text
+//! agent                                   collector
+//!   ── Telemetry: Hello ──────────────────▶
+//!   ◀──────────────────────── HelloAck ────
+//!   ── Definitions(segment, names) ───────▶
+//!   ── Batch(segment, seq, frames) ───────▶   append, durable …
+//!   ◀─────────────────── Ack(segment, seq) ─
+//!
+//!   ── Control: Hello, Holding ───────────▶
+//!   ◀───────────────── HelloAck, Command ───
+//!   ── RunEvent(id), LogChunk(offset) ────▶
+//!   ◀──────────── EventAck(id), LogAck ─────
+//! ```
+
+pub mod frame;
+pub mod labels;
+pub mod version;
+
+/// The messages, as generated from `proto/lockstep.proto`.
+#[allow(missing_docs, clippy::all, unreachable_pub, reason = "generated code; the proto file holds the comments")]
+pub mod proto {
+    tonic::include_proto!("lockstep.wire.v1");
+}
