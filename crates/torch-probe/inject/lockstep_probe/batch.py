@@ -1,0 +1,35 @@
+"""How much data a DataLoader's batch holds: samples, and tokens where it looks like token ids."""
+
+from collections.abc import Mapping
+
+DEPTH_MAX = 4  # batches are shallow; anything deeper is not worth the time
+
+
+def measure(torch, batch):
+    """(samples, tokens) of this rank's batch; each None where it cannot be told."""
+    tensor = first_tensor(torch, batch, DEPTH_MAX)
+    if tensor is None or tensor.dim() == 0:
+        return None, None
+    ids = tensor.dim() == 2 and tensor.dtype in (torch.int64, torch.int32, torch.int16)
+    return tensor.shape[0], tensor.numel() if ids else None
+
+
+def first_tensor(torch, value, depth):
+    if isinstance(value, torch.Tensor):
+        return value
+    if depth == 0:
+        return None
+    if isinstance(value, Mapping):
+        ids = value.get("input_ids")
+        if isinstance(ids, torch.Tensor):
+            return ids
+        parts = value.values()
+    elif isinstance(value, (list, tuple)):
+        parts = value
+    else:
+        return None
+    for part in parts:
+        found = first_tensor(torch, part, depth - 1)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,79 @@
+"""The way out: one datagram a record to the agent's AF_UNIX socket, without ever waiting for it.
+
+A full queue, an agent that is down or any other error loses the record and counts it. The socket is connected again
+(at most every RECONNECT_S) because an agent that restarts binds a new one under the same path.
+"""
+
+import os
+import socket
+import time
+
+RECONNECT_S = 0.5  # a connect costs microseconds, but a rank with 1,000 steps a second should not try it each step
+SUN_PATH_BYTES = 107  # sockaddr_un.sun_path holds 108 with its NUL
+
+
+class Channel:
+    def __init__(self, path):
+        self.path = path
+        self.dropped = 0
+        self.connections = 0
+        self._socket = None
+        self._next_attempt = 0.0
+
+    def send(self, datagram):
+        """True when the kernel took the record; False when it was dropped and counted."""
+        try:
+            if self._socket is None and not self._connect():
+                self.dropped += 1
+                return False
+            self._socket.send(datagram)
+            return True
+        except BlockingIOError:
+            self.dropped += 1  # the agent is behind: its queue, not our connection, is the trouble
+        except OSError:
+            self.dropped += 1
+            self.close()
+        return False
+
+    def send_last_words(self, datagram, patience_s=0.05):
+        """For a process that is ending anyway: a full queue is worth a few milliseconds, or the root cause is lost."""
+        deadline = time.monotonic() + patience_s
+        while not self.send(datagram) and self._socket is not None and time.monotonic() < deadline:
+            self.dropped -= 1
+            time.sleep(0.002)
+
+    def connected(self):
+        return self._socket is not None
+
+    def close(self):
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self):
+        now = time.monotonic()
+        if now < self._next_attempt:
+            return False
+        self._next_attempt = now + RECONNECT_S
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        try:
+            connection.setblocking(False)
+            connect_to(connection, self.path)
+        except OSError:
+            connection.close()
+            return False
+        self._socket = connection
+        self.connections += 1
+        return True
+
+
+def connect_to(connection, path):
+    """Connects also to a path longer than sun_path, by way of its opened folder."""
+    if len(os.fsencode(path)) <= SUN_PATH_BYTES:
+        connection.connect(path)
+        return
+    folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+    try:
+        connection.connect(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+    finally:
+        os.close(folder)

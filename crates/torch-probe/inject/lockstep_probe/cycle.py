@@ -1,0 +1,174 @@
+"""What happens between two ends of an optimizer step, kept as spans of a timeline.
+
+    |-- data --|-------- forward --------|------ backward ------|~ other ~|- optimizer -|
+    ^ step end                                        |- sync --|                        ^ step end
+
+`forward` runs from the end of the last fetch (or step, or backward) to the start of the backward pass. `sync` is the tail of the
+backward pass after the last local gradient is there: what the rank only waits for, hidden overlap not included; it is taken out
+of `backward`. Collectives that the script itself waits for are taken out of the span they fall into. With an LBFGS-like closure,
+forward and backward fall inside the optimizer's span and are taken out of it. So the parts never add up to more than the step.
+"""
+
+
+class Cycle:
+    """Collects one step after another; `close` hands out the finished one."""
+
+    def __init__(self, timeline):
+        self.timeline = timeline
+        self._end = None
+        self._loader_seen = False
+        self._collective_seen = False
+        self._start_from(None)
+
+    def _start_from(self, mark):
+        self._spans = []
+        self._forward_start = mark
+        self._forward_waited_s = 0.0
+        self._waited_s = 0.0
+        self._batch = None
+        self._in_optimizer = False
+        self._backward_start = self._gradients_ready = self._optimizer_start = None
+        self.losses = []
+        self.norms = []
+        self.norms_are_local = False
+        self.samples = None
+        self.tokens = None
+
+    def fetched(self, start, end, batch, counts):
+        """A DataLoader was waited for; `batch` is (samples, tokens). `counts` is False for fetches outside training."""
+        if counts:
+            self._loader_seen = True
+            self._add("data", start, end)
+            self._batch = batch
+        self._start_forward(end)
+
+    def sized(self, batch):
+        """A batch that another thread fetched: its size is known, and nobody here waited for it."""
+        self._batch = batch
+
+    def begin_backward(self):
+        mark = self.timeline.mark()
+        if self._forward_start is not None:
+            self._add("forward", self._forward_start, mark, minus_s=self._waited_s - self._forward_waited_s)
+        self._count_batch()
+        self._backward_start, self._gradients_ready = mark, None
+
+    def gradients_ready(self):
+        self._gradients_ready = self.timeline.mark()
+
+    def end_backward(self):
+        mark = self.timeline.mark()
+        if self._backward_start is not None:
+            self._add("backward", self._backward_start, mark)
+        if self._gradients_ready is not None:
+            self._add("sync", self._gradients_ready, mark)
+        self._backward_start = None
+        self._start_forward(mark)
+
+    def begin_optimizer(self):
+        self._optimizer_start = self.timeline.mark()
+        self._optimizer_waited_s = self._waited_s
+        self._start_forward(self._optimizer_start)
+        self._in_optimizer = True
+
+    def end_optimizer(self):
+        self._in_optimizer = False
+        if self._optimizer_start is None:
+            return
+        self._add("optimizer", self._optimizer_start, self.timeline.mark(), minus_s=self._waited_s - self._optimizer_waited_s)
+        self._optimizer_start = None
+
+    def waited(self, seconds):
+        """The script itself waited for a collective, outside the backward pass."""
+        self._collective_seen = True
+        if self._backward_start is None:
+            self._waited_s += seconds
+
+    def forget_losses(self):
+        """After a step a GradScaler skipped: its loss and norm belong to no step."""
+        self.losses, self.norms = [], []
+
+    def close(self):
+        mark = self.timeline.mark()
+        finished = Finished(self, self._end, mark)
+        self._end = mark
+        self._start_from(mark)
+        return finished
+
+    def _add(self, name, start, end, minus_s=0.0):
+        self._spans.append((name, start, end, minus_s, self._in_optimizer))
+
+    def _start_forward(self, mark):
+        self._forward_start, self._forward_waited_s = mark, self._waited_s
+
+    def _count_batch(self):
+        """A batch counts when it is trained on, so that a validation loop adds nothing."""
+        if self._batch is not None:
+            samples, tokens = self._batch
+            self.samples = samples if self.samples is None else self.samples + (samples or 0)
+            self.tokens = tokens if self.tokens is None else self.tokens + (tokens or 0)
+            self._batch = None
+
+
+class Finished:
+    """One step whose times may still be on their way from the device."""
+
+    def __init__(self, cycle, start, end):
+        self._timeline = cycle.timeline
+        self._start, self._end = start, end
+        self._spans = cycle._spans
+        self._loader_seen = cycle._loader_seen
+        self._waited_s = cycle._waited_s if cycle._collective_seen else None
+        self._losses, self._norms, self._norms_are_local = len(cycle.losses), len(cycle.norms), cycle.norms_are_local
+        self._scalars = self._timeline.stage(cycle.losses + cycle.norms)
+        # The scalars' copies are enqueued after the step's end, so readiness needs a mark of its own.
+        self._staged = self._timeline.mark()
+        self.samples, self.tokens = cycle.samples, cycle.tokens
+
+    def ready(self):
+        return self._timeline.ready(self._staged)
+
+    def fields(self):
+        """The measured fields of the step record; what is not known is absent."""
+        fields = self._times()
+        scalars = self._timeline.read(self._scalars)
+        losses, norms = scalars[: self._losses], scalars[self._losses :]
+        if losses:
+            fields["loss"] = sum(losses) / len(losses)
+            fields["loss_source"] = "backward" if len(losses) == 1 else "backward_mean"
+        if norms:
+            square = sum(norm * norm for norm in norms)
+            if self._norms_are_local:
+                fields["grad_norm_local_sq"] = square
+            else:
+                fields["grad_norm"] = norms[0] if len(norms) == 1 else square**0.5
+        if self.samples:
+            fields["samples"] = self.samples
+        if self.tokens:
+            fields["tokens"] = self.tokens
+        return fields
+
+    def _times(self):
+        totals, inside_optimizer = {}, 0.0
+        for name, start, end, minus_s, nested in self._spans:
+            seconds = max(0.0, self._timeline.seconds(start, end) - minus_s)
+            totals[name] = totals.get(name, 0.0) + seconds
+            if nested and name != "sync":
+                inside_optimizer += seconds
+        if "sync" in totals and "backward" in totals:
+            totals["backward"] = max(0.0, totals["backward"] - totals["sync"])
+        if "optimizer" in totals:
+            totals["optimizer"] = max(0.0, totals["optimizer"] - inside_optimizer)
+        fields = {}
+        if "sync" in totals:
+            fields["sync_source"] = "ddp_backward_tail"
+        elif self._waited_s is not None:
+            fields["sync_source"] = "collective_wait"
+        if self._waited_s is not None:
+            totals["sync"] = totals.get("sync", 0.0) + self._waited_s
+        if self._loader_seen:
+            totals.setdefault("data", 0.0)
+        if self._start is not None:
+            fields["step_s"] = self._timeline.seconds(self._start, self._end)
+        fields.update((name + "_s", seconds) for name, seconds in totals.items())
+        return fields

@@ -1,0 +1,223 @@
+"""Every place where the probe touches torch, by the module it waits for.
+
+All of them are wrappers that call the original with what they were given and hand back what it returned; what the probe does around
+it goes through Probe.call and cannot fail outwards. Not used, because they change what they watch: full backward hooks (alter the
+graph, break torch.compile), DDP communication hooks (replace the all-reduce; one per model), completion hooks (NCCL only).
+"""
+
+import functools
+import time
+
+
+def after_import(probe):
+    """Module name -> what to do once it has been imported."""
+    patches = {
+        "torch": announce_torch,
+        "torch.autograd": watch_backward,
+        "torch.optim.optimizer": watch_optimizers,
+        "torch.utils.data.dataloader": watch_data_loaders,
+        "torch.nn.utils.clip_grad": watch_clipping,
+        "torch.nn.parallel.distributed": watch_ddp,
+        "torch.distributed.fsdp.fully_sharded_data_parallel": watch_fsdp1,
+        "torch.distributed.distributed_c10d": watch_groups,
+        "torch.amp.grad_scaler": watch_scaler,
+        "torch.cuda.amp.grad_scaler": watch_scaler,  # where the class lives before torch 2.3
+    }
+    return {name: functools.partial(patch, probe) for name, patch in patches.items()}
+
+
+def announce_torch(probe, torch):
+    probe.torch_imported(torch)
+
+
+def watch_optimizers(probe, module):
+    def before(optimizer, args, kwargs):
+        probe.call(probe.begin_optimizer, optimizer, closure_of(args, kwargs))
+
+    def after(optimizer, args, kwargs):
+        probe.call(probe.end_optimizer, optimizer, closure_of(args, kwargs))
+
+    module.register_optimizer_step_pre_hook(before)
+    module.register_optimizer_step_post_hook(after)
+
+
+def closure_of(args, kwargs):
+    """The closure of optimizer.step(closure); `args` begins with the optimizer itself."""
+    return args[1] if len(args) > 1 else kwargs.get("closure")
+
+
+def watch_backward(probe, autograd):
+    """Tensor.backward looks this function up when it runs, so one wrapper sees both."""
+    original = autograd.backward
+
+    @functools.wraps(original)
+    def backward(tensors, *args, **kwargs):
+        handle = probe.call(probe.begin_backward, tensors)
+        if not handle:
+            return original(tensors, *args, **kwargs)
+        try:
+            return original(tensors, *args, **kwargs)
+        finally:
+            probe.call(probe.end_backward, handle)
+
+    backward._torchdynamo_disable = True  # as torch.compiler.disable marks it, without importing the compiler
+    autograd.backward = backward
+
+
+def watch_data_loaders(probe, module):
+    def timed(original):
+        @functools.wraps(original)
+        def fetch(self):
+            start = probe.call(probe.fetching)
+            result = original(self)
+            probe.call(probe.fetched, start, result)
+            return result
+
+        return fetch
+
+    def timed_start(original):
+        @functools.wraps(original)
+        def start_workers(self):
+            start = probe.call(probe.fetching)
+            result = original(self)
+            probe.call(probe.fetched, start, None)
+            return result
+
+        return start_workers
+
+    module._BaseDataLoaderIter.__next__ = timed(module._BaseDataLoaderIter.__next__)
+    module.DataLoader.__iter__ = timed_start(module.DataLoader.__iter__)
+
+
+def watch_clipping(probe, module):
+    original = module.clip_grad_norm_
+
+    @functools.wraps(original)
+    def clip_grad_norm_(parameters, max_norm, norm_type=2.0, *args, **kwargs):
+        if module.torch.compiler.is_compiling():  # the compiler should see the original alone
+            return original(parameters, max_norm, norm_type, *args, **kwargs)
+        if float(norm_type) == 2.0:
+            total = original(parameters, max_norm, norm_type, *args, **kwargs)
+            probe.call(probe.clipped, total)
+            return total
+        if hasattr(parameters, "__next__"):
+            parameters = list(parameters)  # an iterator can be walked once only
+        probe.call(lambda: probe.clipped_otherwise(gradients_of(probe.torch, parameters)))
+        return original(parameters, max_norm, norm_type, *args, **kwargs)
+
+    module.clip_grad_norm_ = clip_grad_norm_
+
+
+def gradients_of(torch, parameters):
+    parameters = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def watch_ddp(probe, module):
+    original = module.DistributedDataParallel.__init__
+
+    @functools.wraps(original)
+    def __init__(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        probe.synchronises = True
+
+    module.DistributedDataParallel.__init__ = __init__
+
+
+def watch_fsdp1(probe, module):
+    """Its parameters are flat shards; its own clipping returns the true global norm."""
+    kind = module.FullyShardedDataParallel
+    original_init, original_clip = kind.__init__, kind.clip_grad_norm_
+
+    @functools.wraps(original_init)
+    def __init__(self, *args, **kwargs):
+        original_init(self, *args, **kwargs)
+        probe.sharded = True
+        probe.note("FSDP: waiting for other ranks is not measured, it hides inside forward and backward")
+
+    @functools.wraps(original_clip)
+    def clip_grad_norm_(self, *args, **kwargs):
+        total = original_clip(self, *args, **kwargs)
+        probe.call(probe.clipped, total)
+        return total
+
+    kind.__init__, kind.clip_grad_norm_ = __init__, clip_grad_norm_
+
+
+def watch_scaler(probe, module):
+    kind = module.GradScaler
+    if "step" not in vars(kind):  # the alias of later versions inherits from one that is watched already
+        return
+    original_scale, original_step = kind.scale, kind.step
+
+    @functools.wraps(original_scale)
+    def scale(self, outputs):
+        result = original_scale(self, outputs)
+        probe.call(probe.scaled, self, outputs, result)
+        return result
+
+    @functools.wraps(original_step)
+    def step(self, optimizer, *args, **kwargs):
+        before = probe.optimizer_calls
+        result = original_step(self, optimizer, *args, **kwargs)
+        probe.call(probe.scaler_stepped, before, self)
+        return result
+
+    kind.scale, kind.step = scale, step
+
+
+def watch_groups(probe, module):
+    original = module.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args, **kwargs):
+        result = original(*args, **kwargs)
+        probe.call(group_joined, probe, module)
+        return result
+
+    module.init_process_group = init_process_group
+
+
+def group_joined(probe, module):
+    probe.group_joined()
+    if str(module.get_backend()) == "gloo":
+        watch_blocking_collectives(probe, module)
+
+
+BLOCKING = (
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "all_gather_into_tensor",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "all_to_all_single",
+    "barrier",
+)
+
+
+def watch_blocking_collectives(probe, module):
+    """Times what the script itself waits for. Only on Gloo: there the call blocks, while on NCCL its host time means nothing."""
+    package = probe.torch.distributed
+
+    def timed(original):
+        @functools.wraps(original)
+        def collective(*args, **kwargs):
+            start = time.perf_counter()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                probe.call(probe.waited, time.perf_counter() - start)
+
+        collective._lockstep = True
+        return collective
+
+    for name in BLOCKING:
+        original = getattr(module, name, None)
+        if original is None or getattr(original, "_lockstep", False):
+            continue
+        wrapper = timed(original)
+        setattr(module, name, wrapper)
+        if getattr(package, name, None) is original:
+            setattr(package, name, wrapper)

@@ -1,0 +1,316 @@
+"""The probe of this process: every hook comes in through `call`, every record leaves through `say`."""
+
+import atexit
+import collections
+import os
+import threading
+import time
+
+from . import hooks, identity, norms
+from .batch import measure
+from .channel import Channel
+from .cycle import Cycle
+from .errors import LastWords
+from .imports import AfterImport
+from .leader import Leader
+from .record import Envelope, head
+from .timeline import CudaTimeline, HostTimeline
+
+FAULTS_MAX = 10  # a probe that keeps failing inside is turned off for good
+PENDING_MAX = 64  # steps whose device times are awaited; older ones are dropped and counted
+BACKWARDS_WITHOUT_OPTIMIZER = 64  # then the script has no torch optimizer, and each backward pass counts as a step
+
+
+class Probe:
+    def __init__(self, environ=os.environ):
+        self.on = True
+        self.torch = None
+        self.faults = 0
+        self.notes = []
+        self.channel = Channel(environ["LOCKSTEP_PROBE_SOCKET"])
+        self.envelope = Envelope(environ)
+        self.cycle = Cycle(HostTimeline())
+        self.leader = Leader()
+        self.steps = 0
+        self.skipped = None  # a GradScaler's skipped steps; None until one is used
+        self.optimizer_calls = 0
+        self.backwards = 0
+        self.in_backward = False
+        self.synchronises = False  # DistributedDataParallel is in use: the tail of a backward pass is waiting
+        self.sharded = False  # parameters are shards of FSDP's: local norms are not global ones
+        self._thread = threading.get_ident()
+        self._pending = collections.deque()
+        self._pending_dropped = 0
+        self._budget = norms.Budget()
+        self._last_step_s = None
+        self._scaled = None
+        self._device = None
+        self._hello = None  # (connection, notes) of the last hello that left
+        self._last_words = LastWords(self)
+        self._meter = Meter() if environ.get("LOCKSTEP_PROBE_DEBUG") else None
+
+    def install(self):
+        AfterImport(hooks.after_import(self), self.fault).install()
+        self._last_words.install()
+        os.register_at_fork(after_in_child=self.turn_off)
+        atexit.register(self.call, self.at_exit)
+
+    # === the two doors ===
+
+    def call(self, function, *args):
+        """Runs probe code for user code: whatever goes wrong stays in here."""
+        if not self.on:
+            return None
+        meter = self._meter
+        if meter is not None:
+            meter.enter()
+        try:
+            return function(*args)
+        except Exception as error:
+            self.fault(error)
+            return None
+        finally:
+            if meter is not None:
+                meter.leave()
+
+    def say(self, kind, fields, **times):
+        return self.channel.send(self.envelope.seal(kind, fields, **times))
+
+    def say_last(self, kind, fields):
+        if self.torch is not None:  # a Python without torch is a wrapper on the way to the rank
+            self.channel.send_last_words(self.envelope.seal(kind, fields))
+
+    def fault(self, error):
+        self.faults += 1
+        self.note(f"the probe failed inside: {type(error).__name__}: {head(str(error), 200)}")
+        if self.faults >= FAULTS_MAX:
+            self.turn_off()
+
+    def note(self, text):
+        if text not in self.notes and len(self.notes) < 8:
+            self.notes.append(text)
+
+    def turn_off(self):
+        """In a forked child, or after too many faults."""
+        self.on = False
+        self.channel.close()
+
+    # === what hooks tell ===
+
+    def torch_imported(self, torch):
+        self.torch = torch
+        self.say_hello()
+
+    def group_joined(self):
+        self._device = self._device or self._bound_gpu()
+        self.say_hello()
+
+    def fetching(self):
+        """The mark from which a DataLoader is waited for, or None in a thread whose waiting holds nobody up."""
+        if threading.get_ident() != self._thread or not self.cycle.timeline.usable():
+            return None
+        return self.cycle.timeline.mark()
+
+    def fetched(self, start, batch):
+        size = None if batch is None else measure(self.torch, batch)
+        if start is not None:
+            self.cycle.fetched(start, self.cycle.timeline.mark(), size, counts=self.torch.is_grad_enabled())
+        elif size is not None:
+            self.cycle.sized(size)
+
+    def begin_backward(self, tensors):
+        """True when this backward pass is the rank's own, not one nested in it or one of another thread."""
+        if self.in_backward or threading.get_ident() != self._thread:
+            return False
+        root = tensors if isinstance(tensors, self.torch.Tensor) else next(iter(tensors), None)
+        if not isinstance(root, self.torch.Tensor):
+            return False
+        self._follow_device(root)
+        if not self.cycle.timeline.usable():
+            return False
+        self._note_loss(root)
+        handle = root.register_hook(self._at_backward_root) if self.synchronises and root.requires_grad else None
+        self.cycle.begin_backward()
+        self.in_backward = True
+        return handle or True
+
+    def end_backward(self, handle):
+        self.in_backward = False
+        self.cycle.end_backward()
+        if handle is not True:
+            handle.remove()
+        self.backwards += 1
+        if self.optimizer_calls == 0 and self.backwards > BACKWARDS_WITHOUT_OPTIMIZER:
+            self.note("no torch.optim.Optimizer steps here: each backward pass counts as a step")
+            self._end_step()
+
+    def begin_optimizer(self, optimizer, closure):
+        self.optimizer_calls += 1
+        self._thread = threading.get_ident()
+        if not self.cycle.timeline.usable():
+            return
+        self.leader.saw(optimizer)
+        if closure is None and self.leader.is_leading(optimizer):
+            self._note_local_norm(optimizer)
+        self.cycle.begin_optimizer()
+
+    def end_optimizer(self, optimizer, closure):
+        if not self.cycle.timeline.usable():
+            return
+        self.cycle.end_optimizer()
+        if self.leader.is_leading(optimizer):
+            if closure is not None:  # it made the gradients, so they could not be seen before the step
+                self._note_local_norm(optimizer)
+            self._end_step()
+
+    def clipped(self, total_norm):
+        """torch's own norm before clipping; of a sharded model it is this shard's part."""
+        if total_norm is None or not isinstance(total_norm, self.torch.Tensor):
+            return
+        local = getattr(total_norm, "_local_tensor", None)
+        self.cycle.norms_are_local = self.cycle.norms_are_local or local is not None
+        self.cycle.norms.append(self.cycle.timeline.keep(total_norm if local is None else local))
+
+    def clipped_otherwise(self, gradients):
+        """Clipping by another norm than the second: ours has to be taken before it happens."""
+        found = norms.of_gradients(self.torch, gradients)
+        if found is not None:
+            self._keep_norm(*found)
+
+    def scaled(self, scaler, loss, result):
+        """A GradScaler multiplied the loss: remember the true one until the product's backward pass."""
+        if not scaler.is_enabled():
+            return
+        self.skipped = self.skipped or 0
+        if isinstance(loss, self.torch.Tensor) and loss.numel() == 1:
+            self._scaled = (id(result), loss.detach(), scaler)
+
+    def scaler_stepped(self, calls_before, scaler):
+        if scaler.is_enabled() and self.optimizer_calls == calls_before:
+            self.skipped = (self.skipped or 0) + 1
+            self.cycle.forget_losses()
+
+    def waited(self, seconds):
+        if threading.get_ident() == self._thread:
+            self.cycle.waited(seconds)
+
+    # === records ===
+
+    def say_hello(self):
+        if self.say("hello", identity.fields(self.torch, self._device, self.notes)):
+            self._hello = (self.channel.connections, len(self.notes))
+
+    def at_exit(self):
+        self._last_words.tell_what_was_missed()
+        self._flush()
+        fields = {"step": self.steps, "dropped": self.channel.dropped + self._pending_dropped, "notes": self.notes or None}
+        if self._meter is not None:
+            fields.update(self._meter.fields())
+        self.say_last("bye", fields)
+
+    def _end_step(self):
+        self.steps += 1
+        finished = self.cycle.close()
+        counters = {"step": self.steps, "skipped_steps": self.skipped}
+        memory = self.cycle.timeline.memory()
+        if memory is not None:
+            counters["cuda_allocated_bytes"], counters["cuda_reserved_bytes"] = memory
+        self._pending.append((finished, counters, time.time_ns(), time.monotonic_ns()))
+        if len(self._pending) > PENDING_MAX:
+            self._pending.popleft()
+            self._pending_dropped += 1
+        self._flush()
+
+    def _flush(self):
+        """Sends the steps whose device times have arrived, in order."""
+        while self._pending and self._pending[0][0].ready():
+            finished, fields, wall_ns, mono_ns = self._pending.popleft()
+            fields.update(finished.fields())
+            fields["dropped"] = self.channel.dropped + self._pending_dropped
+            self._last_step_s = fields.get("step_s", self._last_step_s)
+            self.say("step", fields, wall_ns=wall_ns, mono_ns=mono_ns)
+        if self.channel.connected() and self._hello != (self.channel.connections, len(self.notes)):
+            self.say_hello()  # a new agent listens and has not met this rank, or there is a new note
+
+    # === parts ===
+
+    def _follow_device(self, root):
+        """The first backward pass shows where the rank computes; a change of device starts the measurement anew."""
+        device = str(root.device)
+        if device == self.cycle.timeline.device or root.device.type not in ("cpu", "cuda"):
+            self._announce(device)
+            return
+        timeline = CudaTimeline(self.torch, root.device) if root.is_cuda else HostTimeline()
+        self.cycle = Cycle(timeline)
+        self._pending.clear()
+        self._announce(device)
+
+    def _announce(self, device):
+        if self._device != device:
+            self._device = device
+            self.say_hello()
+
+    def _bound_gpu(self):
+        """The GPU the script has chosen, if it has touched CUDA by now; asking must not be what initialises it."""
+        cuda = self.torch.cuda
+        return f"cuda:{cuda.current_device()}" if cuda.is_available() and cuda.is_initialized() else None
+
+    def _note_loss(self, root):
+        if root.numel() != 1:
+            return
+        loss, scaled, self._scaled = root, self._scaled, None
+        if scaled is not None:
+            product, true_loss, scaler = scaled
+            loss = true_loss if product == id(root) else root.detach() / scaler._scale
+        self.cycle.losses.append(self.cycle.timeline.keep(loss))
+
+    def _at_backward_root(self, _gradient):
+        self.call(self._queue_gradients_ready)
+
+    def _queue_gradients_ready(self):
+        """Asks autograd to tell when every local gradient is there.
+
+        DDP queues the callback that waits for its buckets when the last of them fills, which is later than this one, queued as
+        the pass begins; autograd runs them in that order. What remains of the pass after ours is the wait for other ranks.
+        """
+        engine = self.torch.autograd.Variable._execution_engine
+        engine.queue_callback(lambda: self.call(self.cycle.gradients_ready))
+
+    def _note_local_norm(self, optimizer):
+        if self.cycle.norms or not self._budget.allows():
+            return
+        start = time.perf_counter()
+        found = norms.of_optimizer(self.torch, optimizer)
+        if found is None:
+            return
+        total, local = found
+        scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer unscales inside its own step
+        self._keep_norm(total if scale is None else total / scale, local)
+        if self.cycle.timeline.device == "cpu":
+            self._budget.spent(time.perf_counter() - start, self._last_step_s)
+
+    def _keep_norm(self, total, local):
+        self.cycle.norms_are_local = local or self.sharded
+        self.cycle.norms.append(self.cycle.timeline.keep(total))
+
+
+class Meter:
+    """Counts the probe's own time, when LOCKSTEP_PROBE_DEBUG asks for it."""
+
+    def __init__(self):
+        self.calls = self.depth = self.cpu_ns = self.wall_ns = 0
+
+    def enter(self):
+        if self.depth == 0:
+            self._cpu, self._wall = time.thread_time_ns(), time.perf_counter_ns()
+        self.depth += 1
+
+    def leave(self):
+        self.depth -= 1
+        if self.depth == 0:
+            self.cpu_ns += time.thread_time_ns() - self._cpu
+            self.wall_ns += time.perf_counter_ns() - self._wall
+            self.calls += 1
+
+    def fields(self):
+        return {"probe_calls": self.calls, "probe_cpu_ns": self.cpu_ns, "probe_wall_ns": self.wall_ns}

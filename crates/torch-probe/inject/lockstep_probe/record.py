@@ -1,0 +1,79 @@
+"""Records as the agent reads them: one JSON object, UTF-8, one line, at most LIMIT bytes.
+
+    {"v":1,"kind":"step","run":"r1","attempt":0,"rank":1,"local_rank":1,"pid":42,"wall_ns":...,"mono_ns":..., ...}
+
+Unknown is an absent field, never null and never 0. JSON has no NaN: non-finite numbers travel as "NaN", "+Inf", "-Inf".
+"""
+
+import json
+import math
+import os
+import time
+
+VERSION = 1
+LIMIT = 8192
+
+
+class Envelope:
+    """The fields every record of this process has."""
+
+    def __init__(self, environ=os.environ):
+        self.rank = int(environ["RANK"])
+        self.local_rank = int(environ["LOCAL_RANK"])
+        self.run = environ.get("LOCKSTEP_RUN")
+        self.attempt = whole(environ.get("LOCKSTEP_ATTEMPT"))
+        self.node = environ.get("LOCKSTEP_NODE")
+
+    def seal(self, kind, fields, wall_ns=None, mono_ns=None):
+        """The datagram for a record that happened now, or at the given times."""
+        record = {
+            "v": VERSION,
+            "kind": kind,
+            "run": self.run,
+            "attempt": self.attempt,
+            "node": self.node,
+            "rank": self.rank,
+            "local_rank": self.local_rank,
+            "pid": os.getpid(),
+            "wall_ns": time.time_ns() if wall_ns is None else wall_ns,
+            "mono_ns": time.monotonic_ns() if mono_ns is None else mono_ns,
+        }
+        record.update(fields)
+        return encode(record)
+
+
+def encode(record):
+    """UTF-8 JSON of a flat record; raises ValueError where it would not fit a datagram."""
+    plain = {key: speakable(value) for key, value in record.items() if value is not None}
+    line = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    datagram = line.encode("utf-8", "replace")
+    if len(datagram) > LIMIT:
+        raise ValueError(f"a record of {len(datagram)} bytes is over the limit of {LIMIT}")
+    return datagram
+
+
+def speakable(value):
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if value != value else ("+Inf" if value > 0 else "-Inf")
+    return value
+
+
+def whole(text):
+    try:
+        return int(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def head(text, size):
+    """The first `size` bytes of a text, cut at a character, without control characters JSON would blow up sixfold."""
+    return printable(text).encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
+
+
+def tail(text, size):
+    """The last `size` bytes, likewise."""
+    return printable(text).encode("utf-8", "replace")[-size:].decode("utf-8", "ignore")
+
+
+def printable(text):
+    return "".join(c if c >= " " or c in "\n\t" else "?" for c in text)

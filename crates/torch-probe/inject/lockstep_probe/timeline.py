@@ -1,0 +1,88 @@
+"""When things happened: on CPUs by the host's clock, on GPUs by CUDA events in the stream that does the work.
+
+A kernel runs long after the host has launched it, so host time says nothing about a GPU step. Events do, but their times can be
+read only later. Both timelines therefore hand out opaque marks; the difference of two is asked for once `ready` says so, and
+nothing here ever waits for the device. Scalars (loss, gradient norm) go the same way: keep, stage, read.
+"""
+
+import time
+
+
+class HostTimeline:
+    """Marks are monotonic nanoseconds; scalars are read at once, since reading CPU memory waits for nothing."""
+
+    device = "cpu"
+
+    def mark(self):
+        return time.monotonic_ns()
+
+    def ready(self, mark):
+        return True
+
+    def seconds(self, start, end):
+        return (end - start) * 1e-9
+
+    def keep(self, tensor):
+        return tensor.detach().item()
+
+    def stage(self, kept):
+        return kept
+
+    def read(self, staged):
+        return staged
+
+    def memory(self):
+        return None
+
+    def usable(self):
+        return True
+
+
+class CudaTimeline:
+    """Marks are timing events on the current stream of one device."""
+
+    MEMORY_EVERY = 10  # steps; memory statistics cost some 50 us, and peaks move slowly
+
+    def __init__(self, torch, device):
+        self._torch = torch
+        self._device = device
+        self._asked = 0
+        self._memory = None
+        self.device = str(device)
+
+    def mark(self):
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record(self._torch.cuda.current_stream(self._device))
+        return event
+
+    def ready(self, mark):
+        return mark.query()
+
+    def seconds(self, start, end):
+        return start.elapsed_time(end) * 1e-3
+
+    def keep(self, tensor):
+        """A copy: the script may go on to change the loss in place, for instance to average it over ranks."""
+        return tensor.detach().reshape(()).to(self._device, self._torch.float32, copy=True)
+
+    def stage(self, kept):
+        """Starts the copy of kept scalars to pinned memory; valid once a later mark is ready."""
+        if not kept:
+            return None
+        pinned = self._torch.empty(len(kept), dtype=self._torch.float32, pin_memory=True)
+        return pinned.copy_(self._torch.stack(kept), non_blocking=True)
+
+    def read(self, staged):
+        return [] if staged is None else staged.tolist()
+
+    def memory(self):
+        """(peak allocated bytes, peak reserved bytes), refreshed every few calls."""
+        if self._asked % self.MEMORY_EVERY == 0:
+            cuda = self._torch.cuda
+            self._memory = (cuda.max_memory_allocated(self._device), cuda.max_memory_reserved(self._device))
+        self._asked += 1
+        return self._memory
+
+    def usable(self):
+        """False while a CUDA graph is being captured: an event recorded then belongs to the graph, not to a step."""
+        return not self._torch.cuda.is_current_stream_capturing()
