@@ -2,3 +2,7 @@
 
 pub mod alert;
 pub mod definition;
+pub mod shipped;
+pub mod template;
+
+pub use definition::{Group, Rule, RuleFile, RuleFileError};

@@ -1,0 +1,33 @@
+//! The rules that ship with Lockstep, as files: `crates/domain/rules/*.yaml`.
+
+/// `(file name, contents)`.
+pub const FILES: &[(&str, &str)] = &[
+    ("indicators.yaml", include_str!("../../rules/indicators.yaml")),
+    ("training.yaml", include_str!("../../rules/training.yaml")),
+    ("hardware.yaml", include_str!("../../rules/hardware.yaml")),
+];
+
+#[cfg(all(test, feature = "yaml"))]
+mod tests {
+    use super::*;
+    use crate::event::Severity;
+    use crate::rule::RuleFile;
+
+    #[test]
+    fn every_shipped_rule_says_what_why_and_what_to_do() {
+        let mut names = std::collections::BTreeSet::new();
+        for (file, text) in FILES {
+            let rules = RuleFile::parse(text).unwrap_or_else(|error| panic!("{file}: {error:?}"));
+            for rule in rules.groups.iter().flat_map(|group| &group.rules) {
+                let severity = rule.labels.get("severity").map(|text| format!("{text:?}"));
+                let severity: Result<Severity, _> = serde_json::from_str(&severity.unwrap_or_default());
+                assert!(severity.is_ok(), "{}: severity", rule.alert);
+                for needed in ["summary", "cause", "advice"] {
+                    assert!(rule.annotations.contains_key(needed), "{}: {needed}", rule.alert);
+                }
+                assert!(rule.evidence().next().is_some(), "{}: evidence", rule.alert);
+                assert!(names.insert(rule.alert.clone()), "{} twice", rule.alert);
+            }
+        }
+    }
+}
