@@ -1,0 +1,90 @@
+//! What an agent is told when it starts, already checked: no half-valid value travels further.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use domain::ident::NodeName;
+
+/// The default bound of the on-disk spool: a node of eight GPUs writes about 6 kB a second, so this is a day without a
+/// collector, at the price of one small file system.
+pub const SPOOL_BYTES_MAX: u64 = 512 << 20;
+
+/// Everything an agent is told.
+#[derive(Debug, Clone)]
+pub struct AgentConfig {
+    /// The collector's URL, `http://host:port` or `https://…`. Without one the agent only serves its `/metrics`.
+    pub collector: Option<String>,
+    /// Lets a new agent in; exchanged for a lasting credential on the first connection.
+    pub join_token: Option<Secret>,
+    /// The name this node goes by.
+    pub node: NodeName,
+    /// Spool, credential and lock live here.
+    pub data_dir: PathBuf,
+    /// Where the host's `/proc` and `/sys` hang; `/` but in containers and tests.
+    pub root: PathBuf,
+    /// Which NVML library to open.
+    pub nvml: NvmlSource,
+    /// Where to serve `/metrics`; not at all when `None`.
+    pub metrics_listen: Option<SocketAddr>,
+    /// Whether this node lets the collector start processes on it.
+    pub accepts_runs: bool,
+    /// The Python interpreter for runs that name none.
+    pub python: Option<PathBuf>,
+    /// PEM file with the only certificate authority (or self-signed certificate) the collector may present.
+    pub tls_ca: Option<PathBuf>,
+    /// Bound of the on-disk spool; the oldest data goes first.
+    pub spool_bytes_max: u64,
+}
+
+/// Which NVML library to open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NvmlSource {
+    /// The machine's own `libnvidia-ml.so.1`.
+    System,
+    /// A library at a path.
+    Path(PathBuf),
+    /// The simulator, configured with a spec such as `h100x8:throttle`.
+    Simulated {
+        /// Where the simulator is; beside the executable when `None`.
+        library: Option<PathBuf>,
+        /// What to simulate.
+        spec: String,
+    },
+}
+
+/// A token. Never printed: its `Debug` hides it and it has no `Display`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a token, without the white space around it.
+    #[must_use]
+    pub fn new(text: impl AsRef<str>) -> Self {
+        Self(text.as_ref().trim().to_owned())
+    }
+
+    /// The bare token, for the one place that sends or stores it.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_does_not_show_itself() {
+        let secret = Secret::new(" lsj_abc\n");
+        assert_eq!(secret.expose(), "lsj_abc");
+        assert_eq!(format!("{secret:?}"), "Secret(…)");
+    }
+}

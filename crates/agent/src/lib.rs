@@ -1,0 +1,20 @@
+//! The agent: one on each node. It reads GPUs, links, host and training processes, keeps what it read on disk until the
+//! collector has it, serves it on its own `/metrics`, and carries out run commands.
+//!
+//! ```text
+//! sample::*  ──push──▶ Samples ──drain, 1 Hz──▶ uplink::spool ──▶ uplink::session ──▶ collector
+//!                         │                        (on disk)           ▲ acknowledgements
+//!                         └──latest──▶ exporter (/metrics)
+//! ```
+//! Absent by design: no knowledge of the store or the collector's code. NVML, /proc and processes are known here only.
+
+pub mod config;
+pub mod node;
+
+pub mod sample;
+
+pub mod exporter;
+pub mod uplink;
+
+pub use config::{AgentConfig, NvmlSource, Secret};
+pub use node::{AgentError, once, run};

@@ -1,0 +1,192 @@
+//! Where every reader puts what it read: the latest values for `/metrics`, and the samples waiting for the next batch.
+//!
+//! Pushing takes a short lock and never waits for disk or network.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use domain::series::{Labels, STALE, is_stale};
+use domain::time::TimestampMs;
+
+/// The most samples that wait for the next batch: some minutes of a large node, for a disk that stalls. Beyond, new samples
+/// are dropped and counted.
+const PENDING_MAX: usize = 262_144;
+/// The most series one node may have; a large node has some thousands. Beyond, new series are dropped and counted.
+const SERIES_MAX: usize = 65_536;
+
+/// One value of one series at one time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// The series, without the label `node`.
+    pub series: Labels,
+    /// When.
+    pub at_ms: TimestampMs,
+    /// How much, or [`STALE`].
+    pub value: f64,
+}
+
+/// The sink. Cheap to clone; all clones are one.
+#[derive(Debug, Clone, Default)]
+pub struct Samples(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    latest: HashMap<Labels, (TimestampMs, f64)>,
+    pending: Vec<Sample>,
+    dropped: u64,
+}
+
+impl Samples {
+    /// An empty sink.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes a sample. Never blocks on I/O; when a bound is reached the sample is dropped and counted.
+    pub fn push(&self, series: &Labels, at_ms: TimestampMs, value: f64) {
+        let mut state = self.lock();
+        if let Some(latest) = state.latest.get_mut(series) {
+            // A sample that comes late does not hide a newer one.
+            if latest.0 <= at_ms {
+                *latest = (at_ms, value);
+            }
+        } else if state.latest.len() < SERIES_MAX {
+            state.latest.insert(series.clone(), (at_ms, value));
+        } else {
+            state.dropped += 1;
+            return;
+        }
+        state.keep(Sample {
+            series: series.clone(),
+            at_ms,
+            value,
+        });
+    }
+
+    /// Says that a series has ended: writes the staleness marker and forgets it. A series never seen stays unseen.
+    pub fn end(&self, series: &Labels, at_ms: TimestampMs) {
+        self.lock().end(series, at_ms);
+    }
+
+    /// Ends every series that `gone` names.
+    pub fn end_where(&self, at_ms: TimestampMs, gone: impl Fn(&Labels) -> bool) {
+        let mut state = self.lock();
+        let ended: Vec<Labels> = state
+            .latest
+            .keys()
+            .filter(|series| gone(series))
+            .cloned()
+            .collect();
+        ended.iter().for_each(|series| state.end(series, at_ms));
+    }
+
+    /// Takes what came since the last call, in the order it came.
+    #[must_use]
+    pub fn drain(&self) -> Vec<Sample> {
+        std::mem::take(&mut self.lock().pending)
+    }
+
+    /// The newest value of each living series, in no order.
+    #[must_use]
+    pub fn latest(&self) -> Vec<Sample> {
+        let state = self.lock();
+        let sample = |(series, &(at_ms, value)): (&Labels, &(TimestampMs, f64))| Sample {
+            series: series.clone(),
+            at_ms,
+            value,
+        };
+        state.latest.iter().map(sample).collect()
+    }
+
+    /// Samples dropped at a bound since the start.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.lock().dropped
+    }
+
+    /// A reader that panicked while pushing leaves whole values behind: go on with them.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn keep(&mut self, sample: Sample) {
+        if self.pending.len() < PENDING_MAX {
+            self.pending.push(sample);
+        } else {
+            self.dropped += 1;
+        }
+    }
+
+    fn end(&mut self, series: &Labels, at_ms: TimestampMs) {
+        if let Some((last_ms, value)) = self.latest.remove(series)
+            && !is_stale(value)
+        {
+            // A marker at the time of the last sample would fight with it for the same place.
+            let at_ms = at_ms.max(last_ms + 1);
+            self.keep(Sample {
+                series: series.clone(),
+                at_ms,
+                value: STALE,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(name: &str) -> Labels {
+        Labels::new([("__name__", name)]).expect("well formed")
+    }
+
+    #[test]
+    fn what_is_pushed_is_drained_once_and_the_latest_stays() {
+        let samples = Samples::new();
+        let up = series("gpu_up");
+        samples.push(&up, 1_000, 1.0);
+        samples.push(&up, 2_000, 0.0);
+        samples.push(&up, 1_500, 1.0);
+        assert_eq!(samples.drain().len(), 3);
+        assert_eq!(samples.drain().len(), 0);
+        assert_eq!(
+            samples.latest(),
+            [Sample {
+                series: up,
+                at_ms: 2_000,
+                value: 0.0
+            }]
+        );
+    }
+
+    #[test]
+    fn an_ended_series_leaves_one_marker_after_its_last_sample() {
+        let samples = Samples::new();
+        let (one, two) = (series("a"), series("b"));
+        samples.push(&one, 1_000, 1.0);
+        samples.push(&two, 1_000, 1.0);
+        samples.end(&one, 1_000);
+        samples.end(&one, 1_100);
+        samples.end_where(3_000, |labels| labels.metric_name() == Some("b"));
+        let markers: Vec<_> = samples
+            .drain()
+            .into_iter()
+            .filter(|s| is_stale(s.value))
+            .map(|s| (s.series, s.at_ms))
+            .collect();
+        assert_eq!(markers, [(one, 1_001), (two, 3_000)]);
+        assert!(samples.latest().is_empty());
+    }
+
+    #[test]
+    fn a_flood_is_dropped_and_counted() {
+        let samples = Samples::new();
+        let flood = series("flood");
+        (0..PENDING_MAX as i64 + 5).for_each(|at| samples.push(&flood, at, 0.0));
+        assert_eq!(samples.dropped(), 5);
+        assert_eq!(samples.drain().len(), PENDING_MAX);
+    }
+}

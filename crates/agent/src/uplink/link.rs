@@ -1,0 +1,359 @@
+//! How both streams reach the collector: address, TLS, who the agent says it is, and how long it waits between tries.
+//!
+//! ```text
+//! credential file there?  yes ──▶ Bearer credential ──refused──▶ Bearer join token, if there is one
+//!                         no  ──▶ Bearer join token  (telemetry only; control waits for the credential)
+//! HelloAck.credential not empty ──▶ DATA/credential, mode 0600
+//! ```
+
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use domain::ident::NodeName;
+use domain::time::TimestampMs;
+use domain::topology::Inventory;
+use tokio::sync::watch;
+use tonic::codec::CompressionEncoding;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Code, Request, Status};
+use wire::proto::uplink_client::UplinkClient;
+use wire::proto::{Hello, HelloAck};
+use wire::version::{MESSAGE_BYTES_MAX, PROTOCOL_MAX, PROTOCOL_MIN};
+
+use crate::config::{AgentConfig, Secret};
+
+/// How long to wait for the collector to pick up.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a silent connection is probed, and how long the answer may take: a dead peer is noticed within 20 s.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// The first wait after a failure, and the longest; each is jittered so that a thousand agents do not return as one.
+const RETRY_MIN: Duration = Duration::from_millis(500);
+/// See [`RETRY_MIN`].
+const RETRY_MAX: Duration = Duration::from_secs(15);
+
+/// A client of the collector that authenticates itself.
+pub type Client = UplinkClient<InterceptedService<Channel, Bearer>>;
+
+/// Why the collector cannot be reached, or does not want us.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Not a URL.
+    #[error("{url:?} is not a collector's URL; write it like http://collector:8470")]
+    Url {
+        /// As it was given.
+        url: String,
+        /// What is wrong with it.
+        #[source]
+        source: Option<tonic::transport::Error>,
+    },
+    /// An https URL without anything to check the certificate against.
+    #[error("the collector's URL is https, so its certificate authority is needed; pass --tls-ca FILE (PEM)")]
+    NoAuthority,
+    /// The CA file.
+    #[error("cannot read the collector's certificate authority {path:?}; check --tls-ca")]
+    Authority {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The credential file.
+    #[error("cannot {what} the agent's credential {path:?}; the agent needs its data folder to itself")]
+    Credential {
+        /// Read or write.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Nothing to show at the door.
+    #[error(
+        "this agent has neither a credential nor a join token; make one with `lockstep token join` and pass it with --join"
+    )]
+    NoToken,
+    /// A token that cannot travel in a header.
+    #[error("the join token or credential has characters no token has; copy it again")]
+    Token,
+    /// No connection.
+    #[error("cannot connect to the collector at {url}")]
+    Connect {
+        /// Where.
+        url: String,
+        /// Why.
+        #[source]
+        source: tonic::transport::Error,
+    },
+    /// The collector answered, but not as hoped.
+    #[error("the collector ended the stream: {}", .0.message())]
+    Status(#[from] Status),
+    /// The stream ended without a word.
+    #[error("the collector closed the stream")]
+    Closed,
+}
+
+/// Which of the two streams asks for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Exchanges the join token when there is no credential yet.
+    Telemetry,
+    /// Waits until there is a credential, so that one token is not exchanged twice.
+    Control,
+}
+
+/// What both streams share. Connections are made anew by each [`Link::connect`].
+#[derive(Debug)]
+pub struct Link {
+    endpoint: Endpoint,
+    url: String,
+    node: NodeName,
+    instance: String,
+    inventory: watch::Receiver<Arc<Inventory>>,
+    join_token: Option<Secret>,
+    credential_file: PathBuf,
+    credential: watch::Sender<Option<Secret>>,
+    /// The credential was refused; the next telemetry connection shows the join token.
+    refused: Mutex<bool>,
+}
+
+impl Link {
+    /// Checks URL, TLS and credential; connects to nothing yet. `None` when the agent has no collector.
+    ///
+    /// # Errors
+    /// When the URL is malformed, TLS lacks its authority, or there is neither credential nor token.
+    pub fn new(
+        config: &AgentConfig,
+        inventory: watch::Receiver<Arc<Inventory>>,
+    ) -> Result<Option<Arc<Self>>, LinkError> {
+        let Some(url) = config.collector.clone() else {
+            return Ok(None);
+        };
+        let credential_file = config.data_dir.join("credential");
+        let credential = read_credential(&credential_file)?;
+        if credential.is_none() && config.join_token.is_none() {
+            return Err(LinkError::NoToken);
+        }
+        Ok(Some(Arc::new(Self {
+            endpoint: endpoint(&url, config.tls_ca.as_deref())?,
+            url,
+            node: config.node.clone(),
+            instance: hex::encode(rand::random::<[u8; 8]>()),
+            inventory,
+            join_token: config.join_token.clone(),
+            credential_file,
+            credential: watch::Sender::new(credential),
+            refused: Mutex::new(false),
+        })))
+    }
+
+    /// Connects and authenticates. The first message on the stream must be [`Link::hello`], and the answer goes to
+    /// [`Link::welcomed`]; an error status goes to [`Link::turned_away`].
+    ///
+    /// # Errors
+    /// When the collector cannot be reached.
+    pub async fn connect(&self, stream: Stream) -> Result<Client, LinkError> {
+        let token = self.token(stream).await?;
+        let bearer: MetadataValue<Ascii> = format!("Bearer {}", token.expose())
+            .parse()
+            .map_err(|_| LinkError::Token)?;
+        let connected = self.endpoint.connect().await;
+        let channel = connected.map_err(|source| LinkError::Connect {
+            url: self.url.clone(),
+            source,
+        })?;
+        Ok(UplinkClient::with_interceptor(channel, Bearer(bearer))
+            .send_compressed(CompressionEncoding::Zstd)
+            .accept_compressed(CompressionEncoding::Zstd)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
+    /// Who this agent is, now.
+    ///
+    /// # Panics
+    /// Never: an inventory is plain data.
+    #[must_use]
+    pub fn hello(&self) -> Hello {
+        let inventory = self.inventory.borrow().clone();
+        Hello {
+            protocol_min: PROTOCOL_MIN,
+            protocol_max: PROTOCOL_MAX,
+            node: self.node.to_string(),
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            instance: self.instance.clone(),
+            now_ms: now_ms(),
+            inventory_json: serde_json::to_string(&*inventory).expect("an inventory is plain data"),
+        }
+    }
+
+    /// Keeps what the collector's welcome brought.
+    ///
+    /// # Errors
+    /// When the credential cannot be stored.
+    pub fn welcomed(&self, ack: &HelloAck) -> Result<(), LinkError> {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        if ack.credential.is_empty() {
+            return Ok(());
+        }
+        let credential = Secret::new(&ack.credential);
+        write_credential(&self.credential_file, &credential).map_err(|source| LinkError::Credential {
+            what: "write",
+            path: self.credential_file.clone(),
+            source,
+        })?;
+        self.credential.send_replace(Some(credential));
+        Ok(())
+    }
+
+    /// Learns from a refusal: a credential the collector does not know (its data is gone, or the node was removed) gives
+    /// way to the join token.
+    pub fn turned_away(&self, status: &Status) {
+        if status.code() == Code::Unauthenticated && self.join_token.is_some() {
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        }
+    }
+
+    /// A stream's wish to be told when the inventory changes.
+    #[must_use]
+    pub fn inventory(&self) -> watch::Receiver<Arc<Inventory>> {
+        self.inventory.clone()
+    }
+
+    /// The node's name.
+    #[must_use]
+    pub fn node(&self) -> &NodeName {
+        &self.node
+    }
+
+    /// The collector's URL, for messages.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    async fn token(&self, stream: Stream) -> Result<Secret, LinkError> {
+        let refused = *self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if stream == Stream::Control {
+            let mut credential = self.credential.subscribe();
+            let there = credential.wait_for(Option::is_some).await;
+            return there
+                .ok()
+                .and_then(|there| there.clone())
+                .ok_or(LinkError::NoToken);
+        }
+        let credential = self.credential.borrow().clone().filter(|_| !refused);
+        credential
+            .or_else(|| self.join_token.clone())
+            .ok_or(LinkError::NoToken)
+    }
+}
+
+fn endpoint(url: &str, authority: Option<&Path>) -> Result<Endpoint, LinkError> {
+    let malformed = |source| LinkError::Url {
+        url: url.to_owned(),
+        source,
+    };
+    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|source| malformed(Some(source)))?;
+    let endpoint = match endpoint.uri().scheme_str() {
+        Some("http") => endpoint,
+        Some("https") => endpoint
+            .tls_config(tls(authority)?)
+            .map_err(|source| malformed(Some(source)))?,
+        _ => return Err(malformed(None)),
+    };
+    Ok(endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE)
+        .keep_alive_while_idle(true))
+}
+
+fn tls(authority: Option<&Path>) -> Result<ClientTlsConfig, LinkError> {
+    let path = authority.ok_or(LinkError::NoAuthority)?;
+    let pem = std::fs::read(path).map_err(|source| LinkError::Authority {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)))
+}
+
+fn read_credential(path: &Path) -> Result<Option<Secret>, LinkError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(Secret::new(text)).filter(|secret| !secret.expose().is_empty())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(LinkError::Credential {
+            what: "read",
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+/// Writes beside, then renames: a crash leaves the old credential or the new one, never half.
+fn write_credential(path: &Path, credential: &Secret) -> io::Result<()> {
+    let beside = path.with_extension("new");
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)?;
+    file.write_all(credential.expose().as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&beside, path)
+}
+
+/// Puts the token on each request.
+#[derive(Clone)]
+pub struct Bearer(MetadataValue<Ascii>);
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let mut bearer = self.0.clone();
+        bearer.set_sensitive(true);
+        request.metadata_mut().insert("authorization", bearer);
+        Ok(request)
+    }
+}
+
+/// The waits between tries of one stream.
+#[derive(Debug)]
+pub struct Retry(ExponentialBackoff);
+
+impl Default for Retry {
+    fn default() -> Self {
+        let waits = ExponentialBuilder::default()
+            .with_min_delay(RETRY_MIN)
+            .with_max_delay(RETRY_MAX)
+            .with_jitter();
+        Self(waits.without_max_times().build())
+    }
+}
+
+impl Retry {
+    /// Waits for the next try.
+    pub async fn wait(&mut self) {
+        tokio::time::sleep(self.0.next().unwrap_or(RETRY_MAX)).await;
+    }
+
+    /// Starts again with short waits, after a connection that worked.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// The node's clock.
+#[must_use]
+pub fn now_ms() -> TimestampMs {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    TimestampMs::try_from(since.as_millis()).unwrap_or(TimestampMs::MAX)
+}

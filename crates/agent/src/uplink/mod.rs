@@ -1,0 +1,7 @@
+//! The way to the collector: the agent dials out, two streams, each with its own life.
+
+pub mod events;
+pub mod link;
+
+pub use events::Events;
+pub use link::Link;
