@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// Recipes that ship with Lockstep: `(name, what it does)`.
-pub const RECIPES: &[(&str, &str)] = &[("ddp", "a small transformer language model under DistributedDataParallel")];
+pub const RECIPES: &[(&str, &str)] = &[(
+    "ddp",
+    "a small transformer language model under DistributedDataParallel",
+)];
 /// The most nodes one run may ask for.
 pub const NODES_MAX: u32 = 1_024;
 /// The most processes a node; twice the densest GPU server's count.
@@ -123,11 +126,17 @@ impl Spec {
             (Some(_), Some(_)) => problems.add("script", "give either a recipe or a script, not both"),
             (Some(recipe), None) if !RECIPES.iter().any(|(name, _)| name == recipe) => {
                 let known: Vec<_> = RECIPES.iter().map(|(name, _)| *name).collect();
-                problems.add("recipe", format!("there is no recipe {recipe:?}; there is: {}", known.join(", ")));
+                problems.add(
+                    "recipe",
+                    format!("there is no recipe {recipe:?}; there is: {}", known.join(", ")),
+                );
             }
             (None, Some(script)) if script.trim().is_empty() => problems.add("script", "the path is empty"),
             (None, Some(script)) if !script.starts_with('/') && self.workdir.is_none() => {
-                problems.add("script", "give an absolute path, or a workdir that it is relative to");
+                problems.add(
+                    "script",
+                    "give an absolute path, or a workdir that it is relative to",
+                );
             }
             _ => {}
         }
@@ -143,7 +152,10 @@ impl Spec {
             problems.add("nodes", format!("ask for 1 to {NODES_MAX} nodes"));
         }
         if self.nproc_per_node.is_some_and(|n| !(1..=NPROC_MAX).contains(&n)) {
-            problems.add("nproc_per_node", format!("ask for 1 to {NPROC_MAX} processes a node"));
+            problems.add(
+                "nproc_per_node",
+                format!("ask for 1 to {NPROC_MAX} processes a node"),
+            );
         }
         if self.max_restarts > RESTARTS_MAX {
             problems.add("max_restarts", format!("at most {RESTARTS_MAX}"));
@@ -156,7 +168,10 @@ impl Spec {
     fn check_texts(&self, problems: &mut Problems) {
         let name_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if self.name.len() > 64 || !self.name.chars().all(name_allowed) || self.name.starts_with(['.', '-']) {
-            problems.add("name", "use at most 64 letters, digits, '.', '_' or '-', not starting with '.' or '-'");
+            problems.add(
+                "name",
+                "use at most 64 letters, digits, '.', '_' or '-', not starting with '.' or '-'",
+            );
         }
         let optional = [
             ("script", &self.script),
@@ -185,12 +200,17 @@ impl Spec {
 
     fn check_settings(&self, problems: &mut Problems) {
         if self.recipe.is_none() && !self.set.is_empty() {
-            problems.add("set", "settings by name belong to recipes; give a script its arguments in args");
+            problems.add(
+                "set",
+                "settings by name belong to recipes; give a script its arguments in args",
+            );
         }
         for (name, value) in &self.set {
             let field = format!("set.{name}");
-            let well_formed =
-                !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+            let well_formed = !name.is_empty()
+                && name
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
             if !well_formed || name.starts_with('-') {
                 problems.add(&field, "use letters, digits, '_' and '-' for a setting's name");
             }
@@ -201,8 +221,17 @@ impl Spec {
 
 /// Variables that torchrun or the agent sets; a run that overrode them would lie about itself.
 fn is_reserved(name: &str) -> bool {
-    ["LOCKSTEP_", "MASTER_", "TORCHELASTIC_"].iter().any(|prefix| name.starts_with(prefix))
-        || ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"].contains(&name)
+    ["LOCKSTEP_", "MASTER_", "TORCHELASTIC_"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+        || [
+            "RANK",
+            "LOCAL_RANK",
+            "WORLD_SIZE",
+            "LOCAL_WORLD_SIZE",
+            "GROUP_RANK",
+        ]
+        .contains(&name)
 }
 
 #[derive(Default)]
@@ -210,7 +239,10 @@ struct Problems(Vec<FieldError>);
 
 impl Problems {
     fn add(&mut self, field: &str, message: impl Into<String>) {
-        self.0.push(FieldError { field: field.to_owned(), message: message.into() });
+        self.0.push(FieldError {
+            field: field.to_owned(),
+            message: message.into(),
+        });
     }
 
     fn check_text(&mut self, field: &str, text: &str) {
@@ -238,29 +270,98 @@ mod tests {
 
     #[test]
     fn a_recipe_is_enough() {
-        let spec = Spec { recipe: Some("ddp".into()), ..Spec::default() };
+        let spec = Spec {
+            recipe: Some("ddp".into()),
+            ..Spec::default()
+        };
         assert_eq!(spec.problems(), []);
         assert_eq!((spec.display_name().as_str(), spec.node_count()), ("ddp", 1));
     }
 
     #[test]
     fn each_mistake_is_named_at_its_field() {
-        let script = |path: &str| Spec { script: Some(path.into()), ..Spec::default() };
-        let ddp = || Spec { recipe: Some("ddp".into()), ..Spec::default() };
+        let script = |path: &str| Spec {
+            script: Some(path.into()),
+            ..Spec::default()
+        };
+        let ddp = || Spec {
+            recipe: Some("ddp".into()),
+            ..Spec::default()
+        };
         let set = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
         for (spec, field) in [
             (Spec::default(), "recipe"),
-            (Spec { recipe: Some("nope".into()), ..Spec::default() }, "recipe"),
-            (Spec { recipe: Some("ddp".into()), ..script("/x.py") }, "script"),
+            (
+                Spec {
+                    recipe: Some("nope".into()),
+                    ..Spec::default()
+                },
+                "recipe",
+            ),
+            (
+                Spec {
+                    recipe: Some("ddp".into()),
+                    ..script("/x.py")
+                },
+                "script",
+            ),
             (script("x.py"), "script"),
-            (Spec { nodes: Some(0), ..ddp() }, "nodes"),
-            (Spec { nproc_per_node: Some(1_000), ..ddp() }, "nproc_per_node"),
-            (Spec { name: "../x".into(), ..ddp() }, "name"),
-            (Spec { args: vec!["a\0b".into()], ..ddp() }, "args"),
-            (Spec { env: set("RANK", "1"), ..ddp() }, "env.RANK"),
-            (Spec { env: set("A B", "1"), ..ddp() }, "env.A B"),
-            (Spec { set: set("--lr", "1"), ..ddp() }, "set.--lr"),
-            (Spec { set: set("lr", "1"), ..script("/x.py") }, "set"),
+            (
+                Spec {
+                    nodes: Some(0),
+                    ..ddp()
+                },
+                "nodes",
+            ),
+            (
+                Spec {
+                    nproc_per_node: Some(1_000),
+                    ..ddp()
+                },
+                "nproc_per_node",
+            ),
+            (
+                Spec {
+                    name: "../x".into(),
+                    ..ddp()
+                },
+                "name",
+            ),
+            (
+                Spec {
+                    args: vec!["a\0b".into()],
+                    ..ddp()
+                },
+                "args",
+            ),
+            (
+                Spec {
+                    env: set("RANK", "1"),
+                    ..ddp()
+                },
+                "env.RANK",
+            ),
+            (
+                Spec {
+                    env: set("A B", "1"),
+                    ..ddp()
+                },
+                "env.A B",
+            ),
+            (
+                Spec {
+                    set: set("--lr", "1"),
+                    ..ddp()
+                },
+                "set.--lr",
+            ),
+            (
+                Spec {
+                    set: set("lr", "1"),
+                    ..script("/x.py")
+                },
+                "set",
+            ),
         ] {
             assert_eq!(fields(&spec), [field], "{spec:?}");
         }

@@ -1,4 +1,31 @@
-//! Where a run stands, and how a rank or node of it ended.
+//! Where a run stands, and what to do when something happens to it.
+//!
+//! [`advance`] is the whole of it: pure, so that every transition is a row of a test. What a run *is* lies in
+//! [`Machine`]; [`RunState`] is derived from it after each event, never set by hand:
+//!
+//! ```text
+//!  submit ──▶ Queued ──Placed──▶ Preparing ──all Prepared──▶ Starting ──RankStarted──▶ Running ──all Ended──▶ Succeeded
+//!               ▲                    │                          │                      │    ▲
+//!               │                    │                          │          node away   ▼    │ node back
+//!               │ Tick, after        │                          │                       Lost
+//!               │ a pause            │ a rank, node or preparation fails, or StopRequested
+//!               │                    ▼                          ▼                      ▼
+//!          Restarting ◀── budget ── Stopping (each node that may hold processes is told, once) ──all Ended──▶ Failed
+//!               └──StopRequested──▶ Stopped ◀── a stop was wished before anything failed ──┘
+//! ```
+//!
+//! The wished state ([`Wished`]) is kept apart from what is. An attempt ends only when each of its nodes reports that
+//! nothing of it is left, and only then may the next begin: two attempts never share a GPU.
+
+mod advance;
+mod judge;
+mod machine;
+mod protocol;
+mod view;
+
+pub use advance::{ABANDON_AFTER_MS, Action, Event, LOST_AFTER_MS, PREPARE_TIMEOUT_MS, Task, advance};
+pub use machine::{Attempt, Machine, NodePhase, NodeTask, RankTask, Wished};
+pub use protocol::{EndCause, NodeCommand, NodeEnd, NodeReport, Prepared, Start};
 
 use serde::{Deserialize, Serialize};
 
@@ -88,8 +115,8 @@ pub struct RankExit {
 /// Why a run, attempt or node task ended, in a word for programs and a sentence for people.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// `succeeded`, `stopped`, `exception`, `signal`, `out_of_memory`, `exit_code`, `prepare_failed`, `start_failed`,
-    /// `agent_lost`, `no_nodes`, …
+    /// `succeeded`, `stopped`, `exception`, `signal`, `out_of_memory`, `exit_code`, `refused`, `prepare_failed`, `start_failed`,
+    /// `shim_died`, `agent_lost`, `no_nodes`, …
     pub cause: String,
     /// The node where it began, when one is to be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,4 +126,12 @@ pub struct Outcome {
     pub rank: Option<Rank>,
     /// What happened, to what, and what to do next.
     pub message: String,
+}
+
+impl RankExit {
+    /// Whether the rank did anything but end well.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.code != Some(0)
+    }
 }

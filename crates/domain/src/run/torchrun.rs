@@ -1,1 +1,233 @@
-//! placeholder
+//! The command line and environment of torchrun, as data.
+//!
+//! torchrun only spawns the processes of one node: no restarts of its own, a fixed rendezvous, a port leased for the
+//! attempt. Its multi-node restart hangs or fails when one node fails alone; gangs are restarted by
+//! [`advance`](crate::run::state::advance).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::{AttemptNo, NodeName, RunId};
+use crate::run::spec::{Backend, Spec};
+use crate::run::state::Start;
+
+/// Seconds between torchrun's looks at its processes. The shim sees an exit at once by itself; the longer torchrun leaves
+/// the dead process unreaped, the surer its exit status can still be read.
+const MONITOR_INTERVAL_S: &str = "0.5";
+
+/// Where things are on the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paths {
+    /// The Python interpreter.
+    pub python: String,
+    /// The unpacked companions: `inject/` and `recipes/`.
+    pub companions: String,
+    /// The attempt's own folder on the node.
+    pub folder: String,
+    /// The probe's datagram socket.
+    pub probe_socket: String,
+}
+
+/// What the shim starts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Variables set on top of the inherited ones.
+    pub env: BTreeMap<String, String>,
+    /// Working directory.
+    pub workdir: String,
+    /// Processes on this node.
+    pub nproc: u32,
+    /// The place in the world of the first of them.
+    pub first_rank: u32,
+    /// Where torchrun puts a folder with each rank's output.
+    pub log_dir: String,
+}
+
+/// The command that starts one node's ranks.
+#[must_use]
+pub fn launch(run: &RunId, attempt: AttemptNo, node: &NodeName, start: &Start, paths: &Paths) -> Launch {
+    let log_dir = format!("{}/ranks", paths.folder);
+    let mut argv = vec![paths.python.clone(), "-m".into(), "torch.distributed.run".into()];
+    argv.extend([
+        format!("--nnodes={}", start.nnodes),
+        format!("--node-rank={}", start.node_rank),
+        format!("--nproc-per-node={}", start.nproc),
+        "--max-restarts=0".into(),
+        "--rdzv-backend=static".into(),
+        format!("--rdzv-id={run}.{attempt}"),
+        format!("--master-addr={}", start.master_addr),
+        format!("--master-port={}", start.master_port),
+        format!("--monitor-interval={MONITOR_INTERVAL_S}"),
+        format!("--log-dir={log_dir}"),
+        "--redirects=3".into(),
+    ]);
+    argv.extend(program(&start.spec, paths));
+    Launch {
+        argv,
+        env: environment(run, attempt, node, &start.spec, paths),
+        workdir: start.spec.workdir.clone().unwrap_or_else(|| paths.folder.clone()),
+        nproc: start.nproc,
+        first_rank: start.node_rank * start.nproc,
+        log_dir,
+    }
+}
+
+/// The script and its arguments; settings of a recipe as `--name value`.
+fn program(spec: &Spec, paths: &Paths) -> Vec<String> {
+    let script = match &spec.recipe {
+        Some(recipe) => format!("{}/recipes/{recipe}/main.py", paths.companions),
+        None => spec.script.clone().unwrap_or_default(),
+    };
+    let mut argv = vec![script];
+    for (name, value) in &spec.set {
+        argv.extend([format!("--{}", name.replace('_', "-")), value.clone()]);
+    }
+    if let (Some(_), Some(folder)) = (&spec.recipe, &spec.checkpoint_dir)
+        && !spec.set.contains_key("checkpoint_dir")
+    {
+        argv.extend(["--checkpoint-dir".into(), folder.clone()]);
+    }
+    argv.extend(spec.args.iter().cloned());
+    argv
+}
+
+fn environment(
+    run: &RunId,
+    attempt: AttemptNo,
+    node: &NodeName,
+    spec: &Spec,
+    paths: &Paths,
+) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::new();
+    if spec.backend == Backend::Gloo {
+        env.insert("CUDA_VISIBLE_DEVICES".to_owned(), String::new());
+    }
+    // Lines appear in the log when they are printed, not 8 KiB later.
+    env.insert("PYTHONUNBUFFERED".into(), "1".into());
+    env.extend(spec.env.clone());
+    let inject = format!("{}/inject", paths.companions);
+    let python_path = match env.get("PYTHONPATH").filter(|path| !path.is_empty()) {
+        Some(own) => format!("{inject}:{own}"),
+        None => inject,
+    };
+    env.extend([
+        ("PYTHONPATH".into(), python_path),
+        ("LOCKSTEP_RUN".into(), run.to_string()),
+        ("LOCKSTEP_ATTEMPT".into(), attempt.to_string()),
+        ("LOCKSTEP_NODE".into(), node.to_string()),
+        ("LOCKSTEP_PROBE_SOCKET".into(), paths.probe_socket.clone()),
+    ]);
+    env.entry("LOCKSTEP_PROBE".into()).or_insert_with(|| "on".into());
+    env
+}
+
+impl Launch {
+    /// The command line for people to read and repeat in a shell.
+    #[must_use]
+    pub fn shell_line(&self) -> String {
+        let words: Vec<String> = self.argv.iter().map(|word| quoted(word)).collect();
+        words.join(" ")
+    }
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths() -> Paths {
+        Paths {
+            python: "/venv/bin/python".into(),
+            companions: "/lib/c0ffee".into(),
+            folder: "/data/runs/ddp-1.2".into(),
+            probe_socket: "/data/runs/ddp-1.2/probe.sock".into(),
+        }
+    }
+
+    fn line(start: &Start) -> Launch {
+        let run = RunId::new("ddp-1").expect("a name");
+        let node = NodeName::new("n1").expect("a name");
+        launch(&run, AttemptNo(2), &node, start, &paths())
+    }
+
+    #[test]
+    fn three_nodes_with_four_processes() {
+        let spec = Spec {
+            recipe: Some("ddp".into()),
+            set: [("batch_size", "8"), ("steps", "20")]
+                .map(|(k, v)| (k.to_owned(), v.to_owned()))
+                .into(),
+            args: vec!["a b".into(), "it's".into()],
+            ..Spec::default()
+        };
+        for node_rank in 0..3 {
+            let start = Start {
+                spec: spec.clone(),
+                node_rank,
+                nnodes: 3,
+                nproc: 4,
+                master_addr: "10.0.0.1".into(),
+                master_port: 29_500,
+            };
+            let launch = line(&start);
+            assert_eq!(
+                launch.shell_line(),
+                format!(
+                    "/venv/bin/python -m torch.distributed.run --nnodes=3 --node-rank={node_rank} --nproc-per-node=4 \
+                     --max-restarts=0 --rdzv-backend=static --rdzv-id=ddp-1.2 --master-addr=10.0.0.1 \
+                     --master-port=29500 --monitor-interval=0.5 --log-dir=/data/runs/ddp-1.2/ranks --redirects=3 \
+                     /lib/c0ffee/recipes/ddp/main.py --batch-size 8 --steps 20 'a b' 'it'\\''s'"
+                )
+            );
+            assert_eq!(launch.first_rank, node_rank * 4);
+        }
+    }
+
+    #[test]
+    fn the_probe_comes_first_and_the_users_variables_stay() {
+        let env = |pairs: &[(&str, &str)]| {
+            pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect()
+        };
+        let spec = Spec {
+            script: Some("/home/a/train.py".into()),
+            workdir: Some("/home/a".into()),
+            env: env(&[("PYTHONPATH", "/home/a/lib"), ("NCCL_DEBUG", "INFO")]),
+            backend: Backend::Gloo,
+            ..Spec::default()
+        };
+        let launch = line(&Start {
+            spec,
+            nnodes: 1,
+            nproc: 2,
+            ..Start::default()
+        });
+        assert_eq!(launch.workdir, "/home/a");
+        assert_eq!(
+            launch.env,
+            env(&[
+                ("CUDA_VISIBLE_DEVICES", ""),
+                ("LOCKSTEP_ATTEMPT", "2"),
+                ("LOCKSTEP_NODE", "n1"),
+                ("LOCKSTEP_PROBE", "on"),
+                ("LOCKSTEP_PROBE_SOCKET", "/data/runs/ddp-1.2/probe.sock"),
+                ("LOCKSTEP_RUN", "ddp-1"),
+                ("NCCL_DEBUG", "INFO"),
+                ("PYTHONPATH", "/lib/c0ffee/inject:/home/a/lib"),
+                ("PYTHONUNBUFFERED", "1"),
+            ])
+        );
+    }
+}

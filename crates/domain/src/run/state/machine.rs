@@ -1,0 +1,216 @@
+//! Everything that is known of a run; stored as JSON, one document a run.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::{AttemptNo, NodeName, RunId};
+use crate::run::spec::Spec;
+use crate::run::state::{NodeEnd, Outcome, Prepared, RankExit, RunState};
+use crate::time::TimestampMs;
+
+/// What the person wants, as opposed to what is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "wish")]
+pub enum Wished {
+    /// Train to the end.
+    Run,
+    /// Stop.
+    Stop {
+        /// Time between SIGTERM and SIGKILL.
+        grace_ms: u64,
+    },
+}
+
+/// A run and all its attempts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its id.
+    pub id: RunId,
+    /// What was asked for.
+    pub spec: Spec,
+    /// What is wished.
+    pub wished: Wished,
+    /// Where it stands; derived from the rest.
+    pub state: RunState,
+    /// When it was submitted.
+    pub submitted_ms: TimestampMs,
+    /// When its first rank ran.
+    pub started_ms: Option<TimestampMs>,
+    /// When it came to its final state.
+    pub ended_ms: Option<TimestampMs>,
+    /// Why it ended, or why it waits.
+    pub outcome: Option<Outcome>,
+    /// When the next attempt may begin, while one is due.
+    pub restart_at_ms: Option<TimestampMs>,
+    /// Attempts, oldest first; never empty.
+    pub attempts: Vec<Attempt>,
+}
+
+/// One try at the whole run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Its number, from 1.
+    pub no: AttemptNo,
+    /// Why it was made.
+    pub cause: String,
+    /// When it was made.
+    pub started_ms: TimestampMs,
+    /// When the last node had ended it.
+    pub ended_ms: Option<TimestampMs>,
+    /// How it ended.
+    pub outcome: Option<Outcome>,
+    /// The first thing that went wrong and is not a rank's exit.
+    pub trouble: Option<Outcome>,
+    /// Since when it is failing; the nodes have been told to stop.
+    pub failing_since_ms: Option<TimestampMs>,
+    /// The number of the next action; with run and attempt it names the action for good.
+    pub next_action: u32,
+    /// Its part on each node, by node rank; empty until placed.
+    pub nodes: Vec<NodeTask>,
+}
+
+/// How far a node's part has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodePhase {
+    /// Was told to prepare.
+    Preparing,
+    /// Could start.
+    Prepared,
+    /// Was told to start.
+    Starting,
+    /// Its shim is there.
+    Running,
+    /// Nothing is left, or nothing ever was.
+    Ended,
+}
+
+/// One node's part of an attempt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeTask {
+    /// The node.
+    pub node: NodeName,
+    /// How far it has come.
+    pub phase: NodePhase,
+    /// Since when its agent is away.
+    pub away_since_ms: Option<TimestampMs>,
+    /// What it found when it prepared.
+    pub prepared: Option<Prepared>,
+    /// The torchrun command line.
+    pub command: String,
+    /// The grace of the last stop it was told, so that only a shorter one is told again.
+    pub stop_told_ms: Option<u64>,
+    /// The place in the world of its first rank, once known.
+    pub first_rank: u32,
+    /// Its ranks by local rank.
+    pub ranks: BTreeMap<u32, RankTask>,
+    /// How it ended.
+    pub end: Option<NodeEnd>,
+}
+
+/// One rank of an attempt.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RankTask {
+    /// Its process id, once seen.
+    pub pid: Option<u32>,
+    /// The first step it finished.
+    pub first_step: Option<u64>,
+    /// How it ended.
+    pub exit: Option<RankExit>,
+}
+
+impl Machine {
+    /// The attempt that is, or was last, under way.
+    #[must_use]
+    pub fn current(&self) -> &Attempt {
+        self.attempts
+            .last()
+            .expect("a run is made with its first attempt")
+    }
+
+    pub(super) fn current_mut(&mut self) -> &mut Attempt {
+        self.attempts
+            .last_mut()
+            .expect("a run is made with its first attempt")
+    }
+
+    /// Whether this attempt may still hold processes or ports on a node.
+    #[must_use]
+    pub fn is_live(&self, attempt: AttemptNo) -> bool {
+        self.current().no == attempt && self.current().ended_ms.is_none() && !self.state.is_final()
+    }
+
+    /// Nodes that may hold something of the current attempt.
+    pub fn busy_nodes(&self) -> impl Iterator<Item = &NodeName> {
+        let live = self.is_live(self.current().no);
+        self.current()
+            .nodes
+            .iter()
+            .filter(move |task| live && task.phase != NodePhase::Ended)
+            .map(|task| &task.node)
+    }
+}
+
+impl Attempt {
+    pub(super) fn new(no: AttemptNo, cause: String, now_ms: TimestampMs) -> Self {
+        Self {
+            no,
+            cause,
+            started_ms: now_ms,
+            ended_ms: None,
+            outcome: None,
+            trouble: None,
+            failing_since_ms: None,
+            next_action: 1,
+            nodes: Vec::new(),
+        }
+    }
+
+    /// Processes on each node, once every node is prepared: asked for, or what the smallest node would start.
+    #[must_use]
+    pub fn nproc(&self, spec: &Spec) -> Option<u32> {
+        if spec.nproc_per_node.is_some() {
+            return spec.nproc_per_node;
+        }
+        let defaults = self
+            .nodes
+            .iter()
+            .map(|task| task.prepared.as_ref().map(|found| found.nproc_default.max(1)));
+        defaults.min().flatten()
+    }
+
+    /// Whether any rank finished a step.
+    #[must_use]
+    pub fn made_progress(&self) -> bool {
+        self.ranks().any(|(_, rank)| rank.first_step.is_some())
+    }
+
+    /// All ranks seen, each with its node.
+    pub fn ranks(&self) -> impl Iterator<Item = (&NodeTask, &RankTask)> {
+        self.nodes
+            .iter()
+            .flat_map(|task| task.ranks.values().map(move |rank| (task, rank)))
+    }
+
+    pub(super) fn task_mut(&mut self, node: &NodeName) -> Option<&mut NodeTask> {
+        self.nodes.iter_mut().find(|task| task.node == *node)
+    }
+}
+
+impl NodeTask {
+    pub(super) fn new(node: NodeName) -> Self {
+        Self {
+            node,
+            phase: NodePhase::Preparing,
+            away_since_ms: None,
+            prepared: None,
+            command: String::new(),
+            stop_told_ms: None,
+            first_rank: 0,
+            ranks: BTreeMap::new(),
+            end: None,
+        }
+    }
+}
