@@ -1,0 +1,301 @@
+//! Child processes, each with a time limit and a log.
+//!
+//! A child writes both its streams into `target/xtask/STEP.log`: several can run at once without mixing their lines, and no pipe
+//! can keep this program waiting when a grandchild survives. Meanwhile a line now and then shows the log's end.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child as Process, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::layout::Layout;
+use crate::progress;
+
+/// How often a running child is looked at; short beside the steps that matter, which take seconds.
+const POLL: Duration = Duration::from_millis(50);
+/// How often a long step shows a sign of life.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// How much of a failed child's log is shown: enough for a compiler's error, not for a whole build.
+const TAIL_BYTES: u64 = 16 * 1024;
+/// Longest line of a log shown as a sign of life.
+const LINE_CHARS: usize = 120;
+
+/// A child to be run.
+pub(crate) struct Child {
+    step: String,
+    command: Command,
+    limit: Duration,
+    log: PathBuf,
+}
+
+/// A child that ended by itself, whether well or not.
+pub(crate) struct Ended {
+    /// What the system says of its end.
+    pub(crate) status: ExitStatus,
+    /// All it printed.
+    pub(crate) log: PathBuf,
+}
+
+impl Child {
+    /// A child of this checkout, started in its root.
+    pub(crate) fn new(layout: &Layout, step: &str, program: impl AsRef<OsStr>, limit: Duration) -> Self {
+        let mut command = Command::new(program);
+        command.current_dir(&layout.root).stdin(Stdio::null());
+        Self {
+            step: step.to_owned(),
+            command,
+            limit,
+            log: layout.logs().join(format!("{step}.log")),
+        }
+    }
+
+    /// Adds arguments.
+    pub(crate) fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    /// Sets a variable for the child alone.
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Sets several variables for the child alone.
+    pub(crate) fn envs(mut self, variables: &[(&'static str, PathBuf)]) -> Self {
+        self.command
+            .envs(variables.iter().map(|(name, value)| (name, value)));
+        self
+    }
+
+    /// Starts the child in another folder.
+    pub(crate) fn folder(mut self, folder: &Path) -> Self {
+        self.command.current_dir(folder);
+        self
+    }
+
+    /// Runs it; anything but success is an error that shows the end of the log.
+    pub(crate) fn succeed(self) -> Result<Ended> {
+        let step = self.step.clone();
+        let ended = self.end()?;
+        if !ended.status.success() {
+            progress::block(&format!("{step} printed, at the end"), &tail(&ended.log)?);
+            bail!(
+                "{step} failed ({}); all it printed is in {}",
+                ended.status,
+                ended.log.display()
+            );
+        }
+        Ok(ended)
+    }
+
+    /// Runs it to its own end, well or not; past the limit it and all its descendants are killed, which is an error.
+    pub(crate) fn end(mut self) -> Result<Ended> {
+        let mut process = self.spawn()?;
+        let start = Instant::now();
+        let mut heartbeat = start + HEARTBEAT;
+        loop {
+            if let Some(status) = process
+                .try_wait()
+                .with_context(|| format!("cannot wait for {}", self.step))?
+            {
+                return Ok(Ended {
+                    status,
+                    log: self.log,
+                });
+            }
+            if start.elapsed() > self.limit {
+                return Err(self.overdue(process));
+            }
+            if Instant::now() > heartbeat {
+                heartbeat += HEARTBEAT;
+                progress::say(&self.step, &last_line(&self.log));
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    fn spawn(&mut self) -> Result<Process> {
+        let folder = self.log.parent().context("a log lies in a folder")?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let log = File::create(&self.log).with_context(|| format!("cannot write {}", self.log.display()))?;
+        let second = log
+            .try_clone()
+            .context("cannot share the log between two streams")?;
+        self.command.stdout(log).stderr(second);
+        self.command.spawn().with_context(|| {
+            format!(
+                "{}: cannot start `{}`",
+                self.step,
+                Path::new(self.command.get_program()).display()
+            )
+        })
+    }
+
+    fn overdue(&self, mut process: Process) -> anyhow::Error {
+        kill_tree(process.id());
+        process.wait().ok();
+        progress::block(
+            &format!("{} printed, before its time was up", self.step),
+            &tail(&self.log).unwrap_or_default(),
+        );
+        anyhow::anyhow!(
+            "{} took more than {} s and was killed; log: {}",
+            self.step,
+            self.limit.as_secs(),
+            self.log.display()
+        )
+    }
+}
+
+/// What a short program prints on standard output, trimmed; an error when it fails.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let name = Path::new(command.get_program()).display().to_string();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start `{name}`"))?;
+    if !output.status.success() {
+        bail!(
+            "`{name}` failed ({}): {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The first file of that name on PATH.
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}
+
+/// The end of a log, from the start of a line.
+pub(crate) fn tail(log: &Path) -> Result<String> {
+    let mut file = File::open(log).with_context(|| format!("cannot read {}", log.display()))?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    match text.find('\n') {
+        Some(newline) if length > TAIL_BYTES => Ok(text[newline + 1..].to_owned()),
+        _ => Ok(text),
+    }
+}
+
+fn last_line(log: &Path) -> String {
+    let text = tail(log).unwrap_or_default();
+    let line = text
+        .split(['\n', '\r'])
+        .rev()
+        .map(str::trim)
+        .find(|line| !line.is_empty());
+    line.unwrap_or("still working").chars().take(LINE_CHARS).collect()
+}
+
+/// Kills a process and all its descendants, also those that made a session of their own. The parents are read before the first
+/// kill, because an orphan no longer tells where it came from.
+fn kill_tree(root: u32) {
+    let parents = parents();
+    let mut doomed = vec![root];
+    let mut next = 0;
+    while let Some(&parent) = doomed.get(next) {
+        doomed.extend(
+            parents
+                .iter()
+                .filter(|(_, of)| *of == parent)
+                .map(|(child, _)| *child),
+        );
+        next += 1;
+    }
+    for pid in doomed {
+        if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
+            // It may have ended meanwhile: nothing to do then.
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+        }
+    }
+}
+
+/// (process, its parent) for every process of this machine.
+fn parents() -> Vec<(u32, u32)> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(parent_of)
+        .collect()
+}
+
+fn parent_of(pid: u32) -> Option<(u32, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in brackets and may hold anything, so fields are counted from its end: state, parent, …
+    let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+    Some((pid, parent))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+
+    fn layout(name: &str) -> Layout {
+        let root = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        Layout {
+            cache: root.join("cache"),
+            root,
+        }
+    }
+
+    #[test]
+    fn a_child_that_fails_is_an_error_that_names_its_log() {
+        let layout = layout("fails");
+        let child =
+            Child::new(&layout, "fails", "sh", Duration::from_secs(20)).args(["-c", "echo why; exit 3"]);
+        let error = child.succeed().err().unwrap().to_string();
+        assert!(error.contains("fails.log"), "{error}");
+        assert_eq!(tail(&layout.logs().join("fails.log")).unwrap(), "why\n");
+        fs::remove_dir_all(layout.root).unwrap();
+    }
+
+    #[test]
+    fn an_overdue_child_dies_with_its_descendants() {
+        let layout = layout("overdue");
+        let script = "setsid sh -c 'echo $$; sleep 600'";
+        let child = Child::new(&layout, "overdue", "sh", Duration::from_secs(2)).args(["-c", script]);
+        assert!(child.end().err().unwrap().to_string().contains("was killed"));
+        let grandchild: u32 = tail(&layout.logs().join("overdue.log"))
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while alive(grandchild) {
+            assert!(
+                Instant::now() < deadline,
+                "the grandchild {grandchild} is still alive"
+            );
+            thread::sleep(POLL);
+        }
+        fs::remove_dir_all(layout.root).unwrap();
+    }
+
+    /// A zombie is dead: its new parent merely has not asked for its status yet.
+    fn alive(pid: u32) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(')')
+            .is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+    }
+}

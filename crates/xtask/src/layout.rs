@@ -1,0 +1,86 @@
+//! Where things lie: the checkout, and the cache folder that outlives it.
+//!
+//! ```text
+//! $LOCKSTEP_CACHE, else $XDG_CACHE_HOME/lockstep, else ~/.cache/lockstep
+//!   wasm-toolchain/   a compiler for the dashboard, where rustup could not bring one
+//!   wasm-target/      cargo's target folder of the dashboard
+//!   venv -> venv-…/   PyTorch and the Python test tools
+//!   apt/              Prometheus and the like, unpacked, not installed
+//!   npm/              node_modules by the hash of their lock file
+//! ```
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+/// The folders every subcommand works in.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    /// The root of the checkout.
+    pub(crate) root: PathBuf,
+    /// What is fetched once for all checkouts.
+    pub(crate) cache: PathBuf,
+}
+
+impl Layout {
+    /// Finds the checkout this program was started from.
+    pub(crate) fn of_this_checkout() -> Result<Self> {
+        let root = checkout()?;
+        let cache = cache_folder()?;
+        fs::create_dir_all(&cache)
+            .with_context(|| format!("cannot make the cache folder {}", cache.display()))?;
+        Ok(Self { root, cache })
+    }
+
+    /// The dashboard's sources.
+    pub(crate) fn web(&self) -> PathBuf {
+        self.root.join("web")
+    }
+
+    /// The dashboard as the collector serves it.
+    pub(crate) fn dist(&self) -> PathBuf {
+        self.root.join("web/dist")
+    }
+
+    /// What children printed, one file a step, kept until the same step runs again.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.root.join("target/xtask")
+    }
+
+    /// Where cargo puts what it builds for this machine.
+    pub(crate) fn target(&self) -> PathBuf {
+        match env::var_os("CARGO_TARGET_DIR") {
+            Some(folder) => self.root.join(folder),
+            None => self.root.join("target"),
+        }
+    }
+}
+
+/// `cargo run` names the package's folder at run time; the compiled-in name serves when started by hand. The run-time one
+/// is preferred because a shared target folder may hold a binary that another checkout built.
+fn checkout() -> Result<PathBuf> {
+    let package = env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    let root = package.ancestors().nth(2).map(Path::to_path_buf);
+    root.filter(|root| root.join("Cargo.lock").is_file())
+        .with_context(|| {
+            format!(
+                "{} is not in a Lockstep checkout; start this as `cargo xtask`",
+                package.display()
+            )
+        })
+}
+
+fn cache_folder() -> Result<PathBuf> {
+    if let Some(own) = env::var_os("LOCKSTEP_CACHE") {
+        return std::path::absolute(&own).context("LOCKSTEP_CACHE is not a usable path");
+    }
+    if let Some(xdg) = env::var_os("XDG_CACHE_HOME") {
+        return Ok(PathBuf::from(xdg).join("lockstep"));
+    }
+    let home =
+        env::var_os("HOME").context("neither LOCKSTEP_CACHE nor HOME is set: no place to keep downloads")?;
+    Ok(PathBuf::from(home).join(".cache/lockstep"))
+}

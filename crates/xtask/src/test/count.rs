@@ -1,0 +1,129 @@
+//! Counts of tests, read from what each test runner prints.
+
+use crate::test::table::Count;
+
+/// `cargo nextest`: `Summary [   2.3s] 41 tests run: 39 passed (1 slow), 1 failed, 1 timed out, 3 skipped`.
+pub(crate) fn nextest(log: &str) -> Option<Count> {
+    let line = log
+        .lines()
+        .rev()
+        .find(|line| line.contains("Summary [") && line.contains(" run: "))?;
+    let counts = line.rsplit_once(" run: ")?.1;
+    Some(words(counts))
+}
+
+/// `cargo test`, one line a binary: `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; …`.
+pub(crate) fn libtest(log: &str) -> Option<Count> {
+    let mut lines = log
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("test result: "))
+        .peekable();
+    lines.peek()?;
+    Some(
+        lines
+            .map(|line| words(&line.replace("filtered out", "filtered")))
+            .fold(Count::default(), Count::plus),
+    )
+}
+
+/// pytest: `2 failed, 17 passed, 1 skipped in 3.21s`.
+pub(crate) fn pytest(log: &str) -> Option<Count> {
+    let line = log.lines().rev().find(|line| {
+        line.contains(" in ")
+            && (line.contains(" passed") || line.contains(" failed") || line.contains(" error"))
+    })?;
+    Some(words(
+        line.trim_matches(|c| c == '=' || c == ' ').rsplit_once(" in ")?.0,
+    ))
+}
+
+/// Node's own runner in TAP: `# pass 5`, `# fail 0`, `# cancelled 0`, `# skipped 0`.
+pub(crate) fn node(log: &str) -> Option<Count> {
+    let value = |name: &str| {
+        let line = log
+            .lines()
+            .rev()
+            .find_map(|line| line.strip_prefix("# ")?.strip_prefix(name));
+        line.and_then(|rest| rest.trim().parse::<u64>().ok())
+    };
+    let (passed, failed) = (value("pass ")?, value("fail ")?);
+    let skipped = value("skipped ").unwrap_or(0) + value("todo ").unwrap_or(0);
+    Some(Count {
+        passed,
+        failed: failed + value("cancelled ").unwrap_or(0),
+        skipped,
+        note: String::new(),
+    })
+}
+
+/// Sums `NUMBER WORD` pairs by what the word means.
+fn words(text: &str) -> Count {
+    let mut count = Count::default();
+    for pair in text.split([',', ';', '.', '(']) {
+        let mut parts = pair.split_whitespace();
+        let Some(Ok(number)) = parts.next().map(str::parse::<u64>) else {
+            continue;
+        };
+        match parts.next().unwrap_or_default() {
+            "passed" | "xpassed" => count.passed += number,
+            "failed" | "error" | "errors" | "timed" | "exec" => count.failed += number,
+            "skipped" | "ignored" | "xfailed" => count.skipped += number,
+            _ => {}
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(count: Option<Count>, expected: Option<(u64, u64, u64)>) {
+        assert_eq!(
+            count.map(|count| (count.passed, count.failed, count.skipped)),
+            expected
+        );
+    }
+
+    #[test]
+    fn nextest_counts_time_outs_as_failures() {
+        let summary = "     Summary [   2.345s] 41 tests run: 39 passed (1 slow), 1 failed, 1 timed out, 3 skipped\n   TIMEOUT x";
+        check(nextest(summary), Some((39, 2, 3)));
+        check(
+            nextest("Summary [ 0.1s] 1 test run: 1 passed, 0 skipped"),
+            Some((1, 0, 0)),
+        );
+        check(
+            nextest("     Summary [   9.0s] 5/41 tests run: 4 passed, 1 failed, 0 skipped"),
+            Some((4, 1, 0)),
+        );
+        check(nextest("error: could not compile"), None);
+    }
+
+    #[test]
+    fn libtest_sums_its_binaries() {
+        let log = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.1s\n\
+                   test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.0s";
+        check(libtest(log), Some((4, 2, 1)));
+        check(libtest(""), None);
+    }
+
+    #[test]
+    fn pytest_counts_errors_as_failures() {
+        check(
+            pytest("...\n2 failed, 17 passed, 1 skipped in 3.21s"),
+            Some((17, 2, 1)),
+        );
+        check(pytest("===== 5 passed, 1 error in 0.5s ====="), Some((5, 1, 0)));
+        check(pytest("ImportError"), None);
+    }
+
+    #[test]
+    fn node_counts_what_was_cancelled_as_failed() {
+        check(
+            node("TAP version 13\n# tests 4\n# pass 2\n# fail 1\n# cancelled 1\n# skipped 0\n# todo 0\n"),
+            Some((2, 2, 0)),
+        );
+        check(node("SyntaxError"), None);
+    }
+}

@@ -1,0 +1,195 @@
+//! How each part is run and counted.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::child::{self, Child, Ended};
+use crate::fingerprint;
+use crate::layout::Layout;
+use crate::progress::{block, say};
+use crate::test::setup::Setup;
+use crate::test::table::Count;
+use crate::test::{Part, count};
+use crate::toolchain::{npm, venv};
+use crate::web;
+
+const SHORT: Duration = Duration::from_secs(2 * 60);
+const CLIPPY: Duration = Duration::from_secs(15 * 60);
+const RUST: Duration = Duration::from_secs(20 * 60);
+const MEDIUM: Duration = Duration::from_secs(10 * 60);
+
+/// Runs one part. An error is a part that could not run; failed tests are counted, not errors.
+pub(crate) fn run(layout: &Layout, part: Part, setup: &Setup, filter: Option<&str>) -> Result<Count> {
+    match part {
+        Part::Fmt => check(Child::new(layout, "fmt", "cargo", SHORT).args(["fmt", "--all", "--check"])),
+        Part::Clippy => clippy(layout),
+        Part::Deny => deny(layout),
+        Part::Web => web::build(layout, &web::Options::default()).map(|()| Count::one_passed()),
+        Part::Rust => rust(layout, setup, filter),
+        Part::Doc => doc(layout, setup),
+        Part::Python => python(layout, setup, filter),
+        Part::NvmlClients => nvml_clients(layout, setup),
+        Part::Rules => rules(layout, setup),
+        Part::Browser => browser(layout, setup, filter),
+    }
+}
+
+fn clippy(layout: &Layout) -> Result<Count> {
+    let args = ["clippy", "--locked", "--all-targets", "--", "--deny", "warnings"];
+    check(Child::new(layout, "clippy", "cargo", CLIPPY).args(args))
+}
+
+/// The one part that depends on a tool nobody needs to have: its settings are checked where it is installed.
+fn deny(layout: &Layout) -> Result<Count> {
+    if child::on_path("cargo-deny").is_none() {
+        let note = "cargo-deny is not installed: licences, bans and sources were not checked (`cargo install cargo-deny`)";
+        return Ok(Count {
+            skipped: 1,
+            note: note.to_owned(),
+            ..Count::default()
+        });
+    }
+    check(Child::new(layout, "deny", "cargo", MEDIUM).args([
+        "deny",
+        "--offline",
+        "check",
+        "licenses",
+        "bans",
+        "sources",
+    ]))
+}
+
+fn rust(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
+    setup.native.path().context("the tests could not be compiled")?;
+    let missing = [
+        &setup.venv,
+        &setup.promtool,
+        &setup.prometheus,
+        &setup.alertmanager,
+        &setup.chromium,
+    ];
+    let missing = missing
+        .into_iter()
+        .filter_map(|need| need.path().err())
+        .fold(Count::default(), |sum, why| {
+            sum.plus(Count::failed(format!("{why:#}")))
+        });
+    let nextest = child::on_path("cargo-nextest").is_some();
+    let child = Child::new(layout, "rust", "cargo", RUST).envs(&setup.variables());
+    let child = if nextest {
+        child.args([
+            "nextest",
+            "run",
+            "--locked",
+            "--no-fail-fast",
+            "--no-tests",
+            "pass",
+        ])
+    } else {
+        say("rust", "cargo-nextest is not installed; cargo test does it");
+        child.args(["test", "--locked", "--tests", "--no-fail-fast"])
+    };
+    let ended = child.args(filter).end()?;
+    counted(&ended, if nextest { count::nextest } else { count::libtest }).map(|count| count.plus(missing))
+}
+
+fn doc(layout: &Layout, setup: &Setup) -> Result<Count> {
+    setup.native.path().context("the crates could not be compiled")?;
+    let ended = Child::new(layout, "doc", "cargo", MEDIUM)
+        .args(["test", "--locked", "--doc", "--no-fail-fast"])
+        .end()?;
+    counted(&ended, count::libtest)
+}
+
+fn python(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
+    let folder = layout.root.join("crates/torch-probe/tests");
+    pytest(layout, "python", setup, &folder, filter)
+}
+
+fn nvml_clients(layout: &Layout, setup: &Setup) -> Result<Count> {
+    let script = layout.root.join("crates/sim-nvml/tests/clients.py");
+    pytest(layout, "nvml-clients", setup, &script, None)
+}
+
+fn pytest(layout: &Layout, step: &str, setup: &Setup, tests: &Path, filter: Option<&str>) -> Result<Count> {
+    if !tests.exists() {
+        bail!("{} does not exist", tests.display());
+    }
+    let mut child = Child::new(layout, step, venv::python(setup.venv.path()?), MEDIUM)
+        .args(["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider"])
+        .args([tests])
+        .args(filter.into_iter().flat_map(|filter| ["-k", filter]))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .envs(&setup.variables());
+    if let Ok(native) = setup.native.path() {
+        child = child.env("LOCKSTEP_TEST_NVML_LIBRARY", native.join("libsim_nvml.so"));
+    }
+    counted(&child.end()?, count::pytest)
+}
+
+fn rules(layout: &Layout, setup: &Setup) -> Result<Count> {
+    let folder = layout.root.join("crates/domain/rules");
+    let files = fingerprint::files(&folder, &[])?;
+    let files: Vec<_> = files
+        .iter()
+        .filter(|file| file.extension().is_some_and(|ending| ending == "yaml"))
+        .collect();
+    if files.is_empty() {
+        bail!("no rule file lies in {}", folder.display());
+    }
+    check(
+        Child::new(layout, "rules", setup.promtool.path()?, SHORT)
+            .args(["check", "rules"])
+            .args(files),
+    )
+}
+
+fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
+    let native = setup.native.path().context("the binary could not be compiled")?;
+    for need in [&setup.chromium, &setup.node_modules, &setup.venv] {
+        need.path()?;
+    }
+    let folder = layout.root.join("e2e");
+    let tests = fingerprint::files(&folder, &[folder.join("node_modules")])?;
+    let tests: Vec<_> = tests
+        .into_iter()
+        .filter(|file| file.to_string_lossy().ends_with(".test.mjs"))
+        .collect();
+    if tests.is_empty() {
+        bail!("no test lies in {}", folder.display());
+    }
+    let ended = Child::new(layout, "browser", npm::node()?, MEDIUM)
+        .args(["--test", "--test-reporter=tap", "--test-concurrency=1"])
+        .args(
+            filter
+                .into_iter()
+                .flat_map(|filter| ["--test-name-pattern", filter]),
+        )
+        .args(tests)
+        .env("LOCKSTEP_TEST_BINARY", native.join("lockstep"))
+        .envs(&setup.variables())
+        .end()?;
+    counted(&ended, count::node)
+}
+
+/// A child that is one test by itself.
+fn check(child: Child) -> Result<Count> {
+    child.succeed().map(|_| Count::one_passed())
+}
+
+/// Reads the counts from the log, and shows its end when something failed.
+fn counted(ended: &Ended, read: impl Fn(&str) -> Option<Count>) -> Result<Count> {
+    let log = std::fs::read(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
+    let count = read(&String::from_utf8_lossy(&log))
+        .unwrap_or_default()
+        .with_exit(ended.status.success());
+    if count.failed > 0 {
+        block(
+            &format!("the end of {}", ended.log.display()),
+            &child::tail(&ended.log)?,
+        );
+    }
+    Ok(count)
+}

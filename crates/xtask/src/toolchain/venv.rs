@@ -1,0 +1,125 @@
+//! The Python environment of managed runs and of the Python tests: PyTorch, pytest, and other people's NVML clients.
+//!
+//! `venv` is a link to a folder named after the requirements' hash. A changed requirement makes a new folder and moves the
+//! link, so a training process that runs from the old one is not pulled apart. A stamp, written last, says that a folder is
+//! complete; a `venv` folder made by hand is completed in place and stamped.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::child::{self, Child};
+use crate::fingerprint::Fingerprint;
+use crate::layout::Layout;
+use crate::lock;
+use crate::progress;
+
+/// PyTorch with CUDA is some 5 GB; on a slow line that takes its time.
+const INSTALL_LIMIT: Duration = Duration::from_secs(20 * 60);
+const CREATE_LIMIT: Duration = Duration::from_secs(120);
+const STAMP: &str = ".lockstep-complete";
+const STEP: &str = "venv";
+
+/// The environment's folder, complete with all that the requirements name.
+pub(crate) fn ensure(layout: &Layout) -> Result<PathBuf> {
+    let requirements = layout.root.join("crates/torch-probe/requirements-test.txt");
+    let wanted = Fingerprint::default().contents(&requirements)?.hex();
+    let _lock = lock::hold(&layout.cache, STEP)?;
+    let venv = layout.cache.join("venv");
+    if is_complete(&venv, &wanted) {
+        return Ok(venv);
+    }
+    let made_by_hand = venv.is_dir() && !venv.is_symlink();
+    let home = if made_by_hand {
+        venv.clone()
+    } else {
+        layout.cache.join(format!("venv-{}", &wanted[..12]))
+    };
+    fill(layout, &home, &requirements)?;
+    fs::write(home.join(STAMP), &wanted).with_context(|| format!("cannot stamp {}", home.display()))?;
+    if !made_by_hand {
+        point(&venv, &home)?;
+    }
+    Ok(venv)
+}
+
+/// The interpreter of an environment.
+pub(crate) fn python(venv: &Path) -> PathBuf {
+    venv.join("bin/python")
+}
+
+fn is_complete(venv: &Path, wanted: &str) -> bool {
+    fs::read_to_string(venv.join(STAMP)).is_ok_and(|stamp| stamp == wanted) && python(venv).exists()
+}
+
+fn fill(layout: &Layout, home: &Path, requirements: &Path) -> Result<()> {
+    if !python(home).exists() {
+        create(layout, home)?;
+    }
+    progress::say(
+        STEP,
+        "installing PyTorch and the test tools (up to 5 GB, once; a minute on a fast line)",
+    );
+    Child::new(layout, "pip", python(home), INSTALL_LIMIT)
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--no-input",
+            "--disable-pip-version-check",
+            "--progress-bar",
+            "off",
+            "--requirement",
+        ])
+        .args([requirements])
+        .succeed()
+        .context("pip could not install the requirements; it needs a reachable package index")
+        .map(drop)
+}
+
+fn create(layout: &Layout, home: &Path) -> Result<()> {
+    let Some(python) = child::on_path("python3") else {
+        bail!(
+            "python3 is not on PATH; install Python 3.10 or newer (Debian: apt-get install python3 python3-venv)"
+        );
+    };
+    Child::new(layout, "venv", python, CREATE_LIMIT)
+        .args([Path::new("-m"), Path::new("venv"), home])
+        .succeed()
+        .context("python3 cannot make an environment (Debian: apt-get install python3-venv)")
+        .map(drop)
+}
+
+/// Moves the link in one step, so that it always leads to a complete environment; the one before stays for who still runs from it.
+fn point(venv: &Path, home: &Path) -> Result<()> {
+    let fresh = venv.with_extension("fresh");
+    fs::remove_file(&fresh).ok();
+    symlink(home, &fresh).with_context(|| format!("cannot link {}", fresh.display()))?;
+    fs::rename(&fresh, venv).with_context(|| format!("cannot move the link {}", venv.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+
+    #[test]
+    fn the_link_moves_to_the_newer_environment_and_a_stale_stamp_is_noticed() {
+        let folder = std::env::temp_dir().join(format!("xtask-venv-{}", std::process::id()));
+        let venv = folder.join("venv");
+        for name in ["old", "new"] {
+            let home = folder.join(name);
+            fs::create_dir_all(home.join("bin")).unwrap();
+            fs::write(home.join("bin/python"), "").unwrap();
+            fs::write(home.join(STAMP), name).unwrap();
+            point(&venv, &home).unwrap();
+            assert!(is_complete(&venv, name));
+        }
+        assert!(!is_complete(&venv, "old"));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,161 @@
+//! `cargo xtask web`: the dashboard, from Rust sources to the compressed files that the collector serves.
+//!
+//! ```text
+//! compile (wasm32) → bindgen (web.js, web_bg.wasm) → wasm-opt → style sheet → page and public files → .br and .gz → web/dist
+//! ```
+//! All is built in a folder aside and moved into place at the end, so that `web/dist` is never half a dashboard. Nothing is
+//! done when the inputs are those of the `web/dist` that is there.
+
+mod assets;
+mod bindgen;
+mod compile;
+mod compress;
+mod optimise;
+mod style;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+
+use crate::fingerprint::Fingerprint;
+use crate::layout::Layout;
+use crate::lock;
+use crate::progress::{result, say};
+use crate::toolchain::{npm, wasm};
+
+/// What may be asked of the build.
+#[derive(Args, Clone, Default)]
+pub(crate) struct Options {
+    /// Less optimisation and no wasm-opt: for working on the dashboard, not for shipping it.
+    #[arg(long)]
+    pub(crate) fast: bool,
+    /// Builds even when nothing changed since the last build.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// The dashboard's share of a user's patience: all files together, compressed, in bytes.
+const BUDGET_BYTES: u64 = 350_000;
+/// Names the inputs of a finished `web/dist`.
+const STAMP: &str = ".stamp";
+const STEP: &str = "web";
+
+/// Builds the dashboard unless it is there already.
+pub(crate) fn build(layout: &Layout, options: &Options) -> Result<()> {
+    let _lock = lock::hold(&layout.logs(), STEP)?;
+    if !options.force && is_fresh(layout, options)? {
+        say(STEP, "web/dist is up to date");
+        return Ok(());
+    }
+    let inputs = fingerprint(layout, options.fast)?;
+    let stage = empty_stage(layout)?;
+    let mut steps = Steps::default();
+    let files = fill(layout, options, &stage, &mut steps)?;
+    fs::write(stage.join(STAMP), inputs).context("cannot stamp the dashboard")?;
+    put_in_place(&stage, &layout.dist())?;
+    report(&files, &steps);
+    Ok(())
+}
+
+/// Makes sure that `web/dist` exists, because the collector embeds the folder when it is compiled, whatever it holds by then.
+pub(crate) fn ensure_folder(layout: &Layout) -> Result<()> {
+    fs::create_dir_all(layout.dist()).context("cannot make web/dist")
+}
+
+fn fill(layout: &Layout, options: &Options, stage: &Path, steps: &mut Steps) -> Result<Vec<compress::Sizes>> {
+    let fast = options.fast;
+    let modules = steps.time("npm packages", || npm::ensure(layout, "web"))?;
+    let toolchain = steps.time("wasm toolchain", || wasm::ensure(layout))?;
+    say(STEP, &format!("compiling with {}", toolchain.name()));
+    let program = steps.time("compile", || compile::run(layout, &toolchain, fast))?;
+    steps.time("bindgen", || bindgen::run(&program, stage, fast))?;
+    steps.time("wasm-opt", || optimise::run(layout, &modules, stage, fast))?;
+    steps.time("style sheet", || style::run(layout, &modules, stage))?;
+    steps.time("assets", || assets::copy(layout, &modules, stage))?;
+    steps.time("compress", || compress::run(layout, stage, fast))
+}
+
+/// What each step took, in the order of the steps.
+#[derive(Default)]
+struct Steps(Vec<(&'static str, Duration)>);
+
+impl Steps {
+    fn time<T>(&mut self, name: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        say(STEP, name);
+        let start = Instant::now();
+        let value = work()?;
+        self.0.push((name, start.elapsed()));
+        Ok(value)
+    }
+}
+
+/// A full build also serves who asks for a fast one.
+fn is_fresh(layout: &Layout, options: &Options) -> Result<bool> {
+    let Ok(stamp) = fs::read_to_string(layout.dist().join(STAMP)) else {
+        return Ok(false);
+    };
+    Ok(stamp == fingerprint(layout, false)? || (options.fast && stamp == fingerprint(layout, true)?))
+}
+
+fn fingerprint(layout: &Layout, fast: bool) -> Result<String> {
+    let aside = [layout.dist(), layout.web().join("node_modules")];
+    let builder = layout.root.join("crates/xtask/src");
+    Ok(Fingerprint::default()
+        .word(if fast { "fast" } else { "full" })
+        .path(&layout.web(), &aside)?
+        .path(&layout.root.join("crates/domain/src"), &[])?
+        .path(&layout.root.join("Cargo.lock"), &[])?
+        .path(&layout.root.join("Cargo.toml"), &[])?
+        .path(&builder.join("web.rs"), &[])?
+        .path(&builder.join("web"), &[])?
+        .hex())
+}
+
+fn empty_stage(layout: &Layout) -> Result<PathBuf> {
+    let stage = layout.logs().join("dist");
+    if stage.exists() {
+        fs::remove_dir_all(&stage).with_context(|| format!("cannot empty {}", stage.display()))?;
+    }
+    fs::create_dir_all(&stage).with_context(|| format!("cannot make {}", stage.display()))?;
+    Ok(stage)
+}
+
+fn put_in_place(stage: &Path, dist: &Path) -> Result<()> {
+    if dist.exists() {
+        fs::remove_dir_all(dist).with_context(|| format!("cannot remove the former {}", dist.display()))?;
+    }
+    fs::rename(stage, dist).with_context(|| format!("cannot put {} in place", dist.display()))
+}
+
+fn report(files: &[compress::Sizes], Steps(times): &Steps) {
+    result("step               seconds");
+    for (name, time) in times {
+        result(&format!("{name:<18} {:>7.1}", time.as_secs_f64()));
+    }
+    let sum: Duration = times.iter().map(|(_, time)| *time).sum();
+    result(&format!("{:<18} {:>7.1}\n", "all", sum.as_secs_f64()));
+    result(&format!(
+        "{:<28} {:>10} {:>10} {:>10}",
+        "file (bytes)", "plain", "gzip", "brotli"
+    ));
+    for file in files {
+        result(&format!(
+            "{:<28} {:>10} {:>10} {:>10}",
+            file.name, file.plain, file.gzip, file.brotli
+        ));
+    }
+    let total: u64 = files.iter().map(|file| file.brotli).sum();
+    let verdict = if total <= BUDGET_BYTES { "within" } else { "OVER" };
+    result(&format!(
+        "{:.1} KB compressed in all: {verdict} the budget of {} KB",
+        kilo(total),
+        BUDGET_BYTES / 1000
+    ));
+}
+
+fn kilo(bytes: u64) -> f64 {
+    bytes as f64 / 1000.0
+}
