@@ -1,0 +1,143 @@
+//! Holds the shape of the workspace: which crate may depend on which, and what must never be linked.
+//!
+//! The table here is the one in `crates/README.md`. A new edge is a visible one-line change in this file, with a reason.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+#[path = "architecture/repository.rs"]
+mod repository;
+#[path = "architecture/workspace.rs"]
+mod workspace;
+
+use workspace::{dependencies, locked_versions, own_crates};
+
+/// Each of our crates with those of ours it may use. What is absent is forbidden, in particular: agent → store or collector,
+/// web → collector, and anything of ours from `sim-nvml`, which must share no code with what it tests.
+const ALLOWED: [(&str, &[&str]); 10] = [
+    ("domain", &[]),
+    ("query", &["domain"]),
+    ("store", &["domain"]),
+    ("wire", &["domain"]),
+    ("web", &["domain"]),
+    ("agent", &["domain", "wire"]),
+    ("collector", &["domain", "query", "store", "wire"]),
+    // `query` for checking rule files and `--format` of a query on the command line.
+    ("lockstep", &["agent", "collector", "domain", "query"]),
+    ("sim-nvml", &[]),
+    ("xtask", &[]),
+];
+
+/// What would let the pure crates do I/O, wait, or ask what time it is.
+const IMPURE: [&str; 18] = [
+    "tokio",
+    "tokio-stream",
+    "tokio-util",
+    "futures",
+    "axum",
+    "hyper",
+    "tonic",
+    "reqwest",
+    "tower",
+    "sqlx",
+    "rustix",
+    "libc",
+    "jiff",
+    "rand",
+    "tracing",
+    "dirs",
+    "tempfile",
+    "prometheus",
+];
+
+/// Crates that only one of ours may know.
+const RESERVED: [(&str, &[&str]); 7] = [
+    ("sqlx", &["store"]),
+    ("pco", &["store"]),
+    ("nvml-wrapper", &["agent"]),
+    ("nvml-wrapper-sys", &["agent"]),
+    ("promql-parser", &["query"]),
+    ("leptos", &["web"]),
+    ("wasm-bindgen-cli-support", &["xtask"]),
+];
+
+#[test]
+fn every_edge_between_our_crates_is_in_the_table() {
+    for name in own_crates() {
+        let (_, allowed) = ALLOWED
+            .iter()
+            .find(|(of, _)| *of == name)
+            .unwrap_or_else(|| panic!("{name} is not in the table"));
+        let own = own_crates();
+        for used in dependencies(&name).into_iter().filter(|used| own.contains(used)) {
+            assert!(
+                allowed.contains(&used.as_str()),
+                "{name} → {used} is not in the table"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_table_names_no_crate_that_is_gone() {
+    for (name, allowed) in ALLOWED {
+        for name in allowed.iter().chain([&name]) {
+            assert!(
+                own_crates().iter().any(|own| own == name),
+                "{name} does not exist"
+            );
+        }
+    }
+}
+
+#[test]
+fn domain_and_query_cannot_do_io() {
+    for name in ["domain", "query"] {
+        for used in dependencies(name) {
+            assert!(
+                !IMPURE.contains(&used.as_str()),
+                "{name} uses {used}; time, randomness and bytes arrive as values"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_one_crate_is_for_no_other_crate_uses() {
+    for (reserved, owners) in RESERVED {
+        for name in own_crates()
+            .iter()
+            .filter(|name| !owners.contains(&name.as_str()))
+        {
+            assert!(
+                !dependencies(name).iter().any(|used| used == reserved),
+                "only {owners:?} may use {reserved}, not {name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn one_crypto_provider_and_one_recent_sqlite_are_linked() {
+    for banned in ["aws-lc-rs", "aws-lc-sys", "openssl-sys", "native-tls"] {
+        assert!(
+            locked_versions(banned).is_empty(),
+            "{banned} is in Cargo.lock; find who brings it with `cargo tree -i {banned}`"
+        );
+    }
+    let sqlite = locked_versions("libsqlite3-sys");
+    assert_eq!(sqlite.len(), 1, "one SQLite, not {sqlite:?}");
+    let minor: u32 = sqlite[0].split('.').nth(1).unwrap().parse().unwrap();
+    assert!(
+        minor >= 37,
+        "libsqlite3-sys {} carries a SQLite with the WAL-reset bug",
+        sqlite[0]
+    );
+}
+
+#[test]
+fn wasm_bindgen_and_the_library_that_reads_its_output_have_one_version() {
+    assert_eq!(
+        locked_versions("wasm-bindgen"),
+        locked_versions("wasm-bindgen-cli-support")
+    );
+}

@@ -1,0 +1,65 @@
+//! The workspace as cargo sees it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+/// The root of the checkout.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .to_path_buf()
+}
+
+/// The names of our crates.
+pub(crate) fn own_crates() -> Vec<String> {
+    packages().iter().map(|package| text(&package["name"])).collect()
+}
+
+/// What a crate links in its product; what its tests and its build script use does not count.
+pub(crate) fn dependencies(name: &str) -> Vec<String> {
+    let package = packages().iter().find(|package| package["name"] == name).unwrap();
+    let linked = package["dependencies"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|dependency| dependency["kind"].is_null());
+    linked.map(|dependency| text(&dependency["name"])).collect()
+}
+
+/// Every version of a crate in Cargo.lock.
+pub(crate) fn locked_versions(name: &str) -> Vec<String> {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
+    let head = format!("[[package]]\nname = \"{name}\"\nversion = \"");
+    lock.match_indices(&head)
+        .map(|(at, _)| lock[at + head.len()..].split('"').next().unwrap().to_owned())
+        .collect()
+}
+
+fn packages() -> &'static [Value] {
+    static METADATA: OnceLock<Value> = OnceLock::new();
+    METADATA.get_or_init(metadata)["packages"].as_array().unwrap()
+}
+
+fn metadata() -> Value {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--offline", "--no-deps", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
+}
