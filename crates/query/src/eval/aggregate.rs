@@ -1,0 +1,274 @@
+//! Aggregations that fold the values of a group into one: `sum`, `avg`, `min`, …
+
+use std::collections::HashMap;
+
+use domain::series::{ABSENT, Labels, METRIC_NAME, is_absent};
+
+use super::column::{Column, holes};
+use super::numeric::{Mean, Sum, Variance, quantile};
+use super::{Evaluator, Result};
+use crate::error::EvalError;
+use crate::expr::{Aggregate, AggregateOp, Expr, Grouping};
+use crate::format;
+use crate::plan::Grid;
+
+/// Series that are aggregated together.
+pub(super) struct Group {
+    pub(super) labels: Labels,
+    pub(super) drop_name: bool,
+    /// Indices of columns.
+    pub(super) members: Vec<usize>,
+}
+
+impl Evaluator<'_> {
+    pub(super) fn aggregate(&self, aggregate: &Aggregate, grid: Grid) -> Result<Vec<Column>> {
+        // The parameter first: its errors do not depend on the data.
+        let param = aggregate.param.as_ref();
+        let columns = match aggregate.op {
+            AggregateOp::Topk | AggregateOp::Bottomk | AggregateOp::Limitk => {
+                return self.ranked(aggregate, param, grid);
+            }
+            AggregateOp::CountValues => return self.count_values(aggregate, param, grid),
+            _ => self.vector(&aggregate.expr, grid)?,
+        };
+        let groups = grouped(&columns, &aggregate.grouping);
+        Ok(match aggregate.op {
+            AggregateOp::Sum => folded::<Total>(&columns, groups, grid),
+            AggregateOp::Avg => folded::<Mean>(&columns, groups, grid),
+            AggregateOp::Min => folded::<Least>(&columns, groups, grid),
+            AggregateOp::Max => folded::<Greatest>(&columns, groups, grid),
+            AggregateOp::Count => folded::<Count>(&columns, groups, grid),
+            AggregateOp::Group => folded::<One>(&columns, groups, grid),
+            AggregateOp::Stdvar => folded::<Variance>(&columns, groups, grid),
+            AggregateOp::Stddev => {
+                let mut columns = folded::<Variance>(&columns, groups, grid);
+                let values = columns.iter_mut().flat_map(|column| &mut column.values);
+                values
+                    .filter(|value| !is_absent(**value))
+                    .for_each(|value| *value = value.sqrt());
+                columns
+            }
+            _ => self.quantiles(&columns, groups, param, grid)?,
+        })
+    }
+
+    fn quantiles(
+        &self,
+        columns: &[Column],
+        groups: Vec<Group>,
+        param: Option<&Expr>,
+        grid: Grid,
+    ) -> Result<Vec<Column>> {
+        let param = param.ok_or_else(|| EvalError::execution("quantile needs a parameter"))?;
+        let quantiles = self.scalar(param, grid)?;
+        self.warn_of_quantiles(&quantiles);
+        let mut present = Vec::new();
+        let mut of_group = |group: Group| {
+            let mut value_at = |step: usize| {
+                present.clear();
+                let values = group.members.iter().map(|member| columns[*member].values[step]);
+                present.extend(values.filter(|value| !is_absent(*value)));
+                if present.is_empty() {
+                    ABSENT
+                } else {
+                    quantile(quantiles[step], &mut present)
+                }
+            };
+            let values = (0..grid.count).map(&mut value_at).collect();
+            Column {
+                labels: group.labels,
+                drop_name: group.drop_name,
+                values,
+            }
+        };
+        Ok(groups.into_iter().map(&mut of_group).collect())
+    }
+
+    /// `count_values("label", v)`: how many series have each value.
+    fn count_values(&self, aggregate: &Aggregate, param: Option<&Expr>, grid: Grid) -> Result<Vec<Column>> {
+        let param = param.ok_or_else(|| EvalError::execution("count_values needs a label name"))?;
+        let name = self.text(param, grid)?;
+        if name.is_empty() {
+            return Err(EvalError::execution(format!("invalid label name {name:?}")));
+        }
+        let columns = self.vector(&aggregate.expr, grid)?;
+        let mut places: HashMap<Labels, usize> = HashMap::new();
+        let mut counts: Vec<Column> = Vec::new();
+        for group in grouped(&columns, &aggregate.grouping) {
+            for column in group.members.iter().map(|member| &columns[*member]) {
+                for (step, value) in column
+                    .values
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, value)| !is_absent(**value))
+                {
+                    let labels = group.labels.with(&name, &format::float(*value));
+                    let place = match places.get(&labels) {
+                        Some(place) => *place,
+                        None => {
+                            // Each value seen makes a series: the one aggregation that can multiply.
+                            self.pay_for_cells(1, grid)?;
+                            places.insert(labels.clone(), counts.len());
+                            counts.push(Column {
+                                labels,
+                                drop_name: group.drop_name,
+                                values: holes(grid.count),
+                            });
+                            counts.len() - 1
+                        }
+                    };
+                    let count = &mut counts[place].values[step];
+                    *count = if is_absent(*count) { 1.0 } else { *count + 1.0 };
+                }
+            }
+        }
+        Ok(counts)
+    }
+}
+
+/// The groups in order of their first series.
+pub(super) fn grouped(columns: &[Column], grouping: &Grouping) -> Vec<Group> {
+    let mut places: HashMap<Labels, usize> = HashMap::new();
+    let mut groups: Vec<Group> = Vec::new();
+    for (at, column) in columns.iter().enumerate() {
+        let labels = match grouping {
+            Grouping::By(names) if names.is_empty() => Labels::empty(),
+            Grouping::By(names) => column.labels.filtered(|name| names.iter().any(|by| by == name)),
+            Grouping::Without(names) => column
+                .labels
+                .filtered(|name| name != METRIC_NAME && !names.iter().any(|without| without == name)),
+        };
+        let place = *places.entry(labels.clone()).or_insert_with(|| {
+            groups.push(Group {
+                labels,
+                drop_name: false,
+                members: Vec::new(),
+            });
+            groups.len() - 1
+        });
+        groups[place].drop_name |= column.drop_name;
+        groups[place].members.push(at);
+    }
+    groups
+}
+
+/// What a fold keeps of the values it has seen at one step.
+trait Fold: Clone + Default {
+    fn add(&mut self, value: f64);
+    fn finish(self) -> f64;
+}
+
+/// Column by column, so that memory is read in order; `seen` tells empty steps apart.
+fn folded<F: Fold>(columns: &[Column], groups: Vec<Group>, grid: Grid) -> Vec<Column> {
+    let fold_group = |group: Group| {
+        let mut folds = vec![(false, F::default()); grid.count];
+        for column in group.members.iter().map(|member| &columns[*member]) {
+            for ((seen, fold), value) in folds
+                .iter_mut()
+                .zip(&column.values)
+                .filter(|(_, value)| !is_absent(**value))
+            {
+                *seen = true;
+                fold.add(*value);
+            }
+        }
+        let values = folds
+            .into_iter()
+            .map(|(seen, fold)| if seen { fold.finish() } else { ABSENT })
+            .collect();
+        Column {
+            labels: group.labels,
+            drop_name: group.drop_name,
+            values,
+        }
+    };
+    groups.into_iter().map(fold_group).collect()
+}
+
+#[derive(Clone, Default)]
+struct Total(Sum);
+#[derive(Clone, Default)]
+struct Least(Option<f64>);
+#[derive(Clone, Default)]
+struct Greatest(Option<f64>);
+#[derive(Clone, Default)]
+struct Count(f64);
+#[derive(Clone, Default)]
+struct One;
+
+impl Fold for Total {
+    fn add(&mut self, value: f64) {
+        self.0.add(value);
+    }
+
+    fn finish(self) -> f64 {
+        self.0.total()
+    }
+}
+
+impl Fold for Mean {
+    fn add(&mut self, value: f64) {
+        Mean::add(self, value);
+    }
+
+    fn finish(self) -> f64 {
+        self.value()
+    }
+}
+
+impl Fold for Variance {
+    fn add(&mut self, value: f64) {
+        Variance::add(self, value);
+    }
+
+    fn finish(self) -> f64 {
+        self.value()
+    }
+}
+
+impl Fold for Least {
+    /// Any number is less than NaN.
+    fn add(&mut self, value: f64) {
+        if self.0.is_none_or(|least| value < least || least.is_nan()) {
+            self.0 = Some(value);
+        }
+    }
+
+    fn finish(self) -> f64 {
+        self.0.unwrap_or(ABSENT)
+    }
+}
+
+impl Fold for Greatest {
+    /// Any number is greater than NaN.
+    fn add(&mut self, value: f64) {
+        if self
+            .0
+            .is_none_or(|greatest| value > greatest || greatest.is_nan())
+        {
+            self.0 = Some(value);
+        }
+    }
+
+    fn finish(self) -> f64 {
+        self.0.unwrap_or(ABSENT)
+    }
+}
+
+impl Fold for Count {
+    fn add(&mut self, _: f64) {
+        self.0 += 1.0;
+    }
+
+    fn finish(self) -> f64 {
+        self.0
+    }
+}
+
+impl Fold for One {
+    fn add(&mut self, _: f64) {}
+
+    fn finish(self) -> f64 {
+        1.0
+    }
+}

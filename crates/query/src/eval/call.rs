@@ -1,0 +1,294 @@
+//! Function calls: which function does what with which arguments.
+
+use domain::series::{ABSENT, Labels, METRIC_NAME, is_absent};
+
+use super::column::{Column, Columns, mapped};
+use super::range::Ranges;
+use super::rate::{self, Extrapolation};
+use super::{Evaluator, Result, calendar, math, over_time};
+use crate::error::EvalError;
+use crate::expr::Expr;
+use crate::format;
+use crate::function::Function;
+use crate::plan::Grid;
+
+/// What a counter's name ends in.
+const COUNTER_SUFFIXES: [&str; 4] = ["_total", "_sum", "_count", "_bucket"];
+
+impl Evaluator<'_> {
+    pub(super) fn call(&self, function: Function, args: &[Expr], grid: Grid) -> Result<Columns> {
+        if let Some(values) = self.scalar_call(function, args, grid)? {
+            return Ok(Columns::Scalar(values));
+        }
+        if let Some(columns) = self.range_call(function, args, grid)? {
+            return Ok(Columns::Vector(columns));
+        }
+        let first = || {
+            args.first()
+                .ok_or_else(|| EvalError::execution(format!("{}() needs an argument", function.name())))
+        };
+        if let Some(unary) = math::unary(function) {
+            return Ok(Columns::Vector(mapped(
+                self.operand(first()?, grid, function)?,
+                unary,
+            )));
+        }
+        if let Some(part) = calendar::part(function) {
+            return self.calendar(part, args, grid, function);
+        }
+        Ok(Columns::Vector(match function {
+            Function::Absent => self.absent(first()?, grid)?,
+            Function::AbsentOverTime => self.absent_over_time(first()?, grid)?,
+            Function::Vector => {
+                vec![Column {
+                    labels: Labels::empty(),
+                    drop_name: false,
+                    values: self.scalar(first()?, grid)?,
+                }]
+            }
+            Function::Timestamp => self.timestamp(first()?, grid)?,
+            Function::Round => self.round(args, grid)?,
+            Function::Clamp | Function::ClampMin | Function::ClampMax => self.clamp(function, args, grid)?,
+            Function::LabelReplace => self.label_replace(args, grid)?,
+            Function::LabelJoin => self.label_join(args, grid)?,
+            Function::Sort => self.sorted(first()?, grid, false)?,
+            Function::SortDesc => self.sorted(first()?, grid, true)?,
+            Function::SortByLabel => self.sorted_by_label(args, grid, false)?,
+            Function::SortByLabelDesc => self.sorted_by_label(args, grid, true)?,
+            Function::HistogramQuantile => self.histogram_quantile(args, grid)?,
+            Function::HistogramFraction => self.histogram_fraction(args, grid)?,
+            other => {
+                return Err(EvalError::execution(format!(
+                    "{}() cannot be called so",
+                    other.name()
+                )));
+            }
+        }))
+    }
+
+    /// The vector argument of a function, which its selection names.
+    pub(super) fn operand(&self, arg: &Expr, grid: Grid, function: Function) -> Result<Vec<Column>> {
+        match arg {
+            Expr::Select(selector) => self.instant(selector, grid, Some(function)),
+            other => self.vector(other, grid),
+        }
+    }
+
+    // === scalars ===
+
+    fn scalar_call(&self, function: Function, args: &[Expr], grid: Grid) -> Result<Option<Vec<f64>>> {
+        Ok(match function {
+            Function::Pi => Some(vec![std::f64::consts::PI; grid.count]),
+            Function::Time => Some(seconds(grid)),
+            Function::Scalar => Some(only_values(&self.operand(arg(args, 0)?, grid, function)?, grid)),
+            _ => None,
+        })
+    }
+
+    // === range functions ===
+
+    fn range_call(&self, function: Function, args: &[Expr], grid: Grid) -> Result<Option<Vec<Column>>> {
+        if let Some(statistic) = over_time::statistic(function) {
+            let ranges = self.ranges(arg(args, 0)?, grid, Some(function))?;
+            let keeps_name = over_time::keeps_name(function);
+            return self
+                .over_windows(ranges, grid, keeps_name, |window, _| Some(statistic(window)))
+                .map(Some);
+        }
+        let over = |at: usize| self.ranges(arg(args, at)?, grid, Some(function));
+        let simple = match function {
+            Function::Rate => return self.extrapolated(over(0)?, grid, true, true).map(Some),
+            Function::Increase => return self.extrapolated(over(0)?, grid, true, false).map(Some),
+            Function::Delta => return self.extrapolated(over(0)?, grid, false, false).map(Some),
+            Function::Irate => rate::irate,
+            Function::Idelta => rate::idelta,
+            Function::Changes => rate::changes,
+            Function::Resets => rate::resets,
+            Function::Deriv => rate::deriv,
+            Function::PredictLinear => {
+                let ahead = self.scalar(arg(args, 1)?, grid)?;
+                return self
+                    .over_windows(over(0)?, grid, false, |window, step| {
+                        rate::predict_linear(window, grid.time(step), ahead[step])
+                    })
+                    .map(Some);
+            }
+            Function::QuantileOverTime => {
+                let quantiles = self.scalar(arg(args, 0)?, grid)?;
+                self.warn_of_quantiles(&quantiles);
+                return self
+                    .over_windows(over(1)?, grid, false, |window, step| {
+                        Some(over_time::quantile_of(window, quantiles[step]))
+                    })
+                    .map(Some);
+            }
+            Function::DoubleExponentialSmoothing => return self.smoothed(args, grid, function).map(Some),
+            _ => return Ok(None),
+        };
+        self.over_windows(over(0)?, grid, false, |window, _| simple(window))
+            .map(Some)
+    }
+
+    fn extrapolated(
+        &self,
+        ranges: Ranges,
+        grid: Grid,
+        is_counter: bool,
+        is_rate: bool,
+    ) -> Result<Vec<Column>> {
+        if is_counter {
+            self.inform_of_gauges(&ranges);
+        }
+        let extrapolation = Extrapolation { is_counter, is_rate };
+        self.over_windows(ranges, grid, false, |window, _| extrapolation.of(window))
+    }
+
+    fn smoothed(&self, args: &[Expr], grid: Grid, function: Function) -> Result<Vec<Column>> {
+        let factor = |at: usize, name: &str| -> Result<Vec<f64>> {
+            let values = self.scalar(arg(args, at)?, grid)?;
+            match values.iter().find(|value| !(0.0..=1.0).contains(*value)) {
+                None => Ok(values),
+                Some(value) => Err(EvalError::execution(format!(
+                    "invalid {name} factor. Expected: 0 <= {} <= 1, got: {value}",
+                    if at == 1 { "sf" } else { "tf" }
+                ))),
+            }
+        };
+        let (level, trend) = (factor(1, "smoothing")?, factor(2, "trend")?);
+        let ranges = self.ranges(arg(args, 0)?, grid, Some(function))?;
+        self.over_windows(ranges, grid, false, |window, step| {
+            rate::double_exponential_smoothing(window, level[step], trend[step])
+        })
+    }
+
+    /// Rates of what is not called a counter are a common mistake.
+    fn inform_of_gauges(&self, ranges: &Ranges) {
+        for series in ranges.series.iter().filter(|series| ranges.has_samples(series)) {
+            let Some(name) = series.labels.get(METRIC_NAME) else {
+                continue;
+            };
+            if !COUNTER_SUFFIXES.iter().any(|suffix| name.ends_with(suffix)) {
+                self.inform(format!(
+                    "metric might not be a counter, name does not end in _total/_sum/_count/_bucket: {name:?}"
+                ));
+            }
+        }
+    }
+
+    pub(super) fn warn_of_quantiles(&self, quantiles: &[f64]) {
+        for q in quantiles.iter().filter(|q| !(0.0..=1.0).contains(*q)) {
+            self.warn(format!(
+                "quantile value should be between 0 and 1, got {}",
+                format::float(*q)
+            ));
+        }
+    }
+
+    // === value by value ===
+
+    fn calendar(
+        &self,
+        part: fn(f64) -> f64,
+        args: &[Expr],
+        grid: Grid,
+        function: Function,
+    ) -> Result<Columns> {
+        let columns = match args.first() {
+            Some(arg) => self.operand(arg, grid, function)?,
+            None => vec![Column {
+                labels: Labels::empty(),
+                drop_name: false,
+                values: seconds(grid),
+            }],
+        };
+        Ok(Columns::Vector(mapped(columns, part)))
+    }
+
+    fn timestamp(&self, arg: &Expr, grid: Grid) -> Result<Vec<Column>> {
+        if let Expr::Select(selector) = arg {
+            return self.timestamps(selector, grid);
+        }
+        let times = seconds(grid);
+        let mut columns = self.vector(arg, grid)?;
+        for column in &mut columns {
+            column.drop_name = true;
+            let present = column
+                .values
+                .iter_mut()
+                .zip(&times)
+                .filter(|(value, _)| !is_absent(**value));
+            present.for_each(|(value, time)| *value = *time);
+        }
+        Ok(columns)
+    }
+
+    fn round(&self, args: &[Expr], grid: Grid) -> Result<Vec<Column>> {
+        let nearest = match args.get(1) {
+            Some(arg) => self.scalar(arg, grid)?,
+            None => vec![1.0; grid.count],
+        };
+        let columns = self.operand(arg(args, 0)?, grid, Function::Round)?;
+        Ok(stepwise(columns, |value, step| math::round(value, nearest[step])))
+    }
+
+    fn clamp(&self, function: Function, args: &[Expr], grid: Grid) -> Result<Vec<Column>> {
+        let unbounded = |bound: f64| vec![bound; grid.count];
+        let (low, high) = match function {
+            Function::ClampMin => (self.scalar(arg(args, 1)?, grid)?, unbounded(f64::INFINITY)),
+            Function::ClampMax => (unbounded(f64::NEG_INFINITY), self.scalar(arg(args, 1)?, grid)?),
+            _ => (
+                self.scalar(arg(args, 1)?, grid)?,
+                self.scalar(arg(args, 2)?, grid)?,
+            ),
+        };
+        let columns = self.operand(arg(args, 0)?, grid, function)?;
+        let mut columns = stepwise(columns, |value, step| match (low[step], high[step]) {
+            (low, high) if low > high => ABSENT,
+            (low, high) if low.is_nan() || high.is_nan() || value.is_nan() => f64::NAN,
+            (low, high) => value.min(high).max(low),
+        });
+        columns.retain(|column| !column.is_empty());
+        Ok(columns)
+    }
+}
+
+fn arg(args: &[Expr], at: usize) -> Result<&Expr> {
+    args.get(at)
+        .ok_or_else(|| EvalError::execution("a function misses an argument"))
+}
+
+/// The time of each step, in seconds.
+fn seconds(grid: Grid) -> Vec<f64> {
+    grid.times().map(|time| time as f64 / 1_000.0).collect()
+}
+
+/// The value of the only series at each step; NaN where there is none or more than one.
+fn only_values(columns: &[Column], grid: Grid) -> Vec<f64> {
+    let only = |step: usize| {
+        let mut present = columns
+            .iter()
+            .map(|column| column.values[step])
+            .filter(|value| !is_absent(*value));
+        match (present.next(), present.next()) {
+            (Some(value), None) => value,
+            _ => f64::NAN,
+        }
+    };
+    (0..grid.count).map(only).collect()
+}
+
+/// Applies a function of value and step; the metric's name goes.
+fn stepwise(mut columns: Vec<Column>, function: impl Fn(f64, usize) -> f64) -> Vec<Column> {
+    for column in &mut columns {
+        column.drop_name = true;
+        for (step, value) in column
+            .values
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, value)| !is_absent(**value))
+        {
+            *value = function(*value, step);
+        }
+    }
+    columns
+}

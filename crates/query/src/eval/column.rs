@@ -1,0 +1,125 @@
+//! Columns: the values of one series over all steps, and what can be done to them without knowing their meaning.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use domain::series::{ABSENT, Labels, is_absent};
+
+use super::{Result, nameless};
+use crate::error::EvalError;
+
+/// Prometheus' words for two results with one name.
+pub(super) const SAME_LABELS: &str = "vector cannot contain metrics with the same labelset";
+
+/// What a node yields.
+pub(super) enum Columns {
+    /// One value a step.
+    Scalar(Vec<f64>),
+    Vector(Vec<Column>),
+    Text(String),
+}
+
+/// One series over the steps.
+#[derive(Debug, Clone)]
+pub(super) struct Column {
+    pub(super) labels: Labels,
+    /// The metric's name is dropped at the end: a function changed what the values mean.
+    pub(super) drop_name: bool,
+    /// One a step; [`ABSENT`] where there is none.
+    pub(super) values: Vec<f64>,
+}
+
+impl Column {
+    pub(super) fn is_empty(&self) -> bool {
+        self.values.iter().all(|value| is_absent(*value))
+    }
+
+    /// With its name dropped if it was to be.
+    pub(super) fn named(self) -> Self {
+        if self.drop_name {
+            Self {
+                labels: nameless(&self.labels),
+                drop_name: false,
+                ..self
+            }
+        } else {
+            self
+        }
+    }
+}
+
+/// Applies a function to every value; the metric's name goes.
+pub(super) fn mapped(mut columns: Vec<Column>, function: impl Fn(f64) -> f64) -> Vec<Column> {
+    for column in &mut columns {
+        column.drop_name = true;
+        column
+            .values
+            .iter_mut()
+            .filter(|value| !is_absent(**value))
+            .for_each(|value| *value = function(*value));
+    }
+    columns
+}
+
+/// Joins columns with equal labels whose values do not overlap; they are one series that came from several.
+///
+/// # Errors
+/// With the given words when they do overlap.
+pub(super) fn merged(columns: Vec<Column>, words: &str) -> Result<Vec<Column>> {
+    let mut places: HashMap<Labels, usize> = HashMap::with_capacity(columns.len());
+    let mut merged: Vec<Column> = Vec::with_capacity(columns.len());
+    for column in columns {
+        match places.entry(column.labels.clone()) {
+            Entry::Vacant(place) => {
+                place.insert(merged.len());
+                merged.push(column);
+            }
+            Entry::Occupied(place) => join(&mut merged[*place.get()], &column, words)?,
+        }
+    }
+    Ok(merged)
+}
+
+fn join(into: &mut Column, other: &Column, words: &str) -> Result<()> {
+    into.drop_name |= other.drop_name;
+    for (value, add) in into
+        .values
+        .iter_mut()
+        .zip(&other.values)
+        .filter(|(_, add)| !is_absent(**add))
+    {
+        if !is_absent(*value) {
+            return Err(EvalError::execution(words));
+        }
+        *value = *add;
+    }
+    Ok(())
+}
+
+/// A column of holes.
+pub(super) fn holes(steps: usize) -> Vec<f64> {
+    vec![ABSENT; steps]
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    fn column(values: &[f64]) -> Column {
+        Column {
+            labels: Labels::empty(),
+            drop_name: false,
+            values: values.to_vec(),
+        }
+    }
+
+    #[test]
+    fn equal_labels_join_where_they_do_not_overlap() {
+        let joined = merged(vec![column(&[1.0, ABSENT]), column(&[ABSENT, 2.0])], SAME_LABELS).unwrap();
+        assert_eq!(joined.len(), 1);
+        assert_eq!(joined[0].values, [1.0, 2.0]);
+        let error = merged(vec![column(&[1.0]), column(&[1.0])], SAME_LABELS).unwrap_err();
+        assert_eq!(error.to_string(), SAME_LABELS);
+    }
+}

@@ -1,0 +1,181 @@
+//! Functions over a range that look at differences: rates, slopes, changes.
+
+use super::numeric::Sum;
+use super::range::Window;
+
+/// What `rate`, `increase` and `delta` have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Extrapolation {
+    /// Drops in value are resets to zero.
+    pub(super) is_counter: bool,
+    /// Divided by the range in seconds.
+    pub(super) is_rate: bool,
+}
+
+impl Extrapolation {
+    /// The difference between the first and last sample, extrapolated to the ends of the window as Prometheus 3 does: to the
+    /// end itself when it is within 1.1 sample intervals, else by half an interval; a counter never to before its zero.
+    pub(super) fn of(self, window: &Window) -> Option<f64> {
+        let (values, times) = (window.values, window.times);
+        let [first, .., last] = values else { return None };
+        let (first_t, last_t) = (times[0], times[times.len() - 1]);
+        let mut difference = last - first;
+        if self.is_counter {
+            difference = values
+                .windows(2)
+                .filter(|w| w[1] < w[0])
+                .fold(difference, |sum, w| sum + w[0]);
+        }
+        let seconds = |ms: i64| ms as f64 / 1_000.0;
+        let sampled = seconds(last_t - first_t);
+        let interval = sampled / (values.len() - 1) as f64;
+        let threshold = interval * 1.1;
+        let reach = |gap: f64| if gap >= threshold { interval / 2.0 } else { gap };
+        let mut to_start = reach(seconds(first_t - (window.end_ms - window.range_ms)));
+        if self.is_counter && difference > 0.0 && *first >= 0.0 {
+            to_start = to_start.min(sampled * (first / difference));
+        }
+        let to_end = reach(seconds(window.end_ms - last_t));
+        let mut factor = (sampled + to_start + to_end) / sampled;
+        if self.is_rate {
+            factor /= seconds(window.range_ms);
+        }
+        Some(difference * factor)
+    }
+}
+
+/// `irate`: the rate between the last two samples.
+pub(super) fn irate(window: &Window) -> Option<f64> {
+    let [.., before, last] = window.values else {
+        return None;
+    };
+    let [.., before_t, last_t] = window.times else {
+        return None;
+    };
+    let difference = if last < before { *last } else { last - before };
+    Some(difference / ((last_t - before_t) as f64 / 1_000.0))
+}
+
+/// `idelta`: the difference between the last two samples.
+pub(super) fn idelta(window: &Window) -> Option<f64> {
+    let [.., before, last] = window.values else {
+        return None;
+    };
+    Some(last - before)
+}
+
+/// `changes`: how often the value changed. NaN equals NaN here.
+pub(super) fn changes(window: &Window) -> Option<f64> {
+    let changed = window
+        .values
+        .windows(2)
+        .filter(|w| w[0] != w[1] && !(w[0].is_nan() && w[1].is_nan()));
+    Some(changed.count() as f64)
+}
+
+/// `resets`: how often the value fell.
+pub(super) fn resets(window: &Window) -> Option<f64> {
+    Some(window.values.windows(2).filter(|w| w[1] < w[0]).count() as f64)
+}
+
+/// `deriv`: the slope of the least-squares line, a second.
+pub(super) fn deriv(window: &Window) -> Option<f64> {
+    (window.values.len() >= 2).then(|| line(window, window.times[0]).0)
+}
+
+/// `predict_linear`: where that line is `seconds` after `now_ms`.
+pub(super) fn predict_linear(window: &Window, now_ms: i64, seconds: f64) -> Option<f64> {
+    (window.values.len() >= 2).then(|| {
+        let (slope, intercept) = line(window, now_ms);
+        slope * seconds + intercept
+    })
+}
+
+/// Slope and intercept (at `origin_ms`) of the least-squares line.
+fn line(window: &Window, origin_ms: i64) -> (f64, f64) {
+    let first = window.values[0];
+    if window.values.iter().all(|value| *value == first) {
+        return if first.is_infinite() {
+            (f64::NAN, f64::NAN)
+        } else {
+            (0.0, first)
+        };
+    }
+    let count = window.values.len() as f64;
+    let [mut x_sum, mut y_sum, mut xy_sum, mut xx_sum] = [Sum::default(); 4];
+    for (time, y) in window.times.iter().zip(window.values) {
+        let x = (time - origin_ms) as f64 / 1_000.0;
+        x_sum.add(x);
+        y_sum.add(*y);
+        xy_sum.add(x * y);
+        xx_sum.add(x * x);
+    }
+    let [x, y, xy, xx] = [x_sum, y_sum, xy_sum, xx_sum].map(|sum| sum.sum + sum.compensation);
+    let covariance = xy - x * y / count;
+    let variance = xx - x * x / count;
+    let slope = covariance / variance;
+    (slope, y / count - slope * x / count)
+}
+
+/// `double_exponential_smoothing` (Holt's linear method): `level` and `trend` are its two factors.
+pub(super) fn double_exponential_smoothing(window: &Window, level: f64, trend: f64) -> Option<f64> {
+    let [first, second, ..] = window.values else {
+        return None;
+    };
+    let (mut smoothed_before, mut smoothed, mut slope) = (0.0, *first, second - first);
+    for (at, value) in window.values.iter().enumerate().skip(1) {
+        if at > 1 {
+            slope = trend * (smoothed - smoothed_before) + (1.0 - trend) * slope;
+        }
+        let next = level * value + (1.0 - level) * (smoothed + slope);
+        smoothed_before = smoothed;
+        smoothed = next;
+    }
+    Some(smoothed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window<'a>(times: &'a [i64], values: &'a [f64]) -> Window<'a> {
+        Window {
+            times,
+            values,
+            end_ms: 60_000,
+            range_ms: 60_000,
+        }
+    }
+
+    const INCREASE: Extrapolation = Extrapolation {
+        is_counter: true,
+        is_rate: false,
+    };
+
+    #[test]
+    fn increase_reaches_the_ends_of_its_window_but_not_below_zero() {
+        let times = [15_000, 30_000, 45_000, 60_000];
+        assert_eq!(
+            INCREASE.of(&window(&times, &[100.0, 110.0, 120.0, 130.0])),
+            Some(40.0)
+        );
+        // By its own slope this counter was 0 at 7.5 s, which is as far back as it can have grown.
+        assert_eq!(INCREASE.of(&window(&times, &[5.0, 15.0, 25.0, 35.0])), Some(35.0));
+        assert_eq!(INCREASE.of(&window(&[60_000], &[5.0])), None);
+    }
+
+    #[test]
+    fn a_reset_counts_from_zero() {
+        let times = [15_000, 30_000, 45_000, 60_000];
+        let increase = INCREASE.of(&window(&times, &[100.0, 110.0, 5.0, 15.0]));
+        assert!((increase.unwrap_or(f64::NAN) - 25.0 / 45.0 * 60.0).abs() < 1e-9);
+        assert_eq!(resets(&window(&times, &[100.0, 110.0, 5.0, 15.0])), Some(1.0));
+    }
+
+    #[test]
+    fn a_line_is_found_and_followed() {
+        let window = window(&[0, 30_000, 60_000], &[0.0, 3.0, 6.0]);
+        assert!((deriv(&window).unwrap_or(f64::NAN) - 0.1).abs() < 1e-12);
+        assert!((predict_linear(&window, 60_000, 60.0).unwrap_or(f64::NAN) - 12.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,76 @@
+//! Instant selectors: at each step the last sample within the lookback.
+
+use domain::series::{ABSENT, Series, is_absent, is_stale};
+use domain::time::TimestampMs;
+
+use super::column::Column;
+use super::windows::{WindowCache, Windows};
+use super::{Evaluator, Result};
+use crate::expr::Selector;
+use crate::function::Function;
+use crate::plan::Grid;
+
+impl Evaluator<'_> {
+    /// The values of a selector at each step.
+    pub(super) fn instant(
+        &self,
+        selector: &Selector,
+        grid: Grid,
+        function: Option<Function>,
+    ) -> Result<Vec<Column>> {
+        self.instant_by(selector, grid, function, |_, value| value)
+    }
+
+    /// When the samples were taken that a selector finds, in seconds.
+    pub(super) fn timestamps(&self, selector: &Selector, grid: Grid) -> Result<Vec<Column>> {
+        let mut columns = self.instant_by(selector, grid, Some(Function::Timestamp), |time, _| {
+            time as f64 / 1_000.0
+        })?;
+        columns.iter_mut().for_each(|column| column.drop_name = true);
+        Ok(columns)
+    }
+
+    fn instant_by(
+        &self,
+        selector: &Selector,
+        grid: Grid,
+        function: Option<Function>,
+        pick: impl Fn(TimestampMs, f64) -> f64,
+    ) -> Result<Vec<Column>> {
+        let selection = self.bounds.instant_selection(selector, grid, function);
+        let set = self.source.select(&selection, self.budget)?;
+        self.pay_for_cells(set.series.len(), grid)?;
+        let looks = self.bounds.shifted(grid, selector.shift);
+        let mut cache = WindowCache::default();
+        let mut columns = Vec::with_capacity(set.series.len());
+        for series in &set.series {
+            self.budget.check_cancelled()?;
+            let windows = cache.of(&series.times_ms, looks, self.bounds.lookback_ms);
+            let mut values = last_values(series, &windows, &pick);
+            if looks.count != grid.count {
+                values = vec![values[0]; grid.count];
+            }
+            columns.push(Column {
+                labels: series.labels.clone(),
+                drop_name: false,
+                values,
+            });
+        }
+        columns.retain(|column| !column.is_empty());
+        Ok(columns)
+    }
+}
+
+fn last_values(series: &Series, windows: &Windows, pick: impl Fn(TimestampMs, f64) -> f64) -> Vec<f64> {
+    let last = |(low, high): &(u32, u32)| {
+        let at = (*low as usize..*high as usize)
+            .rev()
+            .find(|at| !is_absent(series.values[*at]))?;
+        let value = series.values[at];
+        (!is_stale(value)).then(|| pick(series.times_ms[at], value))
+    };
+    windows
+        .iter()
+        .map(|window| last(window).unwrap_or(ABSENT))
+        .collect()
+}
