@@ -1,0 +1,66 @@
+//! Event sets: what the driver reports by itself.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::exports;
+use super::pointer::Out;
+use super::session::{self, device, handle_of, with_set};
+use super::structs::{EventData, NO_INSTANCE};
+use crate::engine::events;
+use crate::engine::status::Status;
+
+/// A waiting thread looks again this often: soon enough to notice that its set was freed, and far finer
+/// than events of a real driver arrive.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+exports! {
+    fn nvmlEventSetCreate(set: Out<usize>) {
+        if set.is_null() {
+            return Err(Status::InvalidArgument);
+        }
+        set.put(session::new_set()?)
+    }
+
+    fn nvmlEventSetFree(set: usize) {
+        session::free_set(set)
+    }
+
+    fn nvmlDeviceGetSupportedEventTypes(handle: usize, kinds: Out<u64>) {
+        kinds.put(events::supported(device(handle)?.gpu()))
+    }
+
+    /// From now on; what happened before is not reported.
+    fn nvmlDeviceRegisterEvents(handle: usize, kinds: u64, set: usize) {
+        let device = device(handle)?;
+        if kinds & !events::supported(device.gpu()) != 0 {
+            return Err(Status::NotSupported);
+        }
+        with_set(set, |subscription| subscription.register(device.gpu().index, kinds, device.t))
+    }
+
+    /// Waits without a handle, so it is served even when a GPU is lost or hangs.
+    fn nvmlEventSetWait_v2(set: usize, data: Out<EventData>, timeout_ms: u32) {
+        if data.is_null() {
+            return Err(Status::InvalidArgument);
+        }
+        let deadline = Instant::now() + Duration::from_millis(u64::from(timeout_ms));
+        loop {
+            let machine = session::machine()?;
+            if let Some(event) = with_set(set, |subscription| subscription.take(&machine.node.events, machine.now()))? {
+                return data.put(EventData {
+                    device: handle_of(event.gpu),
+                    kind: event.kind,
+                    data: event.data,
+                    gpu_instance: NO_INSTANCE,
+                    compute_instance: NO_INSTANCE,
+                });
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Status::Timeout);
+            }
+            thread::sleep(left.min(LOOK_AGAIN));
+        }
+    }
+}

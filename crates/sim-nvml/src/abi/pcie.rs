@@ -1,0 +1,62 @@
+//! The PCIe link of a GPU.
+
+use std::thread;
+use std::time::Duration;
+
+use super::exports;
+use super::pointer::Out;
+use super::session::device;
+use crate::engine::gpu::{Direction, PCIE_WIDTH, pcie_lane_mts};
+use crate::engine::status::Status;
+
+/// The real call measures for this long before it answers, which is why nobody should poll it.
+const MEASURE: Duration = Duration::from_millis(20);
+
+exports! {
+    /// Kilobytes a second.
+    fn nvmlDeviceGetPcieThroughput(handle: usize, counter: u32, value: Out<u32>) {
+        let device = device(handle)?;
+        let direction = match counter {
+            0 => Direction::Transmit,
+            1 => Direction::Receive,
+            _ => return Err(Status::InvalidArgument),
+        };
+        thread::sleep(MEASURE);
+        let (t, seconds) = (device.machine.now(), MEASURE.as_secs_f64());
+        let moved = device.gpu().pcie_bytes(direction, t) - device.gpu().pcie_bytes(direction, t - seconds);
+        value.put((moved as f64 / seconds / 1_000.0) as u32)
+    }
+
+    fn nvmlDeviceGetPcieReplayCounter(handle: usize, value: Out<u32>) {
+        device(handle)?;
+        value.put(0)
+    }
+
+    fn nvmlDeviceGetCurrPcieLinkGeneration(handle: usize, generation: Out<u32>) {
+        generation.put(device(handle)?.gpu().pcie_generation())
+    }
+
+    fn nvmlDeviceGetMaxPcieLinkGeneration(handle: usize, generation: Out<u32>) {
+        generation.put(device(handle)?.gpu().profile.pcie_generation)
+    }
+
+    fn nvmlDeviceGetCurrPcieLinkWidth(handle: usize, width: Out<u32>) {
+        device(handle)?;
+        width.put(PCIE_WIDTH)
+    }
+
+    fn nvmlDeviceGetMaxPcieLinkWidth(handle: usize, width: Out<u32>) {
+        device(handle)?;
+        width.put(PCIE_WIDTH)
+    }
+
+    /// Megatransfers a second of a lane.
+    fn nvmlDeviceGetPcieSpeed(handle: usize, speed: Out<u32>) {
+        speed.put(pcie_lane_mts(device(handle)?.gpu().pcie_generation()))
+    }
+
+    /// An enumeration that counts as the generations do.
+    fn nvmlDeviceGetPcieLinkMaxSpeed(handle: usize, speed: Out<u32>) {
+        speed.put(device(handle)?.gpu().profile.pcie_generation)
+    }
+}

@@ -1,0 +1,65 @@
+//! The library itself: start, end, versions, error texts, and what to simulate.
+
+use std::ffi::c_char;
+
+use super::exports;
+use super::pointer::{Out, TextIn, TextOut};
+use super::session;
+use crate::engine::status::{Status, describe};
+
+exports! {
+    fn nvmlInit_v2() {
+        session::init()
+    }
+
+    /// The flags only allow a machine without GPUs, or one that does not attach to them.
+    fn nvmlInitWithFlags(_flags: u32) {
+        session::init()
+    }
+
+    fn nvmlShutdown() {
+        session::shutdown()
+    }
+
+    fn nvmlSystemGetDriverVersion(version: TextOut, length: u32) {
+        version.put_text(length, &session::machine()?.node.driver.to_string())
+    }
+
+    fn nvmlSystemGetNVMLVersion(version: TextOut, length: u32) {
+        version.put_text(length, &session::machine()?.node.driver.nvml_version())
+    }
+
+    fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) {
+        version.put(session::machine()?.node.driver.cuda_version())
+    }
+
+    fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) {
+        version.put(session::machine()?.node.driver.cuda_version())
+    }
+
+    fn nvmlSystemGetProcessName(pid: u32, name: TextOut, length: u32) {
+        let machine = session::machine()?;
+        let found = machine.node.gpus.iter().find_map(|gpu| gpu.process_name(pid));
+        name.put_text(length, found.ok_or(Status::NotFound)?)
+    }
+
+    /// Chooses what to simulate, before `nvmlInit`: `int lockstep_sim_configure(const char *spec)`.
+    ///
+    /// 0 when understood; 2 when not, and then `lockstep_sim_error` says why; 19 while initialised. That
+    /// this symbol exists is how a program knows that a library is simulated.
+    fn lockstep_sim_configure(spec: TextIn) {
+        session::configure(&spec.get()?)
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlErrorString(code: u32) -> *const c_char {
+    describe(code).as_ptr()
+}
+
+/// Why the last spec was refused: `const char *lockstep_sim_error(void)`. Never null; empty if it was
+/// not. The text is valid until the next `lockstep_sim_configure` or `nvmlInit`.
+#[unsafe(no_mangle)]
+extern "C" fn lockstep_sim_error() -> *const c_char {
+    session::error()
+}

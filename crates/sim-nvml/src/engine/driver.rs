@@ -1,0 +1,120 @@
+//! The driver version a simulated node reports, and what depends on it.
+
+use std::fmt;
+
+/// A driver release such as `580.95.05`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Driver {
+    text: String,
+    major: u32,
+    minor: u32,
+}
+
+impl Driver {
+    /// Reads `MAJOR.MINOR` or `MAJOR.MINOR.PATCH`, digits only.
+    pub(crate) fn parse(text: &str) -> Option<Driver> {
+        let parts: Vec<&str> = text.split('.').collect();
+        let digits = |part: &&str| (1..=4).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
+        if !(2..=3).contains(&parts.len()) || !parts.iter().all(digits) {
+            return None;
+        }
+        Some(Driver {
+            text: text.to_owned(),
+            major: parts[0].parse().ok()?,
+            minor: parts[1].parse().ok()?,
+        })
+    }
+
+    /// The CUDA version this driver carries, as NVML writes it (13.0 is 13000).
+    pub(crate) fn cuda_version(&self) -> i32 {
+        match self.major {
+            590.. => 13010,
+            580.. => 13000,
+            570.. => 12080,
+            560.. => 12060,
+            550.. => 12040,
+            535.. => 12020,
+            525.. => 12000,
+            _ => 11080,
+        }
+    }
+
+    /// The version of the NVML library that ships with this driver: CUDA major, then the driver.
+    pub(crate) fn nvml_version(&self) -> String {
+        format!("{}.{}", self.cuda_version() / 1000, self.text)
+    }
+
+    /// Whether the GPM functions exist: NVIDIA added them with the 535 branch.
+    pub(crate) fn has_gpm(&self) -> bool {
+        self.major >= 535
+    }
+
+    /// A field id in the numbering of NVML 12, whatever numbering this driver speaks.
+    ///
+    /// From 580.82 on NVIDIA renumbered: 251..=255 became 269..=273, and 256..=273 moved down by five.
+    pub(crate) fn field_id_v12(&self, id: u32) -> u32 {
+        if (self.major, self.minor) < (580, 82) {
+            return id;
+        }
+        match id {
+            251..=268 => id + 5,
+            269..=273 => id - 18,
+            other => other,
+        }
+    }
+}
+
+impl Default for Driver {
+    fn default() -> Driver {
+        Driver {
+            text: "580.95.05".to_owned(),
+            major: 580,
+            minor: 95,
+        }
+    }
+}
+
+impl fmt::Display for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    #[test]
+    fn versions_are_read_strictly() {
+        for text in ["580.95.05", "570.172.08", "535.54"] {
+            assert_eq!(Driver::parse(text).unwrap().to_string(), text);
+        }
+        for text in ["", "580", "580.", "580.x.1", "580.1.2.3", "58000000.1"] {
+            assert_eq!(Driver::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn field_numbers_follow_the_driver() {
+        let old = Driver::parse("570.172.08").unwrap();
+        let new = Driver::parse("580.82.07").unwrap();
+        for (old_id, new_id) in [
+            (250, 250),
+            (251, 269),
+            (255, 273),
+            (256, 251),
+            (273, 268),
+            (274, 274),
+        ] {
+            assert_eq!(old.field_id_v12(old_id), old_id);
+            assert_eq!(new.field_id_v12(new_id), old_id);
+        }
+    }
+
+    #[test]
+    fn cuda_version_follows_the_driver() {
+        assert_eq!(Driver::default().nvml_version(), "13.580.95.05");
+        assert_eq!(Driver::parse("550.54.15").unwrap().cuda_version(), 12040);
+    }
+}

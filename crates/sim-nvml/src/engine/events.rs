@@ -1,0 +1,158 @@
+//! What the driver reports by itself: Xids, ECC errors, recovery actions.
+
+use super::fault::Trouble;
+use super::gpu::Gpu;
+
+/// Bits of `nvmlEventType*`.
+pub(crate) mod kind {
+    pub(crate) const SINGLE_BIT_ECC: u64 = 0x1;
+    pub(crate) const DOUBLE_BIT_ECC: u64 = 0x2;
+    pub(crate) const PSTATE: u64 = 0x4;
+    pub(crate) const XID: u64 = 0x8;
+    pub(crate) const CLOCK: u64 = 0x10;
+    pub(crate) const ECC_STORM: u64 = 0x200;
+    pub(crate) const RECOVERY_ACTION: u64 = 0x8000;
+}
+
+/// One event of one GPU.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Event {
+    /// Seconds since the start.
+    pub at: f64,
+    pub gpu: u32,
+    pub kind: u64,
+    /// The Xid's number; 0 for others.
+    pub data: u64,
+}
+
+/// The event kinds a GPU can report.
+pub(crate) fn supported(gpu: &Gpu) -> u64 {
+    let ecc = kind::SINGLE_BIT_ECC | kind::DOUBLE_BIT_ECC | kind::ECC_STORM;
+    let common = kind::XID | kind::PSTATE | kind::CLOCK | kind::RECOVERY_ACTION;
+    if gpu.profile.ecc { common | ecc } else { common }
+}
+
+/// Every event a GPU will report, in time's order.
+pub(crate) fn of(gpu: &Gpu) -> Vec<Event> {
+    let Some(fault) = gpu.fault else { return Vec::new() };
+    let event = |at, kind, data| Event {
+        at,
+        gpu: gpu.index,
+        kind,
+        data,
+    };
+    let start = fault.window.start;
+    match fault.trouble {
+        Trouble::Xid(code) => vec![event(start, kind::XID, code)],
+        Trouble::Throttle => vec![event(start, kind::CLOCK, 0)],
+        Trouble::Ecc => {
+            let worst = fault.uncorrectable_at();
+            vec![
+                event(start, kind::SINGLE_BIT_ECC, 0),
+                event(start + 1.0, kind::ECC_STORM, 0),
+                event(worst, kind::DOUBLE_BIT_ECC, 0),
+                // A double-bit error, the row it costs, and that the damage was contained.
+                event(worst, kind::XID, 48),
+                event(worst, kind::XID, 63),
+                event(worst, kind::XID, 94),
+                event(worst, kind::RECOVERY_ACTION, 1),
+            ]
+        }
+        // NVLink errors come with an Xid of their own.
+        Trouble::LinkDown(_) => vec![event(start, kind::XID, 74)],
+        _ => Vec::new(),
+    }
+}
+
+/// What one event set was asked to report, and how far it has got.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Subscription {
+    wanted: Vec<Wanted>,
+    next: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    gpu: u32,
+    kinds: u64,
+    since: f64,
+}
+
+impl Subscription {
+    /// Adds a GPU's events of these kinds, from `now` on.
+    pub(crate) fn register(&mut self, gpu: u32, kinds: u64, now: f64) {
+        self.wanted.push(Wanted {
+            gpu,
+            kinds,
+            since: now,
+        });
+    }
+
+    /// The next wanted event that has happened by `now`; each is given once.
+    pub(crate) fn take(&mut self, events: &[Event], now: f64) -> Option<Event> {
+        while let Some(event) = events.get(self.next).filter(|event| event.at <= now) {
+            self.next += 1;
+            if self.wants(event) {
+                return Some(*event);
+            }
+        }
+        None
+    }
+
+    fn wants(&self, event: &Event) -> bool {
+        let matches = |w: &Wanted| w.gpu == event.gpu && w.kinds & event.kind != 0 && event.at > w.since;
+        self.wanted.iter().any(matches)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn xid(at: f64, gpu: u32, data: u64) -> Event {
+        Event {
+            at,
+            gpu,
+            kind: kind::XID,
+            data,
+        }
+    }
+
+    #[test]
+    fn each_event_comes_once_in_order_and_not_early() {
+        let events = [xid(10.0, 0, 48), xid(10.0, 0, 63), xid(20.0, 0, 79)];
+        let mut set = Subscription::default();
+        set.register(0, kind::XID, 1.0);
+        let mut took = |now| set.take(&events, now).map(|event| event.data);
+        assert_eq!(
+            [
+                took(9.0),
+                took(10.0),
+                took(10.0),
+                took(10.0),
+                took(25.0),
+                took(99.0)
+            ],
+            [None, Some(48), Some(63), None, Some(79), None]
+        );
+    }
+
+    #[test]
+    fn only_what_was_asked_for_and_only_later() {
+        let events = [
+            xid(10.0, 0, 1),
+            xid(20.0, 1, 2),
+            Event {
+                at: 21.0,
+                gpu: 0,
+                kind: kind::CLOCK,
+                data: 3,
+            },
+            xid(22.0, 0, 4),
+        ];
+        let mut set = Subscription::default();
+        set.register(0, kind::XID, 15.0);
+        assert_eq!(set.take(&events, 30.0).map(|event| event.data), Some(4));
+        assert_eq!(set.take(&events, 30.0), None);
+    }
+}

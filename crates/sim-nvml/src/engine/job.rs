@@ -1,0 +1,224 @@
+//! The simulated training job: the same step over and over, seen by one GPU.
+//!
+//! ```text
+//!  one step   0 ───────────────────────────────── 0.93 ── 0.97 ─ 1
+//!  kernels    ██████████████████████████████████████████████      data loading leaves a gap
+//!  compute    ██████████████████████████████████████▂▂▂▂▂▂        forward, backward; then the optimizer
+//!  NVLink      ▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆                gathers and reductions, overlapped
+//! ```
+//!
+//! Everything is an integral in closed form, so a counter is a function of time that cannot run
+//! backwards, a gauge is the slope of its counter over the gauge's own averaging time, and both agree.
+
+use std::f64::consts::TAU;
+
+use super::fault::Window;
+
+/// Seconds the job has been running when the simulation starts, so that no counter begins at zero.
+pub(crate) const LEAD_S: f64 = 3_600.0;
+
+/// Seconds of one undisturbed step.
+const STEP_S: f64 = 1.2;
+/// Steps run a little faster and slower in turn: seconds ahead or behind, and how often.
+const SWAY_S: f64 = 0.4;
+const SWAY_PERIOD_S: f64 = 47.0;
+
+/// Multiprocessors a collective's kernel occupies, of all.
+const COLLECTIVE_SHARE: f64 = 0.12;
+
+/// A stretch of a step (0 to 1) in which something goes on at a level (0 to 1).
+struct Pulse {
+    from: f64,
+    to: f64,
+    level: f64,
+}
+
+const KERNELS: [Pulse; 1] = [Pulse {
+    from: 0.0,
+    to: 0.97,
+    level: 1.0,
+}];
+const COMPUTE: [Pulse; 2] = [
+    Pulse {
+        from: 0.0,
+        to: 0.93,
+        level: 0.97,
+    },
+    Pulse {
+        from: 0.93,
+        to: 0.97,
+        level: 0.35,
+    },
+];
+const NVLINK: [Pulse; 1] = [Pulse {
+    from: 0.02,
+    to: 0.94,
+    level: 0.76,
+}];
+
+/// The job as one GPU lives it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Job {
+    /// Whether there is a job at all.
+    pub training: bool,
+    /// How fast it goes while `slowed`, 0 to 1.
+    pub pace: f64,
+    pub slowed: Window,
+    /// Whether this GPU is the slow one: it works all the time, the others wait for it.
+    pub slowest: bool,
+    /// 0 to 1: where in its sway this GPU begins.
+    pub phase: f64,
+}
+
+impl Job {
+    /// Seconds since boot in which some kernel was resident. Ranks that wait for others spin inside
+    /// their collectives, so a slow or a stuck job does not look less busy: it looks busier.
+    pub(crate) fn kernel_seconds(&self, t: f64) -> f64 {
+        self.seconds(&KERNELS, self.progress(t)) + self.waiting_seconds(t)
+    }
+
+    /// Seconds since boot of all multiprocessors busy with work of the model, at full clocks.
+    pub(crate) fn compute_seconds(&self, t: f64) -> f64 {
+        self.seconds(&COMPUTE, self.progress(t))
+    }
+
+    /// The same at whatever clocks there were: the slow GPU is as active as ever, only longer; the others
+    /// spin on the few multiprocessors a collective takes.
+    pub(crate) fn active_seconds(&self, t: f64) -> f64 {
+        if self.slowest {
+            self.seconds(&COMPUTE, t)
+        } else {
+            self.compute_seconds(t) + COLLECTIVE_SHARE * self.waiting_seconds(t)
+        }
+    }
+
+    /// Seconds since boot of all NVLinks busy at full rate.
+    pub(crate) fn nvlink_seconds(&self, t: f64) -> f64 {
+        self.seconds(&NVLINK, self.progress(t))
+    }
+
+    fn waiting_seconds(&self, t: f64) -> f64 {
+        if self.training {
+            (1.0 - self.pace) * self.slowed.passed(t)
+        } else {
+            0.0
+        }
+    }
+
+    /// Job time: it passes slower while the job is slowed. Added up from parts of which none can
+    /// shrink, so that rounding cannot turn it backwards either.
+    fn progress(&self, t: f64) -> f64 {
+        let Window { start, end } = self.slowed;
+        if t <= start {
+            t
+        } else {
+            start + self.pace * self.slowed.passed(t) + (t - end).max(0.0)
+        }
+    }
+
+    fn seconds(&self, pulses: &[Pulse], progress: f64) -> f64 {
+        if !self.training {
+            return 0.0;
+        }
+        let since = |t: f64| integral(pulses, self.swayed(t) / STEP_S) * STEP_S;
+        since(progress) - since(-LEAD_S)
+    }
+
+    /// Time with a slow sway; its slope stays positive because SWAY_S * TAU / SWAY_PERIOD_S < 1.
+    fn swayed(&self, t: f64) -> f64 {
+        t + SWAY_S * ((t / SWAY_PERIOD_S + self.phase) * TAU).sin()
+    }
+}
+
+/// The area under a pulse train from step 0 to step `x` (negative steps count negatively).
+fn integral(pulses: &[Pulse], x: f64) -> f64 {
+    let (whole, part) = (x.floor(), x - x.floor());
+    pulses
+        .iter()
+        .map(|p| p.level * (whole * (p.to - p.from) + (part.min(p.to) - p.from).max(0.0)))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(pace: f64, slowest: bool) -> Job {
+        Job {
+            training: true,
+            pace,
+            slowed: Window {
+                start: 10.0,
+                end: 40.0,
+            },
+            slowest,
+            phase: 0.3,
+        }
+    }
+
+    fn mean(of: impl Fn(f64) -> f64, from: f64, to: f64) -> f64 {
+        (of(to) - of(from)) / (to - from)
+    }
+
+    #[test]
+    fn integrals_never_run_backwards() {
+        for pace in [1.0, 0.55, 0.0] {
+            let job = job(pace, false);
+            let mut last = (0.0, 0.0, 0.0);
+            for step in -2_000..8_000 {
+                let t = f64::from(step) * 0.01;
+                let now = (
+                    job.kernel_seconds(t),
+                    job.compute_seconds(t),
+                    job.nvlink_seconds(t),
+                );
+                assert!(
+                    now.0 >= last.0 && now.1 >= last.1 && now.2 >= last.2,
+                    "pace {pace}, t {t}"
+                );
+                last = now;
+            }
+        }
+    }
+
+    #[test]
+    fn slopes_stay_within_one() {
+        let job = job(0.55, true);
+        for step in 0..8_000 {
+            let t = f64::from(step) * 0.01;
+            let slope = mean(|t| job.kernel_seconds(t), t - 0.5, t);
+            assert!((0.0..=1.06).contains(&slope), "{slope} at {t}");
+        }
+    }
+
+    #[test]
+    fn healthy_job_is_in_its_bands() {
+        let job = job(1.0, false);
+        for (name, value, low, high) in [
+            ("compute", mean(|t| job.compute_seconds(t), 0.0, 60.0), 0.85, 1.0),
+            ("nvlink", mean(|t| job.nvlink_seconds(t), 0.0, 60.0), 0.6, 0.8),
+            ("kernels", mean(|t| job.kernel_seconds(t), 0.0, 60.0), 0.95, 1.0),
+        ] {
+            assert!((low..high).contains(&value), "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn slow_rank_works_while_the_others_wait() {
+        let (slow, other) = (job(0.55, true), job(0.55, false));
+        assert!(mean(|t| slow.active_seconds(t), 12.0, 38.0) > 0.85);
+        assert!(mean(|t| other.active_seconds(t), 12.0, 38.0) < 0.6);
+        assert!(mean(|t| other.kernel_seconds(t), 12.0, 38.0) > 0.95);
+        assert!(
+            mean(|t| other.active_seconds(t), 45.0, 75.0) > 0.85,
+            "and recovers"
+        );
+    }
+
+    #[test]
+    fn stuck_job_moves_nothing_but_looks_busy() {
+        let job = job(0.0, false);
+        assert_eq!(mean(|t| job.nvlink_seconds(t), 12.0, 38.0), 0.0);
+        assert!(mean(|t| job.kernel_seconds(t), 12.0, 38.0) > 0.99);
+    }
+}

@@ -1,0 +1,28 @@
+//! The simulated machine as a pure function of its spec and of the seconds since the simulation began.
+//!
+//! Time is always a value: `t` is seconds since the start, and may be negative, because the simulated
+//! job has been running for an hour when the simulation begins (so that averages and counters exist
+//! from the first call on).
+
+pub(crate) mod spec;
+
+pub(crate) mod gpu;
+pub(crate) mod node;
+
+pub(crate) mod fault;
+pub(crate) mod job;
+
+pub(crate) mod events;
+pub(crate) mod fields;
+pub(crate) mod gpm;
+pub(crate) mod nvlink;
+pub(crate) mod samples;
+
+pub(crate) mod driver;
+pub(crate) mod identity;
+pub(crate) mod noise;
+pub(crate) mod profile;
+pub(crate) mod status;
+
+#[cfg(test)]
+mod tests;
