@@ -1,4 +1,8 @@
-"""What the tests share: a stand-in for the agent's socket, and torchrun with the probe injected as the agent injects it."""
+"""What the tests share: a stand-in for the agent's socket, and ranks with the probe injected as the agent injects it.
+
+`torchrun` is the real launcher. `ranks` starts the same processes with the same environment and skips the launcher's own seconds of
+start-up: for the tests that are about what a rank does, not about who started it.
+"""
 
 import json
 import os
@@ -15,7 +19,9 @@ INJECT = PACKAGE / "inject"
 RECIPE = PACKAGE / "recipes" / "ddp" / "main.py"
 SCRIPTS = pathlib.Path(__file__).resolve().parent / "scripts"
 RANKS = 2
+TIMEOUT_S = 60
 sys.path.insert(0, str(INJECT))
+sys.dont_write_bytecode = True  # what is in inject/ gets embedded in the binary
 
 
 class Listener:
@@ -54,31 +60,68 @@ class Listener:
 
 
 class Finished:
-    def __init__(self, process, listener):
-        self.code = process.returncode
-        self.output = process.stdout
+    def __init__(self, code, output, listener):
+        self.code = code
+        self.output = output
         self.records = listener.records
         self.sizes = listener.sizes
         self.of = listener.of
 
 
-@pytest.fixture
-def torchrun(tmp_path):
-    """torchrun(script, *arguments, probe=True, ranks=RANKS, env={}, options=()) -> Finished"""
+@pytest.fixture(scope="session")
+def torchrun(tmp_path_factory):
+    """torchrun(script, *arguments, options=()) -> Finished"""
 
-    def run(*command, probe=True, ranks=RANKS, env=None, options=(), timeout=60):
-        listener = Listener(tmp_path / f"probe-{len(list(tmp_path.iterdir()))}.socket")
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("LOCKSTEP", "PYTHONPATH"))}
-        environment.update(rank_environment(listener.path) if probe else {}, OMP_NUM_THREADS="1", **(env or {}))
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *options]
-        process = subprocess.run(
-            [*launcher, *map(str, command)],
-            env=environment, cwd=tmp_path, timeout=timeout, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )
-        listener.close()
-        return Finished(process, listener)
+    def run(*command, options=()):
+        folder = tmp_path_factory.mktemp("torchrun")
+        listener = Listener(folder / "socket")
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", *options]
+        try:
+            process = subprocess.run(
+                [*launcher, *map(str, command)], env=environment(listener.path),
+                cwd=folder, timeout=TIMEOUT_S, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )
+        finally:
+            listener.close()
+        return Finished(process.returncode, process.stdout, listener)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory):
+    """ranks(script, *arguments, probe=True, count=RANKS, flags=()) -> Finished"""
+
+    def run(*command, probe=True, count=RANKS, flags=()):
+        from torch.distributed import TCPStore
+
+        folder = tmp_path_factory.mktemp("ranks")
+        listener = Listener(folder / "socket")
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # as torchrun's agent hosts it
+        job = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port}
+        job.update(TORCHELASTIC_RUN_ID="test", TORCHELASTIC_USE_AGENT_STORE=True, TORCHELASTIC_RESTART_COUNT=0)
+        processes = []
+        try:
+            for rank in range(count):
+                own = {**job, "RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0}
+                env = {**environment(listener.path if probe else None), **{key: str(value) for key, value in own.items()}}
+                line = [sys.executable, *flags, *map(str, command)]
+                with open(folder / f"output-{rank}", "w") as output:
+                    processes.append(subprocess.Popen(line, env=env, cwd=folder, stdout=output, stderr=output))
+            codes = [process.wait(timeout=TIMEOUT_S) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+            listener.close()
+        output = "".join((folder / f"output-{rank}").read_text() for rank in range(count))
+        return Finished(next((code for code in codes if code), 0), output, listener)
+
+    return run
+
+
+def environment(socket_path):
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("LOCKSTEP", "PYTHONPATH"))}
+    return {**inherited, "OMP_NUM_THREADS": "1", **({} if socket_path is None else rank_environment(socket_path))}
 
 
 def rank_environment(socket_path):
@@ -89,4 +132,5 @@ def rank_environment(socket_path):
         "LOCKSTEP_ATTEMPT": "3",
         "LOCKSTEP_NODE": "node-a",
         "LOCKSTEP_PROBE_DEBUG": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
     }

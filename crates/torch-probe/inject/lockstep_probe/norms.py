@@ -39,7 +39,7 @@ class Budget:
     Reading every gradient once is nothing to a GPU and noticeable to a CPU with a large model and a short step.
     """
 
-    SHARE = 0.003
+    SHARE = 0.002
     EVERY_MAX = 10  # steps; an explosion should still be seen within seconds
 
     def __init__(self):

@@ -44,7 +44,7 @@ class Probe:
         self._budget = norms.Budget()
         self._last_step_s = None
         self._scaled = None
-        self._device = None
+        self._device = self._root_device = None
         self._hello = None  # (connection, notes) of the last hello that left
         self._last_words = LastWords(self)
         self._meter = Meter() if environ.get("LOCKSTEP_PROBE_DEBUG") else None
@@ -236,19 +236,13 @@ class Probe:
 
     def _follow_device(self, root):
         """The first backward pass shows where the rank computes; a change of device starts the measurement anew."""
-        device = str(root.device)
-        if device == self.cycle.timeline.device or root.device.type not in ("cpu", "cuda"):
-            self._announce(device)
+        if root.device == self._root_device:
             return
-        timeline = CudaTimeline(self.torch, root.device) if root.is_cuda else HostTimeline()
-        self.cycle = Cycle(timeline)
-        self._pending.clear()
-        self._announce(device)
-
-    def _announce(self, device):
-        if self._device != device:
-            self._device = device
-            self.say_hello()
+        self._root_device, self._device = root.device, str(root.device)
+        if root.is_cuda or self.cycle.timeline.device != "cpu":
+            self.cycle = Cycle(CudaTimeline(self.torch, root.device) if root.is_cuda else HostTimeline())
+            self._pending.clear()
+        self.say_hello()
 
     def _bound_gpu(self):
         """The GPU the script has chosen, if it has touched CUDA by now; asking must not be what initialises it."""

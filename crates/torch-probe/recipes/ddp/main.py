@@ -90,12 +90,12 @@ def train(arguments, device):
     sampler = DistributedSampler(text, shuffle=True, seed=arguments.seed, drop_last=True)
     loader = DataLoader(text, arguments.batch_size, sampler=sampler, num_workers=arguments.num_workers, drop_last=True)
     model = CharacterModel(len(text.alphabet), arguments.width, arguments.layers, arguments.context).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr)
+    optimizer = torch.optim.Adam(model.parameters(), lr=arguments.lr)
     step = restore(arguments.checkpoint_dir, model, optimizer, device)
     model = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
     say(f"training {sum(p.numel() for p in model.parameters())} parameters on {dist.get_world_size()} x {device.type}, from step {step}")
 
-    for inputs, targets in islice_batches(loader, sampler, step, arguments.steps):
+    for inputs, targets in batches(loader, sampler, step, arguments.steps):
         step += 1
         for group in optimizer.param_groups:
             group["lr"] = arguments.lr * min(1.0, step / max(1, arguments.warmup))
@@ -113,19 +113,20 @@ def train(arguments, device):
             time.sleep(arguments.step_delay_ms / 1000)
 
 
-def islice_batches(loader, sampler, done, steps):
-    """Batches for steps done+1 ... steps, in the order an uninterrupted run would have seen from the start of its epoch."""
+def batches(loader, sampler, done, steps):
+    """Batches for the steps after `done`, the same ones an uninterrupted run would have got."""
     if len(loader) == 0:
         raise SystemExit("the text is too short for this batch size, context and number of ranks: lower one of them")
-    epoch = done // len(loader)
+    epoch, seen = divmod(done, len(loader))
     while done < steps:
         sampler.set_epoch(epoch)
-        for batch in loader:
+        for position, batch in enumerate(loader):
             if done == steps:
                 return
-            yield batch
-            done += 1
-        epoch += 1
+            if position >= seen:
+                yield batch
+                done += 1
+        epoch, seen = epoch + 1, 0
 
 
 class Text(Dataset):
@@ -188,6 +189,9 @@ class Block(nn.Module):
         batch, length, width = x.shape
         split = self.query_key_value(x).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
+        # Queries and keys of fixed length keep the attention's exponents small whatever the weights do: a learning rate that is
+        # far too high then shows as a loss that grows and stays a number, as it mostly does in large models, not as NaN at once.
+        query, key = F.layer_norm(query, query.shape[-1:]), F.layer_norm(key, key.shape[-1:])
         seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         return seen.transpose(1, 2).reshape(batch, length, width)
 

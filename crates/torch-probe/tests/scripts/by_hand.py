@@ -1,0 +1,32 @@
+"""No DDP: the script averages gradients itself, in a step with a closure; also compiles a function that clips."""
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def closure():
+    optimizer.zero_grad()
+    loss = model(torch.ones(3, 4)).square().mean()
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    return loss
+
+
+for _ in range(5):
+    optimizer.step(closure)
+
+
+@torch.compile(backend="eager", fullgraph=True)
+def clipped(weight):
+    torch.nn.utils.clip_grad_norm_([weight], 1.0)
+    return weight + 1
+
+
+clipped(model.weight)
+dist.destroy_process_group()

@@ -1,0 +1,315 @@
+"""The parts that need no training run: gating, chaining, datagrams, import hooks, the arithmetic of a step."""
+
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import INJECT, Listener, rank_environment
+
+from lockstep_probe import errors, gate, record
+from lockstep_probe.channel import Channel
+from lockstep_probe.cycle import Cycle
+from lockstep_probe.leader import PATIENCE, Leader
+from lockstep_probe.norms import Budget
+
+WORKER = {"LOCKSTEP_PROBE_SOCKET": "/s", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}
+
+
+# === gate ===
+
+
+def test_a_direct_worker_is_watched_and_signs_its_environment():
+    environ = dict(WORKER)
+    assert gate.may_watch(environ)
+    assert environ[gate.SIGNATURE] == str(os.getpid())
+    assert gate.may_watch(environ), "the same process again, as after exec"
+
+
+@pytest.mark.parametrize("missing", sorted(WORKER))
+def test_what_is_no_worker_of_torchrun_is_left_alone(missing):
+    environ = {key: value for key, value in WORKER.items() if key != missing}
+    assert not gate.may_watch(environ)
+    assert gate.SIGNATURE not in environ, "or torchrun's own environment would silence its workers"
+
+
+def test_a_child_of_a_worker_is_left_alone():
+    assert not gate.may_watch({**WORKER, gate.SIGNATURE: "1"})
+
+
+def test_the_switch_turns_it_off():
+    assert not gate.may_watch({**WORKER, "LOCKSTEP_PROBE": "off"})
+
+
+# === sitecustomize ===
+
+
+def python(code, *paths, environ=(), flags=()):
+    env = {key: value for key, value in os.environ.items() if not key.startswith("LOCKSTEP")}
+    env.update(environ, PYTHONPATH=os.pathsep.join(map(str, paths)))
+    return subprocess.run([sys.executable, *flags, "-c", code], env=env, capture_output=True, text=True, timeout=30)
+
+
+def test_the_next_sitecustomize_still_runs_and_keeps_its_name(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.chained = __file__\n")
+    done = python("import sitecustomize; print(chained, sitecustomize.__file__)", INJECT, tmp_path)
+    own = str(tmp_path / "sitecustomize.py")
+    assert done.stdout.split() == [own, own], done.stderr
+
+
+def test_a_failing_next_sitecustomize_fails_as_it_would_alone(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('broken')\n")
+    alone = python("print('goes on')", tmp_path)
+    chained = python("print('goes on')", INJECT, tmp_path)
+    assert chained.stdout == alone.stdout == "goes on\n"
+    assert "broken" in alone.stderr and "broken" in chained.stderr
+
+
+def test_nothing_is_imported_outside_a_rank():
+    done = python("import sys; print([name for name in sys.modules if 'lockstep' in name])", INJECT)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_broken_probe_does_not_stop_the_script(tmp_path):
+    (tmp_path / "lockstep_probe").mkdir()
+    (tmp_path / "lockstep_probe" / "__init__.py").write_text("raise RuntimeError('broken probe')\n")
+    done = python("print('trains')", tmp_path, INJECT, environ=WORKER)
+    assert (done.stdout, done.stderr) == ("trains\n", "")
+
+
+# === records ===
+
+
+def envelope():
+    return record.Envelope({**WORKER, "LOCKSTEP_RUN": "r", "LOCKSTEP_ATTEMPT": "7", "RANK": "3"})
+
+
+def test_numbers_json_cannot_say_travel_as_strings():
+    values = {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.5, "unknown": None}
+    sealed = json.loads(envelope().seal("step", values))
+    assert (sealed["a"], sealed["b"], sealed["c"], sealed["d"]) == ("NaN", "+Inf", "-Inf", 1.5)
+    assert "unknown" not in sealed
+
+
+def test_every_record_has_the_common_fields():
+    sealed = json.loads(envelope().seal("step", {}))
+    assert {key: sealed[key] for key in ("v", "kind", "run", "attempt", "rank", "local_rank", "pid")} == {
+        "v": 1, "kind": "step", "run": "r", "attempt": 7, "rank": 3, "local_rank": 0, "pid": os.getpid(),
+    }
+    assert abs(sealed["wall_ns"] - time.time_ns()) < 5e9
+    assert abs(sealed["mono_ns"] - time.monotonic_ns()) < 5e9
+
+
+@pytest.mark.parametrize("character", ['"', "\n", "\x1b", "é", "\ud800", "x"])
+def test_last_words_of_any_characters_fit_a_datagram(character):
+    fields = errors.error_fields(ValueError, character * 9000, character * 90000)
+    assert len(envelope().seal("error", fields)) <= record.LIMIT
+
+
+# === channel ===
+
+
+def test_a_full_queue_drops_and_counts_without_waiting(tmp_path):
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as nobody_reads:
+        nobody_reads.bind(path)
+        channel = Channel(path)
+        start = time.perf_counter()
+        results = [channel.send(b"x" * 4000) for _ in range(2000)]
+        assert time.perf_counter() - start < 1.0
+        assert results[0] and not results[-1]
+        assert channel.dropped == results.count(False) > 0
+        for _ in range(results.count(True)):
+            nobody_reads.recv(8192)
+        assert channel.send(b"room again")
+
+
+def test_no_agent_is_no_error(tmp_path):
+    channel = Channel(str(tmp_path / "nobody"))
+    assert [channel.send(b"x") for _ in range(3)] == [False] * 3
+    assert channel.dropped == 3
+
+
+def test_a_restarted_agent_is_found_again(tmp_path):
+    path = str(tmp_path / "socket")
+    first = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    first.bind(path)
+    channel = Channel(path)
+    assert channel.send(b"1")
+    first.close()
+    os.unlink(path)
+    assert not channel.send(b"2")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as second:
+        second.bind(path)
+        second.settimeout(5)
+        deadline = time.monotonic() + 5
+        while not channel.send(b"3") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert second.recv(10) == b"3"
+        assert channel.connections == 2
+
+
+def test_a_path_longer_than_sun_path_connects(tmp_path):
+    folder = tmp_path / ("d" * 120)
+    folder.mkdir()
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    handle = os.open(folder, os.O_PATH)
+    listening.bind(f"/proc/self/fd/{handle}/s")
+    os.close(handle)
+    assert Channel(str(folder / "s")).send(b"far")
+    assert listening.recv(10) == b"far"
+    listening.close()
+
+
+# === imports ===
+
+IMPORTS = """
+import sys; sys.path.insert(0, {folder!r})
+from lockstep_probe.imports import AfterImport
+seen, faults = [], []
+def broken(module): raise RuntimeError("callback")
+AfterImport({{"one": lambda m: seen.append((m.__name__, m.VALUE)), "two": broken, "missing": seen.append}}, faults.append).install()
+import one, two, inspect
+try: import missing
+except ModuleNotFoundError: pass
+print(seen, len(faults), inspect.getsource(one).strip(), type(one.__loader__).__name__, one.__spec__.loader is one.__loader__)
+"""
+
+
+def test_callbacks_run_once_a_module_is_complete_and_leave_no_trace(tmp_path):
+    (tmp_path / "one.py").write_text("VALUE = 1\n")
+    (tmp_path / "two.py").write_text("")
+    done = python(IMPORTS.format(folder=str(tmp_path)), INJECT)
+    assert done.stdout == "[('one', 1)] 1 VALUE = 1 SourceFileLoader True\n", done.stderr
+
+
+# === the arithmetic of a step ===
+
+
+class ScriptedTimeline:
+    """Marks are seconds, taken from a list."""
+
+    device = "cpu"
+
+    def __init__(self, *marks):
+        self.marks = list(marks)
+
+    def mark(self):
+        return self.marks.pop(0)
+
+    def seconds(self, start, end):
+        return end - start
+
+    def stage(self, kept):
+        return kept
+
+    read = stage
+
+
+def first_step_ends_at(cycle, mark):
+    cycle.timeline.marks = [mark, mark]
+    cycle.close()
+
+
+def test_a_step_is_split_into_parts_that_do_not_overlap():
+    cycle = Cycle(ScriptedTimeline())
+    first_step_ends_at(cycle, 10.0)
+    cycle.timeline.marks = [16.0, 18.0, 19.0, 20.0, 21.0, 22.0, 22.0]
+    cycle.fetched(11.0, 13.0, (8, 512), counts=True)
+    cycle.begin_backward()
+    cycle.gradients_ready()
+    cycle.end_backward()
+    cycle.losses, cycle.norms = [2.0], [0.5]
+    cycle.begin_optimizer()
+    cycle.end_optimizer()
+    assert cycle.close().fields() == {
+        "step_s": 12.0, "data_s": 2.0, "forward_s": 3.0, "backward_s": 2.0, "sync_s": 1.0, "optimizer_s": 1.0,
+        "sync_source": "ddp_backward_tail", "loss": 2.0, "loss_source": "backward", "grad_norm": 0.5, "samples": 8, "tokens": 512,
+    }
+
+
+def test_a_collective_of_the_script_is_taken_out_of_the_forward_pass():
+    cycle = Cycle(ScriptedTimeline())
+    first_step_ends_at(cycle, 0.0)
+    cycle.waited(1.0)
+    cycle.timeline.marks = [3.0, 4.0, 5.0, 5.0]
+    cycle.begin_backward()
+    cycle.end_backward()
+    fields = cycle.close().fields()
+    assert (fields["forward_s"], fields["sync_s"], fields["sync_source"]) == (2.0, 1.0, "collective_wait")
+
+
+def test_a_closure_s_passes_are_taken_out_of_the_optimizer():
+    cycle = Cycle(ScriptedTimeline())
+    first_step_ends_at(cycle, 0.0)
+    cycle.timeline.marks = [1.0, 3.0, 7.0, 8.0, 8.0, 8.0]
+    cycle.begin_optimizer()
+    cycle.begin_backward()
+    cycle.end_backward()
+    cycle.end_optimizer()
+    fields = cycle.close().fields()
+    assert (fields["forward_s"], fields["backward_s"], fields["optimizer_s"]) == (2.0, 4.0, 1.0)
+
+
+def test_validation_adds_neither_waiting_nor_samples():
+    cycle = Cycle(ScriptedTimeline())
+    first_step_ends_at(cycle, 0.0)
+    cycle.fetched(1.0, 2.0, (100, None), counts=False)
+    cycle.timeline.marks = [3.0, 4.0, 5.0, 5.0]
+    cycle.begin_backward()
+    cycle.end_backward()
+    fields = cycle.close().fields()
+    assert "data_s" not in fields and "samples" not in fields
+    assert fields["forward_s"] == 1.0
+
+
+def test_sharded_norms_travel_as_squares():
+    cycle = Cycle(ScriptedTimeline(1.0, 1.0))
+    cycle.norms, cycle.norms_are_local = [3.0], True
+    assert cycle.close().fields() == {"grad_norm_local_sq": 9.0}
+
+
+class Optimizer:
+    pass
+
+
+def test_the_first_optimizer_leads_until_it_is_gone_or_idle():
+    first, second = Optimizer(), Optimizer()
+    leader = Leader()
+    leader.saw(first)
+    leader.saw(second)
+    assert leader.is_leading(first) and not leader.is_leading(second)
+    for _ in range(PATIENCE + 1):
+        leader.saw(second)
+    assert leader.is_leading(second)
+    del second
+    leader.saw(first)
+    assert leader.is_leading(first)
+
+
+@pytest.mark.parametrize(("cost_s", "step_s", "every"), [(1e-5, 1.0, 1), (0.0002, 0.05, 2), (1.0, 0.05, 10)])
+def test_a_norm_is_computed_as_often_as_its_cost_allows(cost_s, step_s, every):
+    budget, computed = Budget(), 0
+    for _ in range(100):
+        if budget.allows():
+            computed += 1
+            budget.spent(cost_s, step_s)
+    assert computed == math.ceil(100 / every)
+
+
+def test_an_exception_inside_the_probe_stays_inside(tmp_path):
+    code = (
+        "import lockstep_probe, sys\n"
+        "probe = lockstep_probe.probe\n"
+        "def broken(): raise RuntimeError('inside')\n"
+        "results = [probe.call(broken) for _ in range(20)]\n"
+        "print(set(results), probe.faults, probe.on)\n"
+    )
+    listener = Listener(tmp_path / "socket")
+    done = python(code, INJECT, environ={**WORKER, **rank_environment(listener.path)})
+    listener.close()
+    assert done.stdout == "{None} 10 False\n", done.stderr
