@@ -47,7 +47,8 @@ exports! {
         let deadline = Instant::now() + Duration::from_millis(u64::from(timeout_ms));
         loop {
             let machine = session::machine()?;
-            if let Some(event) = with_set(set, |subscription| subscription.take(&machine.node.events, machine.now()))? {
+            let now = machine.now();
+            if let Some(event) = with_set(set, |subscription| subscription.take(&machine.node.events, now))? {
                 return data.put(EventData {
                     device: handle_of(event.gpu),
                     kind: event.kind,

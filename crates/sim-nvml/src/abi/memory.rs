@@ -21,7 +21,13 @@ exports! {
             return Err(Status::ArgumentVersionMismatch);
         }
         let now = device.gpu().memory(device.t);
-        memory.put(MemoryV2 { version, total: now.total, reserved: now.reserved, free: now.free, used: now.used })
+        memory.put(MemoryV2 {
+            version,
+            total: now.total,
+            reserved: now.reserved,
+            free: now.free,
+            used: now.used,
+        })
     }
 
     fn nvmlDeviceGetBAR1MemoryInfo(handle: usize, memory: Out<Memory>) {

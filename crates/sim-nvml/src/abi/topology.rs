@@ -25,7 +25,8 @@ exports! {
     fn nvmlDeviceGetTopologyNearestGpus(handle: usize, level: u32, count: Out<u32>, handles: Out<usize>) {
         let device = device(handle)?;
         let (node, gpu) = (device.node(), device.gpu());
-        let near = node.gpus.iter().filter(|other| other.index != gpu.index && node.nearness(gpu, other) as u32 == level);
+        let others = node.gpus.iter().filter(|other| other.index != gpu.index);
+        let near = others.filter(|other| node.nearness(gpu, other) as u32 == level);
         let found: Vec<usize> = near.map(|other| handle_of(other.index)).collect();
         let room = count.get()? as usize;
         count.put(found.len() as u32)?;

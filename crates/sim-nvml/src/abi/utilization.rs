@@ -16,7 +16,8 @@ exports! {
     fn nvmlDeviceGetUtilizationRates(handle: usize, utilization: Out<Utilization>) {
         let device = device(handle)?;
         let gpu = device.gpu();
-        utilization.put(Utilization { gpu: gpu.utilization(device.t), memory: gpu.memory_utilization(device.t) })
+        let t = device.t;
+        utilization.put(Utilization { gpu: gpu.utilization(t), memory: gpu.memory_utilization(t) })
     }
 
     /// Training decodes no video.

@@ -116,7 +116,7 @@ impl Gpu {
         } else {
             0.0
         };
-        // Allocations come in pages of 2 MiB. The share counts what the driver reserved, as a user's own sum would.
+        // Allocations come in pages of 2 MiB. The share counts what the driver reserved, as users do.
         let used = ((total as f64 * share) as u64).saturating_sub(reserved) / (2 * MIB) * (2 * MIB);
         Memory {
             total,
@@ -179,7 +179,7 @@ impl Gpu {
         let flutter = 0.8 * self.noise.each_second(CHANNEL_TEMPERATURE, t);
         let hot = f64::from(self.profile.temperature_slowdown + 1);
         let heated = cooled + (hot - cooled) * self.overheating(t);
-        (heated + place.min(1.0) * (1.0 - self.overheating(t)) + flutter)
+        (heated + place * (1.0 - self.overheating(t)) + flutter)
             .round()
             .max(0.0) as u32
     }

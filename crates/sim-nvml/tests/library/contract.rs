@@ -178,6 +178,15 @@ fn lists_say_how_much_room_they_need() {
         let mut room = 0;
         assert_eq!((list(gpu.handle(), &mut room, ptr::null_mut()), room), (7, 1));
         let mut infos: [nvmlProcessInfo_t; 2] = mem::zeroed();
+        room = 0;
+        assert_eq!(
+            (
+                list(gpu.handle(), &mut room, infos.as_mut_ptr()),
+                room,
+                infos[0].pid
+            ),
+            (7, 1, 0)
+        );
         room = 2;
         assert_eq!((list(gpu.handle(), &mut room, infos.as_mut_ptr()), room), (0, 1));
         assert_eq!((infos[0].gpuInstanceId, infos[1].pid), (u32::MAX, 0));
