@@ -45,7 +45,10 @@ impl Child {
     /// A child of this checkout, started in its root.
     pub(crate) fn new(layout: &Layout, step: &str, program: impl AsRef<OsStr>, limit: Duration) -> Self {
         let mut command = Command::new(program);
-        command.current_dir(&layout.root).stdin(Stdio::null());
+        command
+            .current_dir(&layout.root)
+            .stdin(Stdio::null())
+            .env("CARGO_TERM_COLOR", "never");
         Self {
             step: step.to_owned(),
             command,

@@ -37,6 +37,25 @@ pub(crate) fn pytest(log: &str) -> Option<Count> {
     ))
 }
 
+/// sim-nvml's clients.py, one line a simulated machine: `h100x8: 412 values, 0 wrong`.
+pub(crate) fn nvml_clients(log: &str) -> Option<Count> {
+    let wrongs = log.lines().filter_map(|line| {
+        line.rsplit_once(" values, ")?
+            .1
+            .strip_suffix(" wrong")?
+            .parse::<u64>()
+            .ok()
+    });
+    let count = wrongs.fold(Count::default(), |sum, wrong| {
+        sum.plus(if wrong == 0 {
+            Count::one_passed()
+        } else {
+            Count::failed(String::new())
+        })
+    });
+    (count != Count::default()).then_some(count)
+}
+
 /// Node's own runner in TAP: `# pass 5`, `# fail 0`, `# cancelled 0`, `# skipped 0`.
 pub(crate) fn node(log: &str) -> Option<Count> {
     let value = |name: &str| {
@@ -116,6 +135,15 @@ mod tests {
         );
         check(pytest("===== 5 passed, 1 error in 0.5s ====="), Some((5, 1, 0)));
         check(pytest("ImportError"), None);
+    }
+
+    #[test]
+    fn a_simulated_machine_is_one_test() {
+        check(
+            nvml_clients("h100x8: 412 values, 0 wrong\na100x8: 7: why\na100x8: 98 values, 2 wrong"),
+            Some((1, 1, 0)),
+        );
+        check(nvml_clients("no library"), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! How each part is run and counted.
 
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -23,7 +24,13 @@ const MEDIUM: Duration = Duration::from_secs(10 * 60);
 /// Runs one part. An error is a part that could not run; failed tests are counted, not errors.
 pub(crate) fn run(layout: &Layout, part: Part, setup: &Setup, filter: Option<&str>) -> Result<Count> {
     match part {
-        Part::Fmt => check(Child::new(layout, "fmt", "cargo", SHORT).args(["fmt", "--all", "--check"])),
+        Part::Fmt => check(Child::new(layout, "fmt", "cargo", SHORT).args([
+            "fmt",
+            "--all",
+            "--check",
+            "--",
+            "--color=never",
+        ])),
         Part::Clippy => clippy(layout),
         Part::Deny => deny(layout),
         Part::Web => web::build(layout, &web::Options::default()).map(|()| Count::one_passed()),
@@ -105,28 +112,45 @@ fn doc(layout: &Layout, setup: &Setup) -> Result<Count> {
 
 fn python(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
     let folder = layout.root.join("crates/torch-probe/tests");
-    pytest(layout, "python", setup, &folder, filter)
-}
-
-fn nvml_clients(layout: &Layout, setup: &Setup) -> Result<Count> {
-    let script = layout.root.join("crates/sim-nvml/tests/clients.py");
-    pytest(layout, "nvml-clients", setup, &script, None)
-}
-
-fn pytest(layout: &Layout, step: &str, setup: &Setup, tests: &Path, filter: Option<&str>) -> Result<Count> {
-    if !tests.exists() {
-        bail!("{} does not exist", tests.display());
+    if !folder.is_dir() {
+        bail!("{} does not exist", folder.display());
     }
-    let mut child = Child::new(layout, step, venv::python(setup.venv.path()?), MEDIUM)
-        .args(["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider"])
-        .args([tests])
+    let ended = Child::new(layout, "python", venv::python(setup.venv.path()?), MEDIUM)
+        .args([
+            "-m",
+            "pytest",
+            "-v",
+            "--tb=short",
+            "--color=no",
+            "-p",
+            "no:cacheprovider",
+        ])
+        .args([folder])
         .args(filter.into_iter().flat_map(|filter| ["-k", filter]))
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .envs(&setup.variables());
-    if let Ok(native) = setup.native.path() {
-        child = child.env("LOCKSTEP_TEST_NVML_LIBRARY", native.join("libsim_nvml.so"));
-    }
-    counted(&child.end()?, count::pytest)
+        .envs(&setup.variables())
+        .end()?;
+    counted(&ended, count::pytest)
+}
+
+/// The clients ask the loader for `libnvidia-ml.so.1`, so the simulator gets that name in a folder of its own.
+fn nvml_clients(layout: &Layout, setup: &Setup) -> Result<Count> {
+    let simulator = setup
+        .native
+        .path()
+        .context("the simulator could not be compiled")?
+        .join("libsim_nvml.so");
+    let folder = layout.logs().join("nvml");
+    let link = folder.join("libnvidia-ml.so.1");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::remove_file(&link).ok();
+    symlink(&simulator, &link).with_context(|| format!("cannot link {}", link.display()))?;
+    let ended = Child::new(layout, "nvml-clients", venv::python(setup.venv.path()?), MEDIUM)
+        .args(["crates/sim-nvml/tests/clients.py"])
+        .env("LD_LIBRARY_PATH", &folder)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .end()?;
+    counted(&ended, count::nvml_clients)
 }
 
 fn rules(layout: &Layout, setup: &Setup) -> Result<Count> {
@@ -161,7 +185,7 @@ fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count
         bail!("no test lies in {}", folder.display());
     }
     let ended = Child::new(layout, "browser", npm::node()?, MEDIUM)
-        .args(["--test", "--test-reporter=tap", "--test-concurrency=1"])
+        .args(["--test", "--test-reporter=tap"])
         .args(
             filter
                 .into_iter()
@@ -181,7 +205,7 @@ fn check(child: Child) -> Result<Count> {
 
 /// Reads the counts from the log, and shows its end when something failed.
 fn counted(ended: &Ended, read: impl Fn(&str) -> Option<Count>) -> Result<Count> {
-    let log = std::fs::read(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
+    let log = fs::read(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
     let count = read(&String::from_utf8_lossy(&log))
         .unwrap_or_default()
         .with_exit(ended.status.success());
