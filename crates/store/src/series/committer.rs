@@ -1,0 +1,376 @@
+//! The committer: one task that makes appends durable, many at a time.
+//!
+//! ```text
+//! gather ≤ 100 ms → new series' names → write-ahead row (samples and session numbers) → head → answers
+//! ```
+//! Nobody is answered before the row is on disk. The task is never cancelled: it ends when all doors to it are closed and
+//! the queue is empty. When a write fails, all senders of the batch are told, nothing of it is in the head, and the next
+//! batch tries again on a new file; so the store comes back by itself when the disk does.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use domain::series::Frame;
+use domain::time::TimestampMs;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use super::head::{Counts, range_of};
+use super::index::Pending;
+use super::wal::{self, Entry, Wal};
+use super::{Append, AppendError, Appended, FUTURE_MS_MAX, SeriesId, Shared, lock, read, write};
+
+/// The most samples in one batch, 8 MB of values: a larger one would make the others wait too long.
+const BATCH_SAMPLES_MAX: usize = 1 << 20;
+
+/// An append on its way.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) entry: Entry,
+    /// What is known of it already: samples out of the window.
+    pub(crate) appended: Appended,
+    pub(crate) samples: usize,
+    pub(crate) now_ms: TimestampMs,
+    pub(crate) reply: oneshot::Sender<Result<Appended, AppendError>>,
+    pub(crate) _room: OwnedSemaphorePermit,
+}
+
+/// The last number seen of each sending session.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    by_name: HashMap<String, Session>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Session {
+    seq: u64,
+    seen_ms: TimestampMs,
+    saved: bool,
+}
+
+/// Cuts off the samples that are too old or too far ahead, and counts them.
+pub(crate) fn within_window(
+    append: Append,
+    now_ms: TimestampMs,
+    out_of_order_ms: i64,
+    appended: &mut Appended,
+) -> Entry {
+    let (start_ms, end_ms) = (
+        now_ms.saturating_sub(out_of_order_ms),
+        now_ms.saturating_add(FUTURE_MS_MAX),
+    );
+    let mut cut = |frame: Frame<SeriesId>| {
+        let range = range_of(&frame.times_ms, start_ms, end_ms);
+        if range.len() == frame.times_ms.len() {
+            return frame;
+        }
+        let (before, within, after) = (
+            part(&frame, 0..range.start),
+            part(&frame, range.clone()),
+            part(&frame, range.end..frame.times_ms.len()),
+        );
+        appended.too_old += before.samples() as u64;
+        appended.too_new += after.samples() as u64;
+        within
+    };
+    let frames = append
+        .frames
+        .into_iter()
+        .map(&mut cut)
+        .filter(|frame| !frame.values.is_empty())
+        .collect();
+    Entry {
+        source: append.source,
+        frames,
+    }
+}
+
+fn part(frame: &Frame<SeriesId>, range: std::ops::Range<usize>) -> Frame<SeriesId> {
+    let values = (0..frame.series.len())
+        .flat_map(|row| &frame.row(row)[range.clone()])
+        .copied()
+        .collect();
+    Frame {
+        series: frame.series.clone(),
+        times_ms: frame.times_ms[range.clone()].to_vec(),
+        values,
+    }
+}
+
+/// Runs until every sender is gone.
+pub(crate) async fn run(shared: Arc<Shared>, mut wal: Wal, mut requests: mpsc::Receiver<Request>) {
+    while let Some(first) = requests.recv().await {
+        let batch = gather(
+            first,
+            &mut requests,
+            Duration::from_millis(shared.config.gather_ms),
+        )
+        .await;
+        commit(&shared, &mut wal, batch).await;
+        shared
+            .wal_bytes
+            .store(wal.current_bytes() as i64, Ordering::Relaxed);
+    }
+    wal.close().await;
+}
+
+async fn gather(first: Request, requests: &mut mpsc::Receiver<Request>, patience: Duration) -> Vec<Request> {
+    let deadline = Instant::now() + patience;
+    let mut samples = first.samples;
+    let mut batch = vec![first];
+    while samples < BATCH_SAMPLES_MAX {
+        let Ok(Some(request)) = timeout_at(deadline, requests.recv()).await else {
+            break;
+        };
+        samples += request.samples;
+        batch.push(request);
+    }
+    batch
+}
+
+async fn commit(shared: &Arc<Shared>, wal: &mut Wal, batch: Vec<Request>) {
+    let (fresh, seen) = tell_apart(&lock(&shared.sessions), batch);
+    let (mut senders, mut entries) = (Vec::new(), Vec::new());
+    for Request {
+        entry,
+        appended,
+        now_ms,
+        reply,
+        _room,
+        ..
+    } in fresh
+    {
+        entries.push(entry);
+        senders.push((appended, now_ms, reply, _room));
+    }
+    let counts = if entries.is_empty() {
+        Ok(Vec::new())
+    } else {
+        store(shared, wal, entries, senders.last().map(|s| s.1)).await
+    };
+    match counts {
+        Ok(counts) => {
+            for ((appended, _, reply, _room), counts) in senders.into_iter().zip(counts) {
+                let Counts {
+                    accepted,
+                    duplicates,
+                    conflicts,
+                } = counts;
+                // A sender that is gone has no use for the answer.
+                let _ = reply.send(Ok(Appended {
+                    accepted,
+                    duplicates,
+                    conflicts,
+                    ..appended
+                }));
+            }
+            for request in seen {
+                let _ = request.reply.send(Ok(Appended {
+                    already_seen: true,
+                    ..Appended::default()
+                }));
+            }
+        }
+        Err(error) => {
+            tracing::error!(%error, appends = senders.len(), "a batch of samples could not be written; their senders keep them and try again");
+            let error = AppendError::Write(Arc::new(error));
+            let replies = senders
+                .into_iter()
+                .map(|(_, _, reply, _)| reply)
+                .chain(seen.into_iter().map(|request| request.reply));
+            for reply in replies {
+                let _ = reply.send(Err(error.clone()));
+            }
+        }
+    }
+}
+
+/// Splits a batch into what is new and what was seen before, within the batch too.
+fn tell_apart(sessions: &Sessions, batch: Vec<Request>) -> (Vec<Request>, Vec<Request>) {
+    let mut within: HashMap<String, u64> = HashMap::new();
+    batch.into_iter().partition(|request| {
+        let Some((session, seq)) = &request.entry.source else {
+            return true;
+        };
+        let last = within.get(session).copied().or_else(|| sessions.seq(session));
+        let fresh = last.is_none_or(|last| *seq > last);
+        if fresh {
+            within.insert(session.clone(), *seq);
+        }
+        fresh
+    })
+}
+
+async fn store(
+    shared: &Arc<Shared>,
+    wal: &mut Wal,
+    entries: Vec<Entry>,
+    now_ms: Option<TimestampMs>,
+) -> Result<Vec<Counts>, sqlx::Error> {
+    save_names(shared).await?;
+    let encode = move || wal::encode(&entries).map(|data| (data, entries));
+    let (data, entries) = tokio::task::spawn_blocking(encode)
+        .await
+        .map_err(std::io::Error::other)??;
+    let batch = wal.commit(data).await?;
+    let shared = Arc::clone(shared);
+    let apply = move || {
+        lock(&shared.sessions).note(&entries, now_ms.unwrap_or_default());
+        apply(&shared, batch, &entries)
+    };
+    Ok(tokio::task::spawn_blocking(apply)
+        .await
+        .map_err(std::io::Error::other)?)
+}
+
+/// Puts a batch into the head; also what a replay does.
+pub(crate) fn apply(shared: &Shared, batch: u64, entries: &[Entry]) -> Vec<Counts> {
+    let _gate = lock(&shared.between_batches);
+    let index = read(&shared.index);
+    let frame_counts = |frame: &Frame<SeriesId>| {
+        let mut counts = Counts::default();
+        for (row, id) in frame.series.iter().enumerate() {
+            if let Some(entry) = index.entry(*id) {
+                counts += entry
+                    .group
+                    .lock()
+                    .append(entry.row, &frame.times_ms, frame.row(row), batch);
+            }
+        }
+        counts
+    };
+    let entry_counts = |entry: &Entry| {
+        let mut counts = Counts::default();
+        entry
+            .frames
+            .iter()
+            .for_each(|frame| counts += frame_counts(frame));
+        counts
+    };
+    entries.iter().map(entry_counts).collect()
+}
+
+/// Makes the names of new series durable.
+async fn save_names(shared: &Shared) -> Result<(), sqlx::Error> {
+    if !read(&shared.index).has_pending() {
+        return Ok(());
+    }
+    let (pending, mark) = read(&shared.index).pending();
+    let mut transaction = shared.database.begin().await?;
+    // One statement for all: a thousand agents that connect at once bring a quarter of a million names.
+    sqlx::query("INSERT OR IGNORE INTO groups (id, node, metric) SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)")
+        .bind(groups_json(&pending))
+        .execute(&mut *transaction)
+        .await?;
+    sqlx::query("INSERT OR IGNORE INTO series (id, group_id, labels) SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)")
+        .bind(series_json(&pending))
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    write(&shared.index).made_durable(mark, pending.groups.len());
+    Ok(())
+}
+
+fn groups_json(pending: &Pending) -> String {
+    let groups = pending
+        .groups
+        .iter()
+        .map(|group| serde_json::json!([group.id.0, &*group.node, &*group.metric]));
+    serde_json::Value::Array(groups.collect()).to_string()
+}
+
+fn series_json(pending: &Pending) -> String {
+    let labels = |entry: &super::index::Entry| {
+        serde_json::to_string(&entry.labels).expect("labels are a map of strings")
+    };
+    let series = pending
+        .series
+        .iter()
+        .map(|entry| serde_json::json!([entry.id.0, entry.group.id.0, labels(entry)]));
+    serde_json::Value::Array(series.collect()).to_string()
+}
+
+// === impl Sessions ===
+
+/// Sessions remembered; an agent has a few, and those of months ago are of no use.
+const SESSIONS_MAX: usize = 100_000;
+
+impl Sessions {
+    pub(crate) fn seq(&self, session: &str) -> Option<u64> {
+        self.by_name.get(session).map(|session| session.seq)
+    }
+
+    pub(crate) fn restore(&mut self, session: String, seq: u64, seen_ms: TimestampMs) {
+        self.by_name.insert(
+            session,
+            Session {
+                seq,
+                seen_ms,
+                saved: true,
+            },
+        );
+    }
+
+    /// Raises the numbers to those of a durable batch.
+    pub(crate) fn note(&mut self, entries: &[Entry], now_ms: TimestampMs) {
+        for (name, seq) in entries.iter().filter_map(|entry| entry.source.as_ref()) {
+            match self.by_name.get_mut(name) {
+                Some(session) => {
+                    let seq = session.seq.max(*seq);
+                    *session = Session {
+                        seq,
+                        seen_ms: session.seen_ms.max(now_ms),
+                        saved: false,
+                    };
+                }
+                None => {
+                    self.by_name.insert(
+                        name.clone(),
+                        Session {
+                            seq: *seq,
+                            seen_ms: now_ms,
+                            saved: false,
+                        },
+                    );
+                }
+            }
+        }
+    }
+
+    /// Those that changed since they were last written to the database, and marks them as written.
+    pub(crate) fn unsaved(&self) -> Vec<(String, u64, TimestampMs)> {
+        let unsaved = self.by_name.iter().filter(|(_, session)| !session.saved);
+        unsaved
+            .map(|(name, session)| (name.clone(), session.seq, session.seen_ms))
+            .collect()
+    }
+
+    /// Those numbers are in the database now.
+    pub(crate) fn saved(&mut self, saved: &[(String, u64, TimestampMs)]) {
+        for (name, seq, _) in saved {
+            if let Some(session) = self.by_name.get_mut(name)
+                && session.seq == *seq
+            {
+                session.saved = true;
+            }
+        }
+    }
+
+    /// Forgets sessions not heard of since a time, and the oldest of too many; returns their names.
+    pub(crate) fn forget(&mut self, before_ms: TimestampMs) -> Vec<String> {
+        let mut by_age: Vec<_> = self
+            .by_name
+            .iter()
+            .map(|(name, session)| (session.seen_ms, name.clone()))
+            .collect();
+        by_age.sort_unstable();
+        let excess = by_age.len().saturating_sub(SESSIONS_MAX);
+        let old = by_age.partition_point(|(seen_ms, _)| *seen_ms < before_ms);
+        by_age.truncate(old.max(excess));
+        self.by_name
+            .retain(|name, _| !by_age.iter().any(|(_, old)| old == name));
+        by_age.into_iter().map(|(_, name)| name).collect()
+    }
+}

@@ -1,0 +1,315 @@
+//! Series: named by labels, appended to in batches, read by selections.
+//!
+//! ```text
+//! append → queue → committer: write-ahead row, then head, then the acknowledgement
+//!                             head  → sealer: chunk row, then the write-ahead file is unlinked
+//! prefetch ← index, head, chunks
+//! ```
+
+mod committer;
+mod sealer;
+
+mod head;
+mod index;
+mod wal;
+
+mod chunk;
+mod codec;
+
+mod retention;
+mod select;
+mod stats;
+
+mod open;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use domain::series::batch::FrameError;
+use domain::series::{Frame, Labels};
+use domain::time::TimestampMs;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::OpenError;
+use crate::sqlite::Database;
+
+pub use select::Prefetched;
+pub use stats::{Latency, Stats};
+
+/// A sample further ahead of the clock than this is a broken clock, not a sample: it would hide all that follow.
+pub const FUTURE_MS_MAX: i64 = 10 * 60_000;
+/// The longest name of a sending session.
+pub const SESSION_BYTES_MAX: usize = 64;
+/// The most samples one append may carry; a sender with more splits them.
+pub const APPEND_SAMPLES_MAX: usize = 1 << 20;
+/// Samples that wait for the committer, 64 MB of values: several seconds of a thousand nodes. When full, callers wait.
+const QUEUE_SAMPLES_MAX: usize = 8 << 20;
+/// Appends that wait for the committer; small ones are bounded by their number.
+const QUEUE_APPENDS_MAX: usize = 16_384;
+
+/// Where and how long to keep samples.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// The folder of all files; made when missing.
+    pub data_dir: PathBuf,
+    /// How long samples are kept.
+    pub retention_ms: i64,
+    /// How late a sample may come; at least as long as agents spool.
+    pub out_of_order_ms: i64,
+    /// Samples younger than this are answered from memory.
+    pub head_horizon_ms: i64,
+    /// The most series there may be.
+    pub series_max: usize,
+    /// How long the committer gathers appends before it commits them together.
+    pub gather_ms: u64,
+}
+
+impl StoreConfig {
+    /// The defaults: 15 days, 70 minutes late, 5 minutes in memory, a million series, commits each 100 ms.
+    #[must_use]
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            retention_ms: 15 * 24 * 3_600_000,
+            out_of_order_ms: 70 * 60_000,
+            head_horizon_ms: 5 * 60_000,
+            series_max: 1_000_000,
+            gather_ms: 100,
+        }
+    }
+}
+
+/// The store's own name of a series, good until the process ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SeriesId(pub u32);
+
+/// Samples to be stored together.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Append {
+    /// The sending session (at most [`SESSION_BYTES_MAX`]) and its number for this append, rising. An append whose number
+    /// was seen before is acknowledged and not applied again.
+    pub source: Option<(String, u64)>,
+    /// The samples, by ids from [`SeriesStore::resolve`].
+    pub frames: Vec<Frame<SeriesId>>,
+}
+
+/// What became of an append's samples. All of it is durable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Appended {
+    /// New samples.
+    pub accepted: u64,
+    /// Samples that were there already, with the same value.
+    pub duplicates: u64,
+    /// Samples at a time that has another value already; the first value stays.
+    pub conflicts: u64,
+    /// Samples before the out-of-order window, dropped.
+    pub too_old: u64,
+    /// Samples more than [`FUTURE_MS_MAX`] ahead, dropped.
+    pub too_new: u64,
+    /// The whole append was seen before, and nothing was done.
+    pub already_seen: bool,
+}
+
+/// Why nothing of an append was stored.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum AppendError {
+    /// A frame whose parts do not fit together.
+    #[error(transparent)]
+    Malformed(#[from] FrameError),
+    /// More than [`APPEND_SAMPLES_MAX`].
+    #[error("an append of {samples} samples is larger than the {APPEND_SAMPLES_MAX} allowed; split it")]
+    TooLarge {
+        /// Cells of its frames.
+        samples: usize,
+    },
+    /// A session's name that is empty or longer than [`SESSION_BYTES_MAX`].
+    #[error("a session's name has 1 to {SESSION_BYTES_MAX} bytes")]
+    Session,
+    /// An id that names no series; it may have been forgotten after its retention. Resolve its labels again.
+    #[error("series id {} is not known; resolve its labels again", .0.0)]
+    UnknownSeries(SeriesId),
+    /// The write-ahead could not be written. Nothing is lost while the sender keeps its samples and repeats.
+    #[error("samples could not be written; look at the free space and health of the data folder's disk")]
+    Write(#[source] Arc<sqlx::Error>),
+    /// The store is closing.
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// No more series: usually a label with a value of its own for each request, process or second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "there are {series_max} series already, and no more are allowed; look for a label with too many values"
+)]
+pub struct SeriesLimit {
+    /// The limit.
+    pub series_max: usize,
+}
+
+/// All series. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct SeriesStore {
+    shared: Arc<Shared>,
+    doors: Arc<Doors>,
+}
+
+/// The ways to the background tasks, which end when these are dropped.
+#[derive(Debug)]
+struct Doors {
+    appends: Mutex<Option<mpsc::Sender<committer::Request>>>,
+    passes: Mutex<Option<mpsc::Sender<sealer::Request>>>,
+    queue: Arc<Semaphore>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the background tasks and the readers share.
+#[derive(Debug)]
+struct Shared {
+    config: StoreConfig,
+    database: Database,
+    index: RwLock<index::Index>,
+    /// Held by the committer while it puts a batch into the head, and by whoever freezes a group.
+    between_batches: Mutex<()>,
+    sessions: Mutex<committer::Sessions>,
+    wal_files: wal::ClosedFiles,
+    wal_bytes: AtomicI64,
+    next_chunk: AtomicI64,
+    metadata: RwLock<std::collections::BTreeMap<String, Metadata>>,
+    counters: stats::Counters,
+    /// The time of the latest append.
+    now_ms: AtomicI64,
+    /// Keeps other processes out as long as any task lives.
+    _lock: std::fs::File,
+}
+
+/// TYPE and HELP of a metric.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metadata {
+    /// `gauge`, `counter`, `histogram`, …
+    pub kind: String,
+    /// A sentence.
+    pub help: String,
+}
+
+impl SeriesStore {
+    /// The id of a series; new labels get a new one.
+    ///
+    /// # Errors
+    /// When there are as many series as allowed.
+    pub fn resolve(&self, labels: &Labels) -> Result<SeriesId, SeriesLimit> {
+        let index = &self.shared.index;
+        if let Some(id) = read(index).id(labels) {
+            return Ok(id);
+        }
+        write(index).resolve(labels)
+    }
+
+    /// Stores samples; returns when they are durable. When the committer is behind, waits for it.
+    ///
+    /// # Errors
+    /// See [`AppendError`]; nothing of the append is then kept, and the sender may repeat it as it is.
+    pub async fn append(&self, append: Append, now_ms: TimestampMs) -> Result<Appended, AppendError> {
+        let started = std::time::Instant::now();
+        let samples = self.check(&append)?;
+        self.shared.now_ms.store(now_ms, Ordering::Relaxed);
+        let permits = u32::try_from(samples.max(1)).expect("an append is smaller than 2^32");
+        let room = Arc::clone(&self.doors.queue)
+            .acquire_many_owned(permits)
+            .await
+            .map_err(|_| AppendError::Closed)?;
+        let mut appended = Appended::default();
+        let entry =
+            committer::within_window(append, now_ms, self.shared.config.out_of_order_ms, &mut appended);
+        let (reply, answer) = oneshot::channel();
+        let door = lock(&self.doors.appends).clone().ok_or(AppendError::Closed)?;
+        let request = committer::Request {
+            entry,
+            appended,
+            samples,
+            now_ms,
+            reply,
+            _room: room,
+        };
+        door.send(request).await.map_err(|_| AppendError::Closed)?;
+        drop(door);
+        let answer = answer.await.unwrap_or(Err(AppendError::Closed));
+        self.shared.counters.note(&answer, started.elapsed());
+        answer
+    }
+
+    fn check(&self, append: &Append) -> Result<usize, AppendError> {
+        if let Some((session, _)) = &append.source
+            && !(1..=SESSION_BYTES_MAX).contains(&session.len())
+        {
+            return Err(AppendError::Session);
+        }
+        append.frames.iter().try_for_each(Frame::check)?;
+        let samples: usize = append.frames.iter().map(|frame| frame.values.len()).sum();
+        if samples > APPEND_SAMPLES_MAX {
+            return Err(AppendError::TooLarge { samples });
+        }
+        let index = read(&self.shared.index);
+        let unknown = append
+            .frames
+            .iter()
+            .flat_map(|frame| &frame.series)
+            .find(|id| index.entry(**id).is_none());
+        unknown.map_or(Ok(samples), |id| Err(AppendError::UnknownSeries(*id)))
+    }
+
+    /// Seals everything in memory into chunks now, as happens by itself with time.
+    ///
+    /// # Errors
+    /// When the database cannot be written; the samples then stay in memory and in the write-ahead.
+    pub async fn seal_now(&self) -> Result<(), AppendError> {
+        self.pass(|reply| sealer::Request::Seal { reply }).await
+    }
+
+    /// Drops what is older than the retention now, as happens by itself every few minutes.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub async fn retain_now(&self, now_ms: TimestampMs) -> Result<(), AppendError> {
+        self.pass(|reply| sealer::Request::Retain { now_ms, reply }).await
+    }
+
+    async fn pass(&self, request: impl FnOnce(sealer::Reply) -> sealer::Request) -> Result<(), AppendError> {
+        let (reply, answer) = oneshot::channel();
+        let door = lock(&self.doors.passes).clone().ok_or(AppendError::Closed)?;
+        door.send(request(reply)).await.map_err(|_| AppendError::Closed)?;
+        drop(door);
+        answer.await.unwrap_or(Err(AppendError::Closed))
+    }
+
+    /// Takes no more appends and waits for those under way.
+    pub async fn close(&self) {
+        drop(lock(&self.doors.appends).take());
+        drop(lock(&self.doors.passes).take());
+        let tasks = std::mem::take(&mut *lock(&self.doors.tasks));
+        for task in tasks {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a task of the series store ended badly");
+            }
+        }
+        self.shared.database.close().await;
+    }
+
+    pub(crate) async fn open(config: StoreConfig) -> Result<Self, OpenError> {
+        open::open(config).await
+    }
+}
+
+/// Locks, also after a panic elsewhere: what the locks of this crate guard is consistent between any two statements.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

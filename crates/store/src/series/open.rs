@@ -1,0 +1,205 @@
+//! Opening: names from the tables, then what is not sealed yet from the write-ahead, then the two tasks.
+
+use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::path::Path;
+use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Semaphore, mpsc};
+
+use super::head::{Group, GroupId};
+use super::index::{Entry, Index};
+use super::wal::{self, ClosedFile, ClosedFiles, Wal};
+use super::{
+    Doors, Metadata, QUEUE_APPENDS_MAX, QUEUE_SAMPLES_MAX, SeriesId, SeriesStore, Shared, StoreConfig,
+};
+use super::{committer, lock, sealer, stats};
+use crate::OpenError;
+use crate::sqlite::Database;
+
+/// How long a process that is just ending may still hold the folder.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// Passes that wait for the sealer; callers are people and tests.
+const PASSES_MAX: usize = 4;
+
+pub(crate) async fn open(config: StoreConfig) -> Result<SeriesStore, OpenError> {
+    let lock_file = lock_folder(&config.data_dir).await?;
+    let path = config.data_dir.join("lockstep.db");
+    let database = Database::open(&path, &sqlx::migrate!("../../migrations/sqlite/series")).await?;
+    let names = read_names(&database, &config).await;
+    let (index, sealed_batch) = names.map_err(|source| OpenError::Database {
+        path: path.clone(),
+        source,
+    })?;
+    let rest = async {
+        Ok((
+            read_sessions(&database).await?,
+            read_metadata(&database).await?,
+            next_chunk(&database).await?,
+        ))
+    };
+    let (sessions, metadata, next_chunk) = rest
+        .await
+        .map_err(|source| OpenError::Database { path, source })?;
+    let shared = Arc::new(Shared {
+        config,
+        database,
+        index: RwLock::new(index),
+        between_batches: Mutex::default(),
+        sessions: Mutex::new(sessions),
+        wal_files: ClosedFiles::default(),
+        wal_bytes: AtomicI64::default(),
+        next_chunk: AtomicI64::new(next_chunk),
+        metadata: RwLock::new(metadata),
+        counters: stats::Counters::default(),
+        now_ms: AtomicI64::default(),
+        _lock: lock_file,
+    });
+    let wal = replay(&shared, sealed_batch).await?;
+    Ok(start(shared, wal))
+}
+
+fn start(shared: Arc<Shared>, wal: Wal) -> SeriesStore {
+    let (appends, append_requests) = mpsc::channel(QUEUE_APPENDS_MAX);
+    let (passes, pass_requests) = mpsc::channel(PASSES_MAX);
+    let tasks = vec![
+        tokio::spawn(committer::run(Arc::clone(&shared), wal, append_requests)),
+        tokio::spawn(sealer::run(Arc::clone(&shared), pass_requests)),
+    ];
+    let doors = Doors {
+        appends: Mutex::new(Some(appends)),
+        passes: Mutex::new(Some(passes)),
+        queue: Arc::new(Semaphore::new(QUEUE_SAMPLES_MAX)),
+        tasks: Mutex::new(tasks),
+    };
+    SeriesStore {
+        shared,
+        doors: Arc::new(doors),
+    }
+}
+
+/// Two collectors on one folder would overwrite each other's numbers.
+async fn lock_folder(folder: &Path) -> Result<File, OpenError> {
+    let path = folder.join("lock");
+    let failed = |source| OpenError::Folder {
+        path: path.clone(),
+        source,
+    };
+    crate::sqlite::create_private(&path).map_err(failed)?;
+    let file = File::open(&path).map_err(failed)?;
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_PATIENCE => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::InUse {
+                    path: folder.to_owned(),
+                });
+            }
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+    }
+}
+
+/// The index as the tables have it, and the highest batch that any chunk knows of.
+async fn read_names(database: &Database, config: &StoreConfig) -> Result<(Index, u64), sqlx::Error> {
+    let mut index = Index::new(config.series_max);
+    let mut sealed_batch = 0;
+    let groups: Vec<(i64, String, String, i64, Option<i64>)> =
+        sqlx::query_as("SELECT id, node, metric, sealed_batch, sealed_max_ms FROM groups ORDER BY id")
+            .fetch_all(&database.readers)
+            .await?;
+    for (id, node, metric, batch, max_ms) in groups {
+        let group = Group::new(GroupId(id), node.into(), metric.into());
+        group.lock().restore(batch as u64, max_ms);
+        sealed_batch = sealed_batch.max(batch as u64);
+        index.add_group(Arc::new(group));
+    }
+    let series: Vec<(u32, i64, String)> =
+        sqlx::query_as("SELECT id, group_id, labels FROM series ORDER BY id")
+            .fetch_all(&database.readers)
+            .await?;
+    for (id, group, labels) in series {
+        let labels = serde_json::from_str(&labels).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+        let Some(group) = index.group(GroupId(group)).cloned() else {
+            continue;
+        };
+        let row = group.lock().restore_row(SeriesId(id));
+        index.insert(Entry {
+            id: SeriesId(id),
+            labels,
+            group,
+            row,
+            resolved_pass: 0,
+        });
+    }
+    index.all_durable();
+    Ok((index, sealed_batch))
+}
+
+async fn read_sessions(database: &Database) -> Result<committer::Sessions, sqlx::Error> {
+    let mut sessions = committer::Sessions::default();
+    let rows: Vec<(String, i64, i64)> = sqlx::query_as("SELECT session, seq, seen_ms FROM sessions")
+        .fetch_all(&database.readers)
+        .await?;
+    for (session, seq, seen_ms) in rows {
+        sessions.restore(session, seq as u64, seen_ms);
+    }
+    Ok(sessions)
+}
+
+async fn read_metadata(database: &Database) -> Result<BTreeMap<String, Metadata>, sqlx::Error> {
+    let rows: Vec<(String, String, String)> = sqlx::query_as("SELECT name, type, help FROM metadata")
+        .fetch_all(&database.readers)
+        .await?;
+    Ok(rows
+        .into_iter()
+        .map(|(name, kind, help)| (name, Metadata { kind, help }))
+        .collect())
+}
+
+async fn next_chunk(database: &Database) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("SELECT ifnull(max(id), 0) + 1 FROM chunks")
+        .fetch_one(&database.readers)
+        .await
+}
+
+/// Puts what is not sealed back into the head. The files stay until chunks hold it.
+async fn replay(shared: &Arc<Shared>, sealed_batch: u64) -> Result<Wal, OpenError> {
+    let folder = &shared.config.data_dir;
+    let files = wal::list(folder).map_err(|source| OpenError::Folder {
+        path: folder.clone(),
+        source,
+    })?;
+    let (mut last_file, mut last_batch) = (0, sealed_batch);
+    for (number, path) in files {
+        let apply = |batch, entries: Vec<wal::Entry>| {
+            lock(&shared.sessions).note(&entries, 0);
+            committer::apply(shared, batch, &entries);
+        };
+        let last = wal::replay(&path, apply)
+            .await
+            .map_err(|source| OpenError::Database {
+                path: path.clone(),
+                source,
+            })?;
+        let bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
+        lock(&shared.wal_files).push(ClosedFile {
+            path,
+            last_batch: last,
+            bytes,
+        });
+        (last_file, last_batch) = (number, last_batch.max(last));
+    }
+    Ok(Wal::new(
+        folder,
+        last_file + 1,
+        last_batch + 1,
+        Arc::clone(&shared.wal_files),
+    ))
+}

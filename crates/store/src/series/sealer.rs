@@ -1,0 +1,210 @@
+//! The sealer: turns full or old groups of the head into chunks, and lets go of what the chunks hold.
+//!
+//! ```text
+//! due groups → freeze → encode → one transaction: chunk rows, and each group's last batch → sealed
+//!            → write-ahead files whose batches are all sealed: session numbers saved, file unlinked
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use domain::time::TimestampMs;
+use tokio::sync::{mpsc, oneshot};
+
+use super::head::{Group, GroupId, Segment};
+use super::wal::{self, ClosedFile};
+use super::{AppendError, Shared, chunk, lock, read, retention};
+
+/// Samples a series at which a group is sealed. Fewer compress worse, more keep more memory.
+const SEAL_TICKS: usize = 240;
+/// Groups that began together are sealed over this many ticks, so that the work does not come all at once.
+const SEAL_SPREAD: u64 = 60;
+/// The longest a sample waits for its chunk: bounds what a replay has to read, at the price of small chunks of slow series.
+const SEAL_AGE: Duration = Duration::from_secs(20 * 60);
+/// How often the sealer looks.
+const SEAL_EVERY: Duration = Duration::from_secs(1);
+/// How often what is too old is dropped.
+const RETAIN_EVERY: Duration = Duration::from_secs(10 * 60);
+/// Chunks written in one transaction, about a megabyte: the committer may wait for it when there are new series.
+const CHUNKS_A_COMMIT: usize = 256;
+
+/// Where the answer goes.
+pub(crate) type Reply = oneshot::Sender<Result<(), AppendError>>;
+
+/// Something to do now.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Seal { reply: Reply },
+    Retain { now_ms: TimestampMs, reply: Reply },
+}
+
+/// Runs until the door is closed.
+pub(crate) async fn run(shared: Arc<Shared>, mut requests: mpsc::Receiver<Request>) {
+    let mut tick = tokio::time::interval(SEAL_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut retained = Instant::now();
+    loop {
+        let request = tokio::select! {
+            request = requests.recv() => match request {
+                Some(request) => Some(request),
+                None => return,
+            },
+            _ = tick.tick() => None,
+        };
+        match request {
+            Some(Request::Seal { reply }) => {
+                let _ = reply.send(failed(seal(&shared, |_, _| true).await));
+            }
+            Some(Request::Retain { now_ms, reply }) => {
+                let _ = reply.send(failed(retention::run(&shared, now_ms).await));
+            }
+            None => {
+                say(seal(&shared, is_due).await, "sealing samples into chunks");
+                if retained.elapsed() >= RETAIN_EVERY {
+                    retained = Instant::now();
+                    say(
+                        retention::run(&shared, shared.now_ms.load(Ordering::Relaxed)).await,
+                        "dropping old samples",
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn failed(result: Result<(), sqlx::Error>) -> Result<(), AppendError> {
+    result.map_err(|error| AppendError::Write(Arc::new(error)))
+}
+
+fn say(result: Result<(), sqlx::Error>, what: &str) {
+    if let Err(error) = result {
+        tracing::error!(%error, "{what} failed and will be tried again; look at the free space and health of the disk");
+    }
+}
+
+fn is_due(group: &Group, ticks_max: usize) -> bool {
+    ticks_max >= SEAL_TICKS + (group.id.0 as u64 % SEAL_SPREAD) as usize
+}
+
+type Pending = (GroupId, Arc<Segment>);
+
+async fn seal(shared: &Arc<Shared>, due: impl Fn(&Group, usize) -> bool) -> Result<(), sqlx::Error> {
+    let groups = read(&shared.index).groups();
+    let mut pending: Vec<Pending> = Vec::new();
+    for group in &groups {
+        freeze_if_due(shared, group, &due);
+        pending.extend(
+            group
+                .lock()
+                .unsealed_segments()
+                .map(|segment| (group.id, Arc::clone(segment))),
+        );
+    }
+    for some in pending.chunks(CHUNKS_A_COMMIT) {
+        write_chunks(shared, some.to_vec()).await?;
+    }
+    let before_ms = shared.now_ms.load(Ordering::Relaxed) - shared.config.head_horizon_ms;
+    groups.iter().for_each(|group| group.lock().evict(before_ms));
+    unlink_files(shared, &groups).await
+}
+
+fn freeze_if_due(shared: &Shared, group: &Group, due: impl Fn(&Group, usize) -> bool) {
+    let _gate = lock(&shared.between_batches);
+    let mut samples = group.lock();
+    let old = samples
+        .unsealed_since()
+        .is_some_and(|since| since.elapsed() >= SEAL_AGE);
+    if old || due(group, samples.ticks_max()) {
+        samples.freeze(shared.next_chunk.fetch_add(1, Ordering::Relaxed));
+    }
+}
+
+async fn write_chunks(shared: &Shared, pending: Vec<Pending>) -> Result<(), sqlx::Error> {
+    let encode = move || {
+        let encoded = |(group, segment): Pending| {
+            let data = chunk::encode(&segment.frames);
+            (group, segment, data)
+        };
+        pending.into_iter().map(encoded).collect::<Vec<_>>()
+    };
+    let encoded = tokio::task::spawn_blocking(encode)
+        .await
+        .map_err(std::io::Error::other)?;
+    let mut transaction = shared.database.begin().await?;
+    for (group, segment, data) in &encoded {
+        sqlx::query("INSERT INTO chunks (id, group_id, min_ms, max_ms, series, samples, data) VALUES (?, ?, ?, ?, ?, ?, ?)")
+            .bind(segment.chunk)
+            .bind(group.0)
+            .bind(segment.min_ms)
+            .bind(segment.max_ms)
+            .bind(segment.series() as i64)
+            .bind(segment.samples as i64)
+            .bind(data)
+            .execute(&mut *transaction)
+            .await?;
+        sqlx::query(
+            "UPDATE groups SET sealed_batch = max(sealed_batch, ?), sealed_max_ms = max(ifnull(sealed_max_ms, ?), ?) WHERE id = ?",
+        )
+        .bind(segment.last_batch as i64)
+        .bind(segment.max_ms)
+        .bind(segment.max_ms)
+        .bind(group.0)
+        .execute(&mut *transaction)
+        .await?;
+    }
+    transaction.commit().await?;
+    for (_, segment, data) in &encoded {
+        segment.sealed.store(true, Ordering::Release);
+        shared.counters.note_chunk(segment.samples, data.len() as u64);
+    }
+    Ok(())
+}
+
+/// Unlinks write-ahead files that hold nothing that is not in a chunk.
+async fn unlink_files(shared: &Shared, groups: &[Arc<Group>]) -> Result<(), sqlx::Error> {
+    // The files first: a batch that comes later has a higher number than all of theirs.
+    let closed: Vec<ClosedFile> = lock(&shared.wal_files).clone();
+    if closed.is_empty() {
+        return Ok(());
+    }
+    let known = read(&shared.index).groups();
+    let unsealed = known
+        .iter()
+        .chain(groups)
+        .filter_map(|group| group.lock().first_unsealed_batch())
+        .min();
+    let done: Vec<_> = closed
+        .into_iter()
+        .filter(|file| unsealed.is_none_or(|batch| file.last_batch < batch))
+        .collect();
+    if done.is_empty() {
+        return Ok(());
+    }
+    save_sessions(shared).await?;
+    for file in &done {
+        wal::remove_file(&file.path);
+    }
+    lock(&shared.wal_files).retain(|file| !done.contains(file));
+    Ok(())
+}
+
+/// Copies the sessions' numbers out of the write-ahead before it goes.
+async fn save_sessions(shared: &Shared) -> Result<(), sqlx::Error> {
+    let unsaved = lock(&shared.sessions).unsaved();
+    let mut transaction = shared.database.begin().await?;
+    for (session, seq, seen_ms) in &unsaved {
+        sqlx::query(
+            "INSERT INTO sessions (session, seq, seen_ms) VALUES (?, ?, ?)
+             ON CONFLICT (session) DO UPDATE SET seq = max(seq, excluded.seq), seen_ms = max(seen_ms, excluded.seen_ms)",
+        )
+        .bind(session)
+        .bind(*seq as i64)
+        .bind(seen_ms)
+        .execute(&mut *transaction)
+        .await?;
+    }
+    transaction.commit().await?;
+    lock(&shared.sessions).saved(&unsaved);
+    Ok(())
+}

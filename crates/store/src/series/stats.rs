@@ -1,0 +1,125 @@
+//! What the store counts about itself, for `/metrics`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::{AppendError, Appended};
+
+/// Upper bounds of the append latency's buckets, in seconds.
+const LATENCY_BOUNDS_S: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0];
+
+/// Numbers as of now; totals since the process began.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Stats {
+    /// Series known.
+    pub series: u64,
+    /// Samples in memory, sealed ones that are kept for recent queries included.
+    pub head_samples: u64,
+    /// Bytes of write-ahead files.
+    pub wal_bytes: u64,
+    /// Bytes of the file that holds the chunks.
+    pub chunk_file_bytes: u64,
+    /// Appends acknowledged.
+    pub appends_total: u64,
+    /// Appends refused or failed.
+    pub appends_failed_total: u64,
+    /// Samples stored.
+    pub samples_total: u64,
+    /// Samples that were there already.
+    pub duplicates_total: u64,
+    /// Samples dropped for another value at their time.
+    pub conflicts_total: u64,
+    /// Samples dropped for being too old.
+    pub too_old_total: u64,
+    /// Samples dropped for being too far ahead.
+    pub too_new_total: u64,
+    /// Samples sealed into chunks, and the bytes of those.
+    pub sealed_samples_total: u64,
+    /// Bytes of the chunks written.
+    pub sealed_bytes_total: u64,
+    /// Time from an append's call to its acknowledgement.
+    pub append_latency: Latency,
+}
+
+/// A histogram.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Latency {
+    /// Upper bound in seconds, and how many took at most so long.
+    pub buckets: Vec<(f64, u64)>,
+    /// Seconds in all.
+    pub sum_s: f64,
+    /// Appends in all.
+    pub count: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    appends: AtomicU64,
+    failed: AtomicU64,
+    samples: AtomicU64,
+    duplicates: AtomicU64,
+    conflicts: AtomicU64,
+    too_old: AtomicU64,
+    too_new: AtomicU64,
+    sealed_samples: AtomicU64,
+    sealed_bytes: AtomicU64,
+    latency_us: AtomicU64,
+    latency: [AtomicU64; LATENCY_BOUNDS_S.len()],
+}
+
+impl Counters {
+    pub(crate) fn note(&self, answer: &Result<Appended, AppendError>, took: Duration) {
+        let Ok(appended) = answer else {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        self.appends.fetch_add(1, Ordering::Relaxed);
+        self.samples.fetch_add(appended.accepted, Ordering::Relaxed);
+        self.duplicates.fetch_add(appended.duplicates, Ordering::Relaxed);
+        self.conflicts.fetch_add(appended.conflicts, Ordering::Relaxed);
+        self.too_old.fetch_add(appended.too_old, Ordering::Relaxed);
+        self.too_new.fetch_add(appended.too_new, Ordering::Relaxed);
+        self.latency_us.fetch_add(
+            u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
+        let bucket = LATENCY_BOUNDS_S
+            .iter()
+            .position(|bound| took.as_secs_f64() <= *bound);
+        if let Some(bucket) = bucket {
+            self.latency[bucket].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn note_chunk(&self, samples: u64, bytes: u64) {
+        self.sealed_samples.fetch_add(samples, Ordering::Relaxed);
+        self.sealed_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut below = 0;
+        let cumulated = LATENCY_BOUNDS_S.iter().zip(&self.latency).map(|(bound, count)| {
+            below += get(count);
+            (*bound, below)
+        });
+        let buckets = cumulated.collect();
+        Stats {
+            appends_total: get(&self.appends),
+            appends_failed_total: get(&self.failed),
+            samples_total: get(&self.samples),
+            duplicates_total: get(&self.duplicates),
+            conflicts_total: get(&self.conflicts),
+            too_old_total: get(&self.too_old),
+            too_new_total: get(&self.too_new),
+            sealed_samples_total: get(&self.sealed_samples),
+            sealed_bytes_total: get(&self.sealed_bytes),
+            append_latency: Latency {
+                buckets,
+                sum_s: get(&self.latency_us) as f64 / 1e6,
+                count: get(&self.appends),
+            },
+            ..Stats::default()
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! The write-ahead: batches of samples that are not in chunks yet, in rotating database files.
+//!
+//! ```text
+//! wal-000001.db   batches(id, data)   one row a commit; ids rise across files
+//!
+//! data    "LWB1"  crc32c of the rest
+//!         zstd level 1 of
+//!         varint  appends
+//!         append  bytes session, varint seq       empty session: the sender does not count
+//!                 varint frames
+//!                 frame  ids, varint times, signed differences of the times
+//!         planes  the values of all frames, in order
+//! ```
+//! One row is one transaction, so samples and (session, seq) are durable together or not at all. A file is never deleted
+//! from: when the chunks hold everything in it, it is unlinked. It has no checkpoints either while it is written; SQLite
+//! makes one when it is closed.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use domain::series::Frame;
+use sqlx::{ConnectOptions, Connection, SqliteConnection};
+
+use super::SeriesId;
+use super::codec::{Corrupt, Reader, put_bytes, put_ids, put_planes, put_signed, put_varint, seal, unseal};
+use crate::sqlite;
+
+const MAGIC: [u8; 4] = *b"LWB1";
+/// Fast enough not to matter beside the commit; higher levels gain a tenth.
+const ZSTD_LEVEL: i32 = 1;
+/// The size at which the next file is begun. About two minutes of a thousand nodes: what is unlinked late costs only this.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+/// What a commit writes besides the blob's own pages: leaf, interior, frame headers.
+const COMMIT_BYTES: u64 = 8 << 10;
+/// The largest batch when decompressed; the committer's own bound is far below.
+const BATCH_BYTES_MAX: usize = 256 << 20;
+/// Rows read at once in a replay.
+const REPLAY_ROWS: i64 = 32;
+
+/// One append inside a batch.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Entry {
+    /// The sender and its number for this append.
+    pub(crate) source: Option<(String, u64)>,
+    pub(crate) frames: Vec<Frame<SeriesId>>,
+}
+
+pub(crate) fn encode(entries: &[Entry]) -> std::io::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    put_varint(&mut body, entries.len() as u64);
+    for entry in entries {
+        let (session, seq) = entry
+            .source
+            .as_ref()
+            .map_or(("", 0), |(session, seq)| (session.as_str(), *seq));
+        put_bytes(&mut body, session.as_bytes());
+        put_varint(&mut body, seq);
+        put_varint(&mut body, entry.frames.len() as u64);
+        for frame in &entry.frames {
+            put_ids(&mut body, &frame.series);
+            put_varint(&mut body, frame.times_ms.len() as u64);
+            let mut last = 0_i64;
+            for &time_ms in &frame.times_ms {
+                put_signed(&mut body, time_ms.wrapping_sub(last));
+                last = time_ms;
+            }
+        }
+    }
+    let values: Vec<f64> = entries
+        .iter()
+        .flat_map(|entry| &entry.frames)
+        .flat_map(|frame| &frame.values)
+        .copied()
+        .collect();
+    put_planes(&mut body, &values);
+    Ok(seal(MAGIC, &zstd::bulk::compress(&body, ZSTD_LEVEL)?))
+}
+
+pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<Entry>, Corrupt> {
+    let body = zstd::bulk::decompress(unseal(MAGIC, bytes)?, BATCH_BYTES_MAX);
+    let body = body.map_err(|_| Corrupt("it cannot be decompressed"))?;
+    let mut reader = Reader(&body);
+    let count = reader.count(3)?;
+    let mut entries = (0..count)
+        .map(|_| entry(&mut reader))
+        .collect::<Result<Vec<_>, _>>()?;
+    for frame in entries.iter_mut().flat_map(|entry| &mut entry.frames) {
+        let cells = frame
+            .series
+            .len()
+            .checked_mul(frame.times_ms.len())
+            .ok_or(Corrupt("a frame is too large"))?;
+        frame.values.reserve_exact(cells.min(reader.0.len() / 8));
+    }
+    let cells = |frame: &Frame<SeriesId>| frame.series.len() * frame.times_ms.len();
+    let total = entries.iter().flat_map(|entry| &entry.frames).map(cells).sum();
+    let mut values = reader.planes(total)?.into_iter();
+    for frame in entries.iter_mut().flat_map(|entry| &mut entry.frames) {
+        let cells = cells(frame);
+        frame.values.extend(values.by_ref().take(cells));
+        frame
+            .check()
+            .map_err(|_| Corrupt("a frame's parts do not fit together"))?;
+    }
+    Ok(entries)
+}
+
+fn entry(reader: &mut Reader<'_>) -> Result<Entry, Corrupt> {
+    let session = std::str::from_utf8(reader.bytes()?)
+        .map_err(|_| Corrupt("a session is not UTF-8"))?
+        .to_owned();
+    let seq = reader.varint()?;
+    let frames = reader.count(2)?;
+    let frames = (0..frames).map(|_| {
+        let series = reader.ids()?;
+        let times = reader.count(1)?;
+        let mut last = 0_i64;
+        let mut next = || {
+            last = last.wrapping_add(reader.signed()?);
+            Ok(last)
+        };
+        Ok(Frame {
+            series,
+            times_ms: (0..times).map(|_| next()).collect::<Result<_, Corrupt>>()?,
+            values: Vec::new(),
+        })
+    });
+    let frames = frames.collect::<Result<_, Corrupt>>()?;
+    Ok(Entry {
+        source: (!session.is_empty()).then_some((session, seq)),
+        frames,
+    })
+}
+
+// === files ===
+
+/// A file that is not written any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClosedFile {
+    pub(crate) path: PathBuf,
+    pub(crate) last_batch: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Closed files, oldest first: filled by the committer, emptied by the sealer.
+pub(crate) type ClosedFiles = Arc<Mutex<Vec<ClosedFile>>>;
+
+/// The file being written, owned by the committer alone.
+#[derive(Debug)]
+pub(crate) struct Wal {
+    folder: PathBuf,
+    next_file: u64,
+    next_batch: u64,
+    current: Option<Current>,
+    closed: ClosedFiles,
+}
+
+#[derive(Debug)]
+struct Current {
+    path: PathBuf,
+    connection: SqliteConnection,
+    last_batch: u64,
+    bytes: u64,
+}
+
+impl Wal {
+    /// `next_batch` is larger than every batch ever written.
+    pub(crate) fn new(folder: &Path, next_file: u64, next_batch: u64, closed: ClosedFiles) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            next_file,
+            next_batch,
+            current: None,
+            closed,
+        }
+    }
+
+    /// Makes one batch durable and returns its number. After a failure the file is left as it is and the next batch begins
+    /// another: whether the failed batch is on disk is then told by a replay, and its sender, who was told of the failure,
+    /// repeats it under the same number.
+    pub(crate) async fn commit(&mut self, data: Vec<u8>) -> Result<u64, sqlx::Error> {
+        let batch = self.next_batch;
+        self.next_batch += 1;
+        let mut current = match self.current.take() {
+            Some(current) => current,
+            None => self.create().await?,
+        };
+        current.bytes += data.len() as u64 + COMMIT_BYTES;
+        current.last_batch = batch;
+        let insert = sqlx::query("INSERT INTO batches (id, data) VALUES (?, ?)")
+            .bind(batch as i64)
+            .bind(data);
+        let done = insert.execute(&mut current.connection).await;
+        if done.is_err() || current.bytes >= FILE_BYTES_MAX {
+            self.close_in_background(current);
+        } else {
+            self.current = Some(current);
+        }
+        done.map(|_| batch)
+    }
+
+    /// Bytes of the file being written.
+    pub(crate) fn current_bytes(&self) -> u64 {
+        self.current.as_ref().map_or(0, |current| current.bytes)
+    }
+
+    async fn create(&mut self) -> Result<Current, sqlx::Error> {
+        let path = file_path(&self.folder, self.next_file);
+        let opened = open(&path).await;
+        if opened.is_err() {
+            remove_file(&path);
+        }
+        self.next_file += 1;
+        Ok(Current {
+            path,
+            connection: opened?,
+            last_batch: 0,
+            bytes: 0,
+        })
+    }
+
+    /// Closing copies the file's journal into it, which the next commit need not wait for.
+    fn close_in_background(&self, current: Current) {
+        let closed = Arc::clone(&self.closed);
+        tokio::spawn(async move { close(current, &closed).await });
+    }
+
+    pub(crate) async fn close(mut self) {
+        if let Some(current) = self.current.take() {
+            close(current, &self.closed).await;
+        }
+    }
+}
+
+async fn close(current: Current, closed: &ClosedFiles) {
+    if let Err(error) = current.connection.close().await {
+        tracing::warn!(file = %current.path.display(), %error, "a write-ahead file could not be closed cleanly; its journal stays beside it");
+    }
+    let file = ClosedFile {
+        path: current.path,
+        last_batch: current.last_batch,
+        bytes: current.bytes,
+    };
+    let mut closed = closed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    closed.push(file);
+    closed.sort_by_key(|file| file.last_batch);
+}
+
+async fn open(path: &Path) -> Result<SqliteConnection, sqlx::Error> {
+    sqlite::create_private(path).map_err(sqlx::Error::Io)?;
+    let options = sqlite::options(path).pragma("wal_autocheckpoint", "0");
+    let mut connection = options.connect().await?;
+    sqlx::query("CREATE TABLE IF NOT EXISTS batches (id INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT")
+        .execute(&mut connection)
+        .await?;
+    Ok(connection)
+}
+
+fn file_path(folder: &Path, number: u64) -> PathBuf {
+    folder.join(format!("wal-{number:06}.db"))
+}
+
+/// Removes a file with its companions, the file itself last: a journal without its file would be taken for that of the
+/// next file of that name.
+pub(crate) fn remove_file(path: &Path) {
+    for suffix in ["-wal", "-shm", "-journal", ""] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        match std::fs::remove_file(PathBuf::from(name)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(file = %path.display(), %error, "a write-ahead file could not be removed");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The write-ahead files of a folder with their numbers, oldest first.
+pub(crate) fn list(folder: &Path) -> std::io::Result<Vec<(u64, PathBuf)>> {
+    let mut files = Vec::new();
+    for file in std::fs::read_dir(folder)? {
+        let path = file?.path();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let number = name
+            .strip_prefix("wal-")
+            .and_then(|rest| rest.strip_suffix(".db"))
+            .and_then(|n| n.parse().ok());
+        files.extend(number.map(|number| (number, path)));
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
+/// Reads a file of an earlier process from its beginning. Returns its last batch.
+pub(crate) async fn replay(path: &Path, mut apply: impl FnMut(u64, Vec<Entry>)) -> Result<u64, sqlx::Error> {
+    let mut connection = open(path).await?;
+    let mut last = 0_i64;
+    loop {
+        let rows: Vec<(i64, Vec<u8>)> =
+            sqlx::query_as("SELECT id, data FROM batches WHERE id > ? ORDER BY id LIMIT ?")
+                .bind(last)
+                .bind(REPLAY_ROWS)
+                .fetch_all(&mut connection)
+                .await?;
+        if rows.is_empty() {
+            break;
+        }
+        for (id, data) in rows {
+            last = id;
+            match decode(&data) {
+                Ok(entries) => apply(id as u64, entries),
+                Err(error) => {
+                    tracing::error!(file = %path.display(), batch = id, %error, "a batch is damaged and its samples are lost; check the disk");
+                }
+            }
+        }
+    }
+    connection.close().await?;
+    Ok(last as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use domain::series::ABSENT;
+
+    use super::*;
+
+    fn entries() -> Vec<Entry> {
+        let frame = |series: &[u32], times_ms: &[i64], values: &[f64]| Frame {
+            series: series.iter().map(|id| SeriesId(*id)).collect(),
+            times_ms: times_ms.to_vec(),
+            values: values.to_vec(),
+        };
+        vec![
+            Entry {
+                source: Some(("node-1/abc".into(), 42)),
+                frames: vec![
+                    frame(&[5, 6], &[1_000, 2_000], &[1.0, ABSENT, 3.0, 4.0]),
+                    frame(&[1], &[-7], &[0.5]),
+                ],
+            },
+            Entry {
+                source: None,
+                frames: vec![frame(&[9], &[i64::MAX], &[f64::INFINITY])],
+            },
+            Entry {
+                source: Some(("x".into(), 1)),
+                frames: vec![],
+            },
+        ]
+    }
+
+    #[test]
+    fn a_batch_reads_back() {
+        let back = decode(&encode(&entries()).unwrap()).unwrap();
+        let bits = |entries: &[Entry]| {
+            let values = entries
+                .iter()
+                .flat_map(|entry| &entry.frames)
+                .flat_map(|frame| &frame.values);
+            values.map(|value| value.to_bits()).collect::<Vec<_>>()
+        };
+        assert_eq!(bits(&back), bits(&entries()));
+        for (back, entry) in back.iter().zip(entries()) {
+            assert_eq!(back.source, entry.source);
+            assert_eq!(back.frames.len(), entry.frames.len());
+        }
+    }
+
+    #[tokio::test]
+    async fn files_are_replayed_in_order_and_full_synchronisation_is_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let closed = ClosedFiles::default();
+        let mut wal = Wal::new(folder.path(), 1, 10, Arc::clone(&closed));
+        for _ in 0..40 {
+            wal.commit(encode(&entries()).unwrap()).await.unwrap();
+        }
+        let current = wal.current.as_mut().unwrap();
+        let level: i64 = sqlx::query_scalar("PRAGMA synchronous")
+            .fetch_one(&mut current.connection)
+            .await
+            .unwrap();
+        assert_eq!(level, 2, "FULL");
+        wal.close().await;
+        assert_eq!(closed.lock().unwrap()[0].last_batch, 49);
+        let files = list(folder.path()).unwrap();
+        let mut seen = Vec::new();
+        let last = replay(&files[0].1, |batch, entries| seen.push((batch, entries.len())))
+            .await
+            .unwrap();
+        assert_eq!((last, seen.len(), seen[0]), (49, 40, (10, 3)));
+        remove_file(&files[0].1);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,62 @@
+//! Who did what to what, and when. Only ever appended to.
+
+use domain::time::TimestampMs;
+
+use super::{StateError, StateStore, bounded};
+
+/// One control action.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// When.
+    pub at_ms: TimestampMs,
+    /// Token id, or `system`.
+    pub who: String,
+    /// A word: `run_submit`, `token_create`, …
+    pub what: String,
+    /// The id of what it was done to.
+    pub target: String,
+}
+
+impl StateStore {
+    /// Adds an entry.
+    ///
+    /// # Errors
+    /// When the database fails; the action should then not be carried out.
+    pub async fn append_audit(&self, entry: &AuditEntry) -> Result<(), StateError> {
+        sqlx::query("INSERT INTO audit (at_ms, who, what, target) VALUES (?, ?, ?, ?)")
+            .bind(entry.at_ms)
+            .bind(&entry.who)
+            .bind(&entry.what)
+            .bind(&entry.target)
+            .execute(self.database.writer())
+            .await?;
+        Ok(())
+    }
+
+    /// Entries, the newest first; of those before `before_ms` when given.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn audit(
+        &self,
+        before_ms: Option<TimestampMs>,
+        limit: u32,
+    ) -> Result<Vec<AuditEntry>, StateError> {
+        let rows: Vec<(i64, String, String, String)> = sqlx::query_as(
+            "SELECT at_ms, who, what, target FROM audit WHERE at_ms < ? ORDER BY at_ms DESC, id DESC LIMIT ?",
+        )
+        .bind(before_ms.unwrap_or(i64::MAX))
+        .bind(bounded(limit))
+        .fetch_all(&self.database.readers)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|(at_ms, who, what, target)| AuditEntry {
+                at_ms,
+                who,
+                what,
+                target,
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,289 @@
+//! Runs: what was asked for, the state machine as it stands, and the actions its transitions ask for.
+//!
+//! ```text
+//! machine N + event  --advance-->  machine N+1 + actions        one transaction: update_run
+//!                                  actions executed after it, then action_done
+//! ```
+//! The machine and its actions are JSON to the store: it keeps them, `domain` understands them.
+
+use domain::api::runs::RunSummary;
+use domain::ident::{AttemptNo, RunId};
+use domain::time::TimestampMs;
+use serde_json::Value;
+use sqlx::{Sqlite, Transaction};
+
+use super::{StateError, StateStore, bounded, from_json, from_word, is_taken, to_json};
+
+/// A run as stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRecord {
+    /// Its id.
+    pub id: RunId,
+    /// The number of its last transition, from 0.
+    pub version: i64,
+    /// What was asked for: a `run::spec::Spec`.
+    pub spec: Value,
+    /// The state machine, attempts included.
+    pub machine: Value,
+    /// Its line in the list.
+    pub summary: RunSummary,
+}
+
+/// One transition, to be stored as a whole or not at all.
+#[derive(Debug, Clone)]
+pub struct RunUpdate<'a> {
+    /// Which run.
+    pub run: &'a RunId,
+    /// The version the transition started from.
+    pub expected_version: i64,
+    /// The machine after it.
+    pub machine: &'a Value,
+    /// The list line after it.
+    pub summary: &'a RunSummary,
+    /// What it asks for.
+    pub actions: &'a [RunAction],
+    /// The id of the event that caused it, where the sender may repeat the event.
+    pub event_id: Option<&'a str>,
+}
+
+/// Something to do for a run, by its key.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunAction {
+    /// The attempt it belongs to.
+    pub attempt: AttemptNo,
+    /// Its number within the attempt.
+    pub n: u32,
+    /// What to do.
+    pub action: Value,
+}
+
+/// What became of an update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Updated {
+    /// Stored; this is the version now.
+    Applied(i64),
+    /// The event had moved the run before; nothing was changed.
+    AlreadySeen,
+}
+
+impl StateStore {
+    /// Stores a new run at version 0, with the actions its first state asks for.
+    ///
+    /// # Errors
+    /// [`StateError::Exists`] when the id is taken.
+    pub async fn insert_run(
+        &self,
+        run: &RunRecord,
+        actions: &[RunAction],
+        now_ms: TimestampMs,
+    ) -> Result<(), StateError> {
+        let mut transaction = self.database.begin().await?;
+        let inserted = sqlx::query(
+            "INSERT INTO runs (id, submitted_ms, state, version, spec, machine, summary) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        )
+        .bind(run.id.as_str())
+        .bind(run.summary.submitted_ms)
+        .bind(run.summary.state.as_str())
+        .bind(run.version)
+        .bind(run.spec.to_string())
+        .bind(run.machine.to_string())
+        .bind(to_json("run summary", &run.summary)?)
+        .execute(&mut *transaction)
+        .await;
+        match inserted {
+            Err(error) if is_taken(&error) => {
+                return Err(StateError::Exists {
+                    what: format!("run {}", run.id),
+                });
+            }
+            other => other?,
+        };
+        insert_actions(&mut transaction, &run.id, actions, now_ms).await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// Stores a transition N → N+1 with its actions, and the event that caused it.
+    ///
+    /// # Errors
+    /// [`StateError::Conflict`] when the run is not at the expected version (or not there): read it again and decide anew.
+    pub async fn update_run(
+        &self,
+        update: RunUpdate<'_>,
+        now_ms: TimestampMs,
+    ) -> Result<Updated, StateError> {
+        let mut transaction = self.database.begin().await?;
+        if let Some(event) = update.event_id
+            && seen(&mut transaction, update.run, event).await?
+        {
+            return Ok(Updated::AlreadySeen);
+        }
+        let done = sqlx::query("UPDATE runs SET version = version + 1, state = ?, machine = ?, summary = ? WHERE id = ? AND version = ?")
+            .bind(update.summary.state.as_str())
+            .bind(update.machine.to_string())
+            .bind(to_json("run summary", update.summary)?)
+            .bind(update.run.as_str())
+            .bind(update.expected_version)
+            .execute(&mut *transaction)
+            .await?;
+        if done.rows_affected() == 0 {
+            return Err(StateError::Conflict {
+                what: format!("run {}", update.run),
+                expected: update.expected_version,
+            });
+        }
+        if let Some(event) = update.event_id {
+            let insert = sqlx::query("INSERT INTO run_events (run, event) VALUES (?, ?)");
+            insert
+                .bind(update.run.as_str())
+                .bind(event)
+                .execute(&mut *transaction)
+                .await?;
+        }
+        insert_actions(&mut transaction, update.run, update.actions, now_ms).await?;
+        transaction.commit().await?;
+        Ok(Updated::Applied(update.expected_version + 1))
+    }
+
+    /// Whether an event has already moved a run.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn run_event_seen(&self, run: &RunId, event_id: &str) -> Result<bool, StateError> {
+        let found: Option<i64> = sqlx::query_scalar("SELECT 1 FROM run_events WHERE run = ? AND event = ?")
+            .bind(run.as_str())
+            .bind(event_id)
+            .fetch_optional(&self.database.readers)
+            .await?;
+        Ok(found.is_some())
+    }
+
+    /// One run.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, StateError> {
+        let row: Option<RunRow> =
+            sqlx::query_as("SELECT id, version, spec, machine, summary FROM runs WHERE id = ?")
+                .bind(id.as_str())
+                .fetch_optional(&self.database.readers)
+                .await?;
+        row.map(record).transpose()
+    }
+
+    /// The newest runs first.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn runs(&self, limit: u32) -> Result<Vec<RunRecord>, StateError> {
+        let rows: Vec<RunRow> =
+            sqlx::query_as("SELECT id, version, spec, machine, summary FROM runs ORDER BY submitted_ms DESC, rowid DESC LIMIT ?")
+                .bind(bounded(limit))
+                .fetch_all(&self.database.readers)
+                .await?;
+        rows.into_iter().map(record).collect()
+    }
+
+    /// Runs that may still change, oldest first: what a restarted collector takes up again.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn unfinished_runs(&self) -> Result<Vec<RunRecord>, StateError> {
+        let rows: Vec<RunRow> = sqlx::query_as(
+            "SELECT id, version, spec, machine, summary FROM runs
+             WHERE state NOT IN ('stopped', 'succeeded', 'failed') ORDER BY submitted_ms, rowid",
+        )
+        .fetch_all(&self.database.readers)
+        .await?;
+        rows.into_iter().map(record).collect()
+    }
+
+    /// Actions that were stored and not done, in the order they were asked for.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn pending_actions(&self) -> Result<Vec<(RunId, RunAction)>, StateError> {
+        let rows: Vec<(String, u32, u32, String)> = sqlx::query_as(
+            "SELECT run, attempt, n, action FROM run_actions WHERE done_ms IS NULL ORDER BY created_ms, rowid",
+        )
+        .fetch_all(&self.database.readers)
+        .await?;
+        rows.into_iter()
+            .map(|(run, attempt, n, action)| {
+                let action = RunAction {
+                    attempt: AttemptNo(attempt),
+                    n,
+                    action: from_json("run action", &action)?,
+                };
+                Ok((from_word("run id", &run)?, action))
+            })
+            .collect()
+    }
+
+    /// Notes that an action was done.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn action_done(
+        &self,
+        run: &RunId,
+        attempt: AttemptNo,
+        n: u32,
+        now_ms: TimestampMs,
+    ) -> Result<(), StateError> {
+        sqlx::query(
+            "UPDATE run_actions SET done_ms = ? WHERE run = ? AND attempt = ? AND n = ? AND done_ms IS NULL",
+        )
+        .bind(now_ms)
+        .bind(run.as_str())
+        .bind(attempt.0)
+        .bind(n)
+        .execute(self.database.writer())
+        .await?;
+        Ok(())
+    }
+}
+
+type RunRow = (String, i64, String, String, String);
+
+fn record((id, version, spec, machine, summary): RunRow) -> Result<RunRecord, StateError> {
+    Ok(RunRecord {
+        id: from_word("run id", &id)?,
+        version,
+        spec: from_json("run spec", &spec)?,
+        machine: from_json("run state", &machine)?,
+        summary: from_json("run summary", &summary)?,
+    })
+}
+
+async fn seen(
+    transaction: &mut Transaction<'static, Sqlite>,
+    run: &RunId,
+    event: &str,
+) -> Result<bool, sqlx::Error> {
+    let query = sqlx::query_scalar::<_, i64>("SELECT 1 FROM run_events WHERE run = ? AND event = ?");
+    Ok(query
+        .bind(run.as_str())
+        .bind(event)
+        .fetch_optional(&mut **transaction)
+        .await?
+        .is_some())
+}
+
+async fn insert_actions(
+    transaction: &mut Transaction<'static, Sqlite>,
+    run: &RunId,
+    actions: &[RunAction],
+    now_ms: TimestampMs,
+) -> Result<(), StateError> {
+    for action in actions {
+        sqlx::query("INSERT INTO run_actions (run, attempt, n, action, created_ms) VALUES (?, ?, ?, ?, ?)")
+            .bind(run.as_str())
+            .bind(action.attempt.0)
+            .bind(action.n)
+            .bind(action.action.to_string())
+            .bind(now_ms)
+            .execute(&mut **transaction)
+            .await?;
+    }
+    Ok(())
+}

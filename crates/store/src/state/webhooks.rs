@@ -1,0 +1,121 @@
+//! Receivers of alerts.
+
+use std::fmt;
+
+use domain::time::TimestampMs;
+
+use super::{StateError, StateStore, is_taken};
+
+/// A receiver.
+#[derive(Clone, PartialEq)]
+pub struct Webhook {
+    /// Its id.
+    pub id: String,
+    /// Where it is posted to.
+    pub url: String,
+    /// The signing secret. Never logged.
+    pub secret: String,
+    /// When it was made.
+    pub created_ms: TimestampMs,
+    /// What went wrong last, cleared by a success.
+    pub last_error: Option<String>,
+    /// When it last worked.
+    pub delivered_ms: Option<TimestampMs>,
+    /// Messages that wait for it.
+    pub pending: u64,
+}
+
+impl fmt::Debug for Webhook {
+    /// Without the secret, and without the URL, whose path is one for many receivers.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Webhook")
+            .field("id", &self.id)
+            .field("pending", &self.pending)
+            .finish_non_exhaustive()
+    }
+}
+
+impl StateStore {
+    /// Adds a receiver.
+    ///
+    /// # Errors
+    /// [`StateError::Exists`] when the id is taken.
+    pub async fn create_webhook(
+        &self,
+        id: &str,
+        url: &str,
+        secret: &str,
+        now_ms: TimestampMs,
+    ) -> Result<(), StateError> {
+        let insert = sqlx::query("INSERT INTO webhooks (id, url, secret, created_ms) VALUES (?, ?, ?, ?)");
+        match insert
+            .bind(id)
+            .bind(url)
+            .bind(secret)
+            .bind(now_ms)
+            .execute(self.database.writer())
+            .await
+        {
+            Err(error) if is_taken(&error) => Err(StateError::Exists {
+                what: format!("webhook {id}"),
+            }),
+            other => Ok(other.map(drop)?),
+        }
+    }
+
+    /// All receivers, the oldest first.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn webhooks(&self) -> Result<Vec<Webhook>, StateError> {
+        let rows: Vec<WebhookRow> = sqlx::query_as(
+            "SELECT id, url, secret, created_ms, last_error, delivered_ms,
+                    (SELECT count(*) FROM outbox WHERE webhook = webhooks.id) FROM webhooks ORDER BY created_ms, rowid",
+        )
+        .fetch_all(&self.database.readers)
+        .await?;
+        Ok(rows.into_iter().map(webhook).collect())
+    }
+
+    /// One receiver.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn webhook(&self, id: &str) -> Result<Option<Webhook>, StateError> {
+        let row: Option<WebhookRow> = sqlx::query_as(
+            "SELECT id, url, secret, created_ms, last_error, delivered_ms,
+                    (SELECT count(*) FROM outbox WHERE webhook = webhooks.id) FROM webhooks WHERE id = ?",
+        )
+        .bind(id)
+        .fetch_optional(&self.database.readers)
+        .await?;
+        Ok(row.map(webhook))
+    }
+
+    /// Removes a receiver and what waits for it; returns whether it was there.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn delete_webhook(&self, id: &str) -> Result<bool, StateError> {
+        let done = sqlx::query("DELETE FROM webhooks WHERE id = ?")
+            .bind(id)
+            .execute(self.database.writer())
+            .await?;
+        Ok(done.rows_affected() > 0)
+    }
+}
+
+type WebhookRow = (String, String, String, i64, Option<String>, Option<i64>, i64);
+
+fn webhook((id, url, secret, created_ms, last_error, delivered_ms, pending): WebhookRow) -> Webhook {
+    let pending = u64::try_from(pending).unwrap_or_default();
+    Webhook {
+        id,
+        url,
+        secret,
+        created_ms,
+        last_error,
+        delivered_ms,
+        pending,
+    }
+}
