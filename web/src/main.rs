@@ -1,14 +1,21 @@
-//! The dashboard: a client-side Leptos program over the collector's public API.
+//! The dashboard: a client-side Leptos program over the collector's public API and its one event stream.
+//!
+//! Anything shown here can be had with `curl`. Depends on `domain` only, so what a form accepts is what the server accepts.
 
-use leptos::prelude::*;
+#![expect(
+    unreachable_pub,
+    reason = "`#[component]` writes `pub` on what it makes; a program exports nothing anyway"
+)]
+
+mod app;
+
+mod api;
+mod live;
+
+mod chart;
+mod page;
+mod ui;
 
 fn main() {
-    leptos::mount::mount_to_body(Root);
-}
-
-/// The page until its parts are mounted: proves that the wasm runs and reacts.
-#[component]
-fn Root() -> impl IntoView {
-    let (count, set_count) = signal(0);
-    view! { <button class="btn btn-primary" on:click=move |_| set_count.update(|n| *n += 1)>"Lockstep " {count}</button> }
+    leptos::mount::mount_to_body(app::App);
 }

@@ -1,0 +1,13 @@
+//! The pages, a file each.
+
+mod login;
+mod new_run;
+mod overview;
+mod rules;
+mod run;
+
+pub(crate) use login::Login;
+pub(crate) use new_run::NewRun;
+pub(crate) use overview::Overview;
+pub(crate) use rules::RulesPage;
+pub(crate) use run::RunPage;
