@@ -49,6 +49,7 @@ functions! {
     Minute = "minute", Hour = "hour", DayOfWeek = "day_of_week", DayOfMonth = "day_of_month",
     DayOfYear = "day_of_year", DaysInMonth = "days_in_month", Month = "month", Year = "year",
     // Between types.
+    Start = "start", End = "end", Step = "step", Range = "range", MinOf = "min_of", MaxOf = "max_of",
     Pi = "pi", Time = "time", Timestamp = "timestamp", Vector = "vector", Scalar = "scalar",
     // On labels and order.
     LabelReplace = "label_replace", LabelJoin = "label_join", Sort = "sort", SortDesc = "sort_desc",
@@ -60,6 +61,17 @@ functions! {
 impl Function {
     /// Whether it yields a scalar.
     pub(crate) fn is_scalar(self) -> bool {
-        matches!(self, Self::Pi | Self::Time | Self::Scalar)
+        matches!(
+            self,
+            Self::Start
+                | Self::End
+                | Self::Step
+                | Self::Range
+                | Self::MinOf
+                | Self::MaxOf
+                | Self::Pi
+                | Self::Time
+                | Self::Scalar
+        )
     }
 }

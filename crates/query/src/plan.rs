@@ -130,6 +130,7 @@ impl Grid {
 pub(crate) struct Bounds {
     pub(crate) start_ms: TimestampMs,
     pub(crate) end_ms: TimestampMs,
+    pub(crate) step_ms: i64,
     pub(crate) lookback_ms: i64,
 }
 
@@ -138,6 +139,7 @@ impl Bounds {
         Self {
             start_ms: params.start_ms,
             end_ms: params.end_ms,
+            step_ms: params.step_ms,
             lookback_ms: params.lookback_ms,
         }
     }
@@ -164,21 +166,16 @@ impl Bounds {
     }
 
     /// What an instant selector at the shifted steps reads.
-    pub(crate) fn instant_selection(
-        &self,
-        selector: &Selector,
-        grid: Grid,
-        function: Option<Function>,
-    ) -> Selection {
+    pub(crate) fn instant_selection(&self, selector: &Selector, grid: Grid) -> Selection {
         selection(
             selector,
             self.shifted(grid, selector.shift),
             self.lookback_ms,
-            function,
+            None,
         )
     }
 
-    /// What a range selector at the shifted steps reads.
+    /// What a range selector at the shifted steps reads, and for which function.
     pub(crate) fn range_selection(
         &self,
         selector: &Selector,
@@ -232,7 +229,7 @@ pub(crate) fn selections(expr: &Expr, params: &Params) -> Vec<Selection> {
 fn collect(expr: &Expr, bounds: &Bounds, grid: Grid, function: Option<Function>, found: &mut Vec<Selection>) {
     match expr {
         Expr::Number(_) | Expr::Text(_) => {}
-        Expr::Select(selector) => add(found, bounds.instant_selection(selector, grid, function)),
+        Expr::Select(selector) => add(found, bounds.instant_selection(selector, grid)),
         Expr::Window { selector, range_ms } => {
             add(found, bounds.range_selection(selector, grid, *range_ms, function));
         }

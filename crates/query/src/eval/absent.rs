@@ -12,10 +12,7 @@ use crate::plan::Grid;
 
 impl Evaluator<'_> {
     pub(super) fn absent(&self, arg: &Expr, grid: Grid) -> Result<Vec<Column>> {
-        let columns = match arg {
-            Expr::Select(selector) => self.instant(selector, grid, Some(Function::Absent))?,
-            other => self.vector(other, grid)?,
-        };
+        let columns = self.vector(arg, grid)?;
         Ok(absent_where(&columns, arg, grid))
     }
 

@@ -152,11 +152,8 @@ impl<'a> Sides<'a> {
         let matching = &binary.matching;
         let is_swapped = matching.cardinality == Cardinality::OneToMany;
         let (many, one) = if is_swapped { (right, left) } else { (left, right) };
-        let (fill_many, fill_one) = if is_swapped {
-            (matching.fill_right, matching.fill_left)
-        } else {
-            (matching.fill_left, matching.fill_right)
-        };
+        // Also for `group_right`, where one would swap them: so does Prometheus.
+        let (fill_many, fill_one) = (matching.fill_left, matching.fill_right);
         let groups = match_groups(&matching.labels, many, one);
         Self {
             binary,
@@ -196,26 +193,24 @@ impl<'a> Sides<'a> {
         let mut rows: HashMap<Pair, usize> = HashMap::new();
         for step in (0..grid.count).filter(|step| matters(*step)) {
             let one = self.only_one(group, step)?;
-            let mut kept = 0;
             let mut meet = |pair: Pair, many: f64, one: f64| {
                 let Some(value) = self.operate(many, one) else {
                     return;
                 };
-                kept += 1;
                 let row = *rows.entry(self.row_key(pair)).or_insert_with(|| {
                     results.push(self.empty_row(group, pair, grid));
                     results.len() - 1
                 });
                 results[row].values[step] = value;
             };
-            let mut is_met = false;
+            let mut met = 0;
             for at in group
                 .left
                 .iter()
                 .copied()
                 .filter(|at| !is_absent(self.many[*at].values[step]))
             {
-                is_met = true;
+                met += 1;
                 let many = self.many[at].values[step];
                 match (one, self.fill_one) {
                     (Some(one), _) => meet((Some(at), Some(one)), many, self.one[one].values[step]),
@@ -223,11 +218,12 @@ impl<'a> Sides<'a> {
                     (None, None) => {}
                 }
             }
-            if let (false, Some(one), Some(fill)) = (is_met, one, self.fill_many) {
-                meet((None, Some(one)), fill, self.one[one].values[step]);
-            }
-            if kept > 1 && self.binary.matching.cardinality == Cardinality::OneToOne {
+            let has_partner = one.is_some() || self.fill_one.is_some();
+            if met > 1 && has_partner && self.binary.matching.cardinality == Cardinality::OneToOne {
                 return Err(EvalError::execution(ONE_TO_ONE_AMBIGUOUS));
+            }
+            if let (false, Some(one), Some(fill)) = (met > 0, one, self.fill_many) {
+                meet((None, Some(one)), fill, self.one[one].values[step]);
             }
         }
         Ok(())
@@ -247,8 +243,8 @@ impl<'a> Sides<'a> {
                  many-to-many matching not allowed: matching labels must be unique on one side",
                 braced(&group.signature),
                 if self.is_swapped { "left" } else { "right" },
-                braced(&self.one[second].labels),
                 braced(&self.one[first].labels),
+                braced(&self.one[second].labels),
             )));
         }
         Ok(first)

@@ -28,13 +28,10 @@ impl Evaluator<'_> {
                 .ok_or_else(|| EvalError::execution(format!("{}() needs an argument", function.name())))
         };
         if let Some(unary) = math::unary(function) {
-            return Ok(Columns::Vector(mapped(
-                self.operand(first()?, grid, function)?,
-                unary,
-            )));
+            return Ok(Columns::Vector(mapped(self.vector(first()?, grid)?, unary)));
         }
         if let Some(part) = calendar::part(function) {
-            return self.calendar(part, args, grid, function);
+            return self.calendar(part, args, grid);
         }
         Ok(Columns::Vector(match function {
             Function::Absent => self.absent(first()?, grid)?,
@@ -66,23 +63,32 @@ impl Evaluator<'_> {
         }))
     }
 
-    /// The vector argument of a function, which its selection names.
-    pub(super) fn operand(&self, arg: &Expr, grid: Grid, function: Function) -> Result<Vec<Column>> {
-        match arg {
-            Expr::Select(selector) => self.instant(selector, grid, Some(function)),
-            other => self.vector(other, grid),
-        }
-    }
-
     // === scalars ===
 
     fn scalar_call(&self, function: Function, args: &[Expr], grid: Grid) -> Result<Option<Vec<f64>>> {
+        let constant = |ms: i64| Some(vec![ms as f64 / 1_000.0; grid.count]);
         Ok(match function {
             Function::Pi => Some(vec![std::f64::consts::PI; grid.count]),
             Function::Time => Some(seconds(grid)),
-            Function::Scalar => Some(only_values(&self.operand(arg(args, 0)?, grid, function)?, grid)),
+            Function::Start => constant(self.bounds.start_ms),
+            Function::End => constant(self.bounds.end_ms),
+            Function::Step => constant(self.bounds.step_ms),
+            Function::Range => constant(self.bounds.end_ms - self.bounds.start_ms),
+            Function::MinOf => Some(self.pairwise(args, grid, |a, b| a < b)?),
+            Function::MaxOf => Some(self.pairwise(args, grid, |a, b| a > b)?),
+            Function::Scalar => Some(only_values(&self.vector(arg(args, 0)?, grid)?, grid)),
             _ => None,
         })
+    }
+
+    /// The better of two scalars at each step; NaN beats all.
+    fn pairwise(&self, args: &[Expr], grid: Grid, is_better: fn(f64, f64) -> bool) -> Result<Vec<f64>> {
+        let (left, right) = (
+            self.scalar(arg(args, 0)?, grid)?,
+            self.scalar(arg(args, 1)?, grid)?,
+        );
+        let pick = |(a, b): (f64, f64)| if a.is_nan() || is_better(a, b) { a } else { b };
+        Ok(left.into_iter().zip(right).map(pick).collect())
     }
 
     // === range functions ===
@@ -186,15 +192,9 @@ impl Evaluator<'_> {
 
     // === value by value ===
 
-    fn calendar(
-        &self,
-        part: fn(f64) -> f64,
-        args: &[Expr],
-        grid: Grid,
-        function: Function,
-    ) -> Result<Columns> {
+    fn calendar(&self, part: fn(f64) -> f64, args: &[Expr], grid: Grid) -> Result<Columns> {
         let columns = match args.first() {
-            Some(arg) => self.operand(arg, grid, function)?,
+            Some(arg) => self.vector(arg, grid)?,
             None => vec![Column {
                 labels: Labels::empty(),
                 drop_name: false,
@@ -227,7 +227,7 @@ impl Evaluator<'_> {
             Some(arg) => self.scalar(arg, grid)?,
             None => vec![1.0; grid.count],
         };
-        let columns = self.operand(arg(args, 0)?, grid, Function::Round)?;
+        let columns = self.vector(arg(args, 0)?, grid)?;
         Ok(stepwise(columns, |value, step| math::round(value, nearest[step])))
     }
 
@@ -241,7 +241,7 @@ impl Evaluator<'_> {
                 self.scalar(arg(args, 2)?, grid)?,
             ),
         };
-        let columns = self.operand(arg(args, 0)?, grid, function)?;
+        let columns = self.vector(arg(args, 0)?, grid)?;
         let mut columns = stepwise(columns, |value, step| match (low[step], high[step]) {
             (low, high) if low > high => ABSENT,
             (low, high) if low.is_nan() || high.is_nan() || value.is_nan() => f64::NAN,

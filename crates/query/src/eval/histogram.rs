@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
-use domain::series::{ABSENT, Labels, METRIC_NAME, is_absent};
+use domain::series::{ABSENT, Labels, is_absent};
 
 use super::column::Column;
 use super::{Evaluator, Result};
 use crate::error::EvalError;
 use crate::expr::Expr;
-use crate::function::Function;
 use crate::plan::Grid;
 
 /// The label that holds a bucket's upper bound.
@@ -37,7 +36,7 @@ impl Evaluator<'_> {
         };
         let quantiles = self.scalar(q, grid)?;
         self.warn_of_quantiles(&quantiles);
-        let columns = self.operand(vector, grid, Function::HistogramQuantile)?;
+        let columns = self.vector(vector, grid)?;
         self.of_histograms(&columns, grid, |buckets, step, name| {
             if ensure_monotonic(buckets) {
                 self.inform(format!(
@@ -53,7 +52,7 @@ impl Evaluator<'_> {
             return Err(EvalError::execution("histogram_fraction() needs three arguments"));
         };
         let (low, high) = (self.scalar(low, grid)?, self.scalar(high, grid)?);
-        let columns = self.operand(vector, grid, Function::HistogramFraction)?;
+        let columns = self.vector(vector, grid)?;
         self.of_histograms(&columns, grid, |buckets, step, _| {
             fraction(low[step], high[step], buckets)
         })
@@ -102,9 +101,7 @@ impl Evaluator<'_> {
                 ));
                 continue;
             };
-            let labels = column
-                .labels
-                .filtered(|name| name != BUCKET_LABEL && name != METRIC_NAME);
+            let labels = column.labels.filtered(|name| name != BUCKET_LABEL);
             let place = *places.entry(labels.clone()).or_insert_with(|| {
                 let name = column.labels.metric_name().unwrap_or("").to_owned();
                 histograms.push(Histogram {
@@ -219,9 +216,13 @@ fn rank_of(value: f64, buckets: &[Bucket]) -> f64 {
             return below.count;
         }
         if bucket.upper > value {
-            // Nothing is known of where observations lie in a bucket without an end.
-            let share = (value - below.upper) / (bucket.upper - below.upper);
-            return below.count + (bucket.count - below.count) * if share.is_nan() { 0.0 } else { share };
+            // In a bucket without an end, all observations lie as far out as they can.
+            let share = match (below.upper.is_infinite(), bucket.upper.is_infinite()) {
+                (true, _) => 1.0,
+                (false, true) => 0.0,
+                (false, false) => (value - below.upper) / (bucket.upper - below.upper),
+            };
+            return below.count + (bucket.count - below.count) * share;
         }
         below = *bucket;
     }

@@ -144,7 +144,7 @@ impl Evaluator<'_> {
         match expr {
             Expr::Number(number) => Ok(Columns::Scalar(vec![*number; grid.count])),
             Expr::Text(text) => Ok(Columns::Text(text.clone())),
-            Expr::Select(selector) => self.instant(selector, grid, None).map(Columns::Vector),
+            Expr::Select(selector) => self.instant(selector, grid).map(Columns::Vector),
             Expr::Window { .. } | Expr::Subquery(_) => Err(EvalError::execution(
                 "a range vector needs a function around it, such as rate()",
             )),
@@ -224,11 +224,15 @@ fn samples(column: &Column, grid: Grid) -> MatrixSeries {
     }
 }
 
+/// Labels that say what a metric is; they go with its name.
+const METADATA_LABELS: [&str; 3] = [METRIC_NAME, "__type__", "__unit__"];
+
 /// Labels without the metric's name.
 fn nameless(labels: &Labels) -> Labels {
-    if labels.metric_name().is_none() {
-        labels.clone()
+    let is_metadata = |name: &str| METADATA_LABELS.contains(&name);
+    if labels.iter().any(|label| is_metadata(&label.name)) {
+        labels.filtered(|name| !is_metadata(name))
     } else {
-        labels.filtered(|name| name != METRIC_NAME)
+        labels.clone()
     }
 }

@@ -59,6 +59,9 @@ fn variance(window: &Window) -> f64 {
 }
 
 fn median_absolute_deviation(window: &Window) -> f64 {
+    if window.values.iter().any(|value| value.is_nan()) {
+        return f64::NAN;
+    }
     let median = quantile_of(window, 0.5);
     let mut deviations: Vec<f64> = window.values.iter().map(|value| (value - median).abs()).collect();
     quantile(0.5, &mut deviations)

@@ -7,25 +7,17 @@ use super::column::Column;
 use super::windows::{WindowCache, Windows};
 use super::{Evaluator, Result};
 use crate::expr::Selector;
-use crate::function::Function;
 use crate::plan::Grid;
 
 impl Evaluator<'_> {
     /// The values of a selector at each step.
-    pub(super) fn instant(
-        &self,
-        selector: &Selector,
-        grid: Grid,
-        function: Option<Function>,
-    ) -> Result<Vec<Column>> {
-        self.instant_by(selector, grid, function, |_, value| value)
+    pub(super) fn instant(&self, selector: &Selector, grid: Grid) -> Result<Vec<Column>> {
+        self.instant_by(selector, grid, |_, value| value)
     }
 
     /// When the samples were taken that a selector finds, in seconds.
     pub(super) fn timestamps(&self, selector: &Selector, grid: Grid) -> Result<Vec<Column>> {
-        let mut columns = self.instant_by(selector, grid, Some(Function::Timestamp), |time, _| {
-            time as f64 / 1_000.0
-        })?;
+        let mut columns = self.instant_by(selector, grid, |time, _| time as f64 / 1_000.0)?;
         columns.iter_mut().for_each(|column| column.drop_name = true);
         Ok(columns)
     }
@@ -34,10 +26,9 @@ impl Evaluator<'_> {
         &self,
         selector: &Selector,
         grid: Grid,
-        function: Option<Function>,
         pick: impl Fn(TimestampMs, f64) -> f64,
     ) -> Result<Vec<Column>> {
-        let selection = self.bounds.instant_selection(selector, grid, function);
+        let selection = self.bounds.instant_selection(selector, grid);
         let set = self.source.select(&selection, self.budget)?;
         self.pay_for_cells(set.series.len(), grid)?;
         let looks = self.bounds.shifted(grid, selector.shift);

@@ -1,0 +1,165 @@
+//! Queries that mean harm, or were written by a program that went wrong: refused in words, within bounds, never a crash.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use domain::series::{Budget, Labels, SelectError, Selection, Series, SeriesSet, SeriesSource};
+use query::{EvalError, Params, ParseError, Value, parse};
+
+/// Half of what a blocking thread of the server has.
+const STACK_BYTES: usize = 1 << 20;
+const BRACKETS_MAX: usize = 100;
+const OPERATORS_MAX: usize = 250;
+
+/// Some series with a sample a second, whatever is asked for.
+struct Seconds {
+    series: usize,
+}
+
+impl SeriesSource for Seconds {
+    fn select(&self, selection: &Selection, budget: &Budget) -> Result<SeriesSet, SelectError> {
+        let times: Arc<[i64]> = (0..600)
+            .map(|n| n * 1_000)
+            .filter(|t| *t <= selection.end_ms)
+            .collect();
+        budget.take(self.series as u64, (self.series * times.len()) as u64)?;
+        let series = (0..self.series).map(|n| Series {
+            labels: Labels::new([("__name__", "x".to_owned()), ("gpu", n.to_string())]).unwrap(),
+            values: times.iter().map(|time| (*time + n as i64) as f64).collect(),
+            times_ms: Arc::clone(&times),
+        });
+        Ok(SeriesSet {
+            series: series.collect(),
+        })
+    }
+}
+
+fn evaluate(text: &str, params: &Params, budget: &Budget) -> Result<Value, String> {
+    let query = parse(text).map_err(|error| error.to_string())?;
+    let output = query
+        .evaluate(&Seconds { series: 3 }, params, budget)
+        .map_err(|error| error.to_string())?;
+    Ok(output.value)
+}
+
+/// Parses, plans, evaluates and drops on a small stack; an overflow would end the whole test process.
+fn on_a_small_stack(text: String) -> Result<Value, String> {
+    let work = move || evaluate(&text, &Params::range(0, 60_000, 30_000), &Budget::unlimited());
+    thread::Builder::new()
+        .stack_size(STACK_BYTES)
+        .spawn(work)
+        .unwrap()
+        .join()
+        .unwrap()
+}
+
+#[test]
+fn the_deepest_query_allowed_fits_a_small_stack() {
+    let nested = |open: &str, close: &str, n: usize| format!("{}x{}", open.repeat(n), close.repeat(n));
+    for text in [
+        nested("sum(", ")", BRACKETS_MAX),
+        nested("(", ")", BRACKETS_MAX),
+        nested("abs(", ")", BRACKETS_MAX),
+        nested("max_over_time(", "[1m:10s])", BRACKETS_MAX / 2),
+        format!("{}x", "-".repeat(OPERATORS_MAX)),
+        format!("x{}", " + x".repeat(OPERATORS_MAX)),
+        format!("x{}", " or x".repeat(OPERATORS_MAX)),
+        format!("x{}", " ^ 1".repeat(OPERATORS_MAX)),
+        format!(
+            "{}x{}{}",
+            "abs(".repeat(BRACKETS_MAX),
+            ")".repeat(BRACKETS_MAX),
+            " + x".repeat(OPERATORS_MAX)
+        ),
+        format!("{}x{}", "abs(-".repeat(BRACKETS_MAX), ")".repeat(BRACKETS_MAX)),
+    ] {
+        let shown = text.chars().take(40).collect::<String>();
+        assert!(on_a_small_stack(text).is_ok(), "{shown}");
+    }
+}
+
+#[test]
+fn deeper_and_longer_queries_are_refused_before_the_parser() {
+    for text in [
+        "sum(",
+        "(",
+        "-",
+        "x + ",
+        "x or ",
+        "x ^ ",
+        "{",
+        "[",
+        "max_over_time(x[",
+        "a(b[c{",
+    ] {
+        let deep = text.repeat(3_000);
+        let error = parse(&deep).unwrap_err();
+        let is_bound = matches!(error, ParseError::TooComplex { .. } | ParseError::TooLong { .. });
+        assert!(is_bound, "{text}: {error}");
+    }
+    assert!(matches!(
+        parse(&"sum(".repeat(8_000)).unwrap_err(),
+        ParseError::TooLong { length: 32_000, .. }
+    ));
+}
+
+#[test]
+fn a_regex_bomb_is_an_error() {
+    let bomb = "(((a{100}){100}){100}){100}";
+    assert!(parse(&format!("x{{a=~{bomb:?}}}")).is_err());
+    let replace = format!("label_replace(x, \"a\", \"b\", \"c\", {bomb:?})");
+    let error = evaluate(&replace, &Params::instant(0), &Budget::unlimited()).unwrap_err();
+    assert!(
+        error.contains("invalid regular expression in label_replace()"),
+        "{error}"
+    );
+}
+
+#[test]
+fn giant_ranges_cost_no_more_than_their_data() {
+    let at = Params::instant(600_000);
+    for text in [
+        "sum(count_over_time(x[900y]))",
+        "sum(count_over_time(x[1h] offset -900y))",
+        "x offset 900y",
+        "x @ -1e10",
+    ] {
+        assert!(evaluate(text, &at, &Budget::unlimited()).is_ok(), "{text}");
+    }
+    for text in ["x[2000y]", "x offset 2000y", "x @ 1e17"] {
+        assert!(parse(text).is_err(), "{text}");
+    }
+    let error = evaluate("count_over_time(x[900y:1ms])", &at, &Budget::unlimited()).unwrap_err();
+    assert!(error.contains("a sub-query has"), "{error}");
+    let error = evaluate("x", &Params::range(0, i64::MAX, 1), &Budget::unlimited()).unwrap_err();
+    assert!(error.contains("out of range"), "{error}");
+    let error = evaluate("x", &Params::range(0, 1_000_000_000, 1), &Budget::unlimited()).unwrap_err();
+    assert!(error.contains("11,000 points"), "{error}");
+}
+
+#[test]
+fn nested_subqueries_are_paid_for() {
+    let text = "max_over_time(max_over_time(x[10m:1s])[10m:1s])";
+    let error = evaluate(text, &Params::instant(600_000), &Budget::new(3_000, 100)).unwrap_err();
+    assert!(error.contains("more than 3000 samples"), "{error}");
+}
+
+#[test]
+fn values_that_become_labels_are_paid_for() {
+    let range = Params::range(0, 599_000, 1_000);
+    let error = evaluate("count_values(\"v\", x)", &range, &Budget::new(50_000, 100)).unwrap_err();
+    assert!(error.contains("more than 50000 samples"), "{error}");
+}
+
+#[test]
+fn a_cancelled_query_stops() {
+    let budget = Budget::unlimited();
+    budget.cancel_flag().store(true, Ordering::Relaxed);
+    let query = parse("sum(x)").unwrap();
+    let error = query
+        .evaluate(&Seconds { series: 1 }, &Params::instant(0), &budget)
+        .unwrap_err();
+    assert!(matches!(error, EvalError::Budget(_)), "{error}");
+}
