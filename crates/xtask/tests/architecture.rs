@@ -102,6 +102,29 @@ fn domain_and_query_cannot_do_io() {
 }
 
 #[test]
+fn domain_and_query_name_no_door_to_the_outside() {
+    const DOORS: [&str; 7] = [
+        "std::fs",
+        "std::env",
+        "std::net",
+        "std::process",
+        "std::thread",
+        "SystemTime::now",
+        "Instant::now",
+    ];
+    for name in ["domain", "query"] {
+        for (path, text) in workspace::sources(name) {
+            for door in DOORS {
+                assert!(
+                    !text.contains(door),
+                    "{path} names {door}; what it would bring arrives as a value"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn what_one_crate_is_for_no_other_crate_uses() {
     for (reserved, owners) in RESERVED {
         for name in own_crates()

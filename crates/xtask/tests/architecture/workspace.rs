@@ -40,6 +40,26 @@ pub(crate) fn locked_versions(name: &str) -> Vec<String> {
         .collect()
 }
 
+/// The Rust files below a crate's `src`, with their text.
+pub(crate) fn sources(name: &str) -> Vec<(String, String)> {
+    let mut folders = vec![root().join("crates").join(name).join("src")];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                found.push((
+                    path.display().to_string(),
+                    std::fs::read_to_string(&path).unwrap(),
+                ));
+            }
+        }
+    }
+    found
+}
+
 fn packages() -> &'static [Value] {
     static METADATA: OnceLock<Value> = OnceLock::new();
     METADATA.get_or_init(metadata)["packages"].as_array().unwrap()
