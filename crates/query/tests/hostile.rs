@@ -10,8 +10,8 @@ use query::{EvalError, Params, ParseError, Value, parse};
 
 /// Half of what a blocking thread of the server has.
 const STACK_BYTES: usize = 1 << 20;
-const BRACKETS_MAX: usize = 100;
-const OPERATORS_MAX: usize = 250;
+const BRACKETS_MAX: usize = 64;
+const OPERATORS_MAX: usize = 200;
 
 /// Some series with a sample a second, whatever is asked for.
 struct Seconds {
@@ -73,7 +73,12 @@ fn the_deepest_query_allowed_fits_a_small_stack() {
             ")".repeat(BRACKETS_MAX),
             " + x".repeat(OPERATORS_MAX)
         ),
-        format!("{}x{}", "abs(-".repeat(BRACKETS_MAX), ")".repeat(BRACKETS_MAX)),
+        format!("{}x{}", "abs(---".repeat(BRACKETS_MAX), ")".repeat(BRACKETS_MAX)),
+        format!(
+            "{}x{}",
+            "abs(1 + 1 + 1 + ".repeat(BRACKETS_MAX),
+            ")".repeat(BRACKETS_MAX)
+        ),
     ] {
         let shown = text.chars().take(40).collect::<String>();
         assert!(on_a_small_stack(text).is_ok(), "{shown}");

@@ -18,6 +18,7 @@ mod matching;
 mod math;
 mod numeric;
 mod over_time;
+mod pairs;
 mod range;
 mod ranked;
 mod rate;

@@ -8,9 +8,9 @@ use crate::error::ParseError;
 /// The longest query. Grafana's longest are a few KiB.
 pub(crate) const LENGTH_MAX: usize = 16 * 1024;
 /// The deepest brackets. People stop at ten; 8,000 overflow the parser's stack.
-pub(crate) const DEPTH_MAX: usize = 100;
+pub(crate) const DEPTH_MAX: usize = 64;
 /// The most operator characters and words outside of matchers: chains of them become trees just as deep.
-pub(crate) const OPERATORS_MAX: usize = 250;
+pub(crate) const OPERATORS_MAX: usize = 200;
 /// The most regular expressions: each may cost milliseconds and megabytes to compile.
 pub(crate) const REGEXES_MAX: usize = 50;
 /// The longest duration written as a number of seconds (about 30,000 years); the parser panics far above.

@@ -39,7 +39,7 @@ pub(crate) enum Command {
         step_ms: i64,
         lines: Vec<Line>,
     },
-    Eval(Eval),
+    Eval(Box<Eval>),
 }
 
 /// One evaluation and what must come out.
@@ -128,12 +128,12 @@ fn eval(kind: &str, rest: &str, block: &[&str], line: usize) -> Option<Command> 
         _ => return None,
     };
     let expected = Expected::read(kind, &block[1..]);
-    Some(Command::Eval(Eval {
+    Some(Command::Eval(Box::new(Eval {
         line,
         params,
         query: query.trim().to_owned(),
         expected,
-    }))
+    })))
 }
 
 /// A time since the start of the test, in milliseconds; it may be negative.
