@@ -16,6 +16,7 @@ from lockstep_probe.channel import Channel
 from lockstep_probe.cycle import Cycle
 from lockstep_probe.leader import PATIENCE, Leader
 from lockstep_probe.norms import Budget
+from lockstep_probe.probe import BURST_MAX, PENDING_MAX, Probe
 
 WORKER = {"LOCKSTEP_PROBE_SOCKET": "/s", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}
 
@@ -271,6 +272,47 @@ def test_sharded_norms_travel_as_squares():
     cycle = Cycle(ScriptedTimeline(1.0, 1.0))
     cycle.norms, cycle.norms_are_local = [3.0], True
     assert cycle.close().fields() == {"grad_norm_local_sq": 9.0}
+
+
+class LateTimeline(ScriptedTimeline):
+    """Like a GPU's: a mark is ready once the device has come to it."""
+
+    device = "cuda:0"
+    reached = 0.0
+
+    def mark(self):
+        self.marks[0] += 1.0
+        return self.marks[0]
+
+    def ready(self, mark):
+        return mark <= self.reached
+
+    def memory(self):
+        return 10, 20
+
+
+def test_steps_of_a_device_are_told_in_order_once_it_has_finished_them(tmp_path):
+    listener = Listener(tmp_path / "socket")
+    probe = Probe({**WORKER, **rank_environment(listener.path)})
+    probe.say_hello = lambda: None
+    probe.cycle = Cycle(LateTimeline(0.0))
+    for _ in range(PENDING_MAX + 3):
+        probe._end_step()
+    told_early = len(listener.of("step"))
+    probe.cycle.timeline.reached = math.inf
+    while probe._pending:
+        left = PENDING_MAX - len(probe._pending)
+        probe._flush()
+        deadline = time.monotonic() + 5
+        while len(listener.of("step")) < left + BURST_MAX and time.monotonic() < deadline:
+            time.sleep(0.001)
+    listener.close()
+    steps = listener.of("step")
+    assert told_early == 0
+    assert [step["step"] for step in steps] == list(range(4, PENDING_MAX + 4))
+    assert {step["dropped"] for step in steps} == {3}
+    assert all(later["mono_ns"] >= earlier["mono_ns"] for earlier, later in zip(steps, steps[1:]))
+    assert (steps[-1]["step_s"], steps[-1]["cuda_allocated_bytes"]) == (2.0, 10)
 
 
 class Optimizer:

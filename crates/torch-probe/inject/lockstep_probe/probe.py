@@ -18,6 +18,7 @@ from .timeline import CudaTimeline, HostTimeline
 
 FAULTS_MAX = 10  # a probe that keeps failing inside is turned off for good
 PENDING_MAX = 64  # steps whose device times are awaited; older ones are dropped and counted
+BURST_MAX = 4  # steps sent at a time; the kernel queues ten datagrams by default, for all ranks of a node together
 BACKWARDS_WITHOUT_OPTIMIZER = 64  # then the script has no torch optimizer, and each backward pass counts as a step
 
 
@@ -165,17 +166,16 @@ class Probe:
 
     def clipped(self, total_norm):
         """torch's own norm before clipping; of a sharded model it is this shard's part."""
-        if total_norm is None or not isinstance(total_norm, self.torch.Tensor):
-            return
-        local = getattr(total_norm, "_local_tensor", None)
-        self.cycle.norms_are_local = self.cycle.norms_are_local or local is not None
-        self.cycle.norms.append(self.cycle.timeline.keep(total_norm if local is None else local))
+        if isinstance(total_norm, self.torch.Tensor):
+            local = getattr(total_norm, "_local_tensor", None)
+            self._keep_norm(total_norm if local is None else local, local is not None)
 
     def clipped_otherwise(self, gradients):
         """Clipping by another norm than the second: ours has to be taken before it happens."""
         found = norms.of_gradients(self.torch, gradients)
         if found is not None:
-            self._keep_norm(*found)
+            total, local = found
+            self._keep_norm(total, local or self.sharded)
 
     def scaled(self, scaler, loss, result):
         """A GradScaler multiplied the loss: remember the true one until the product's backward pass."""
@@ -202,7 +202,9 @@ class Probe:
 
     def at_exit(self):
         self._last_words.tell_what_was_missed()
-        self._flush()
+        while self._has_finished_step():
+            self._flush()
+            time.sleep(0.002)  # lets the agent read; at most PENDING_MAX / BURST_MAX times, in a process that is ending
         fields = {"step": self.steps, "dropped": self.channel.dropped + self._pending_dropped, "notes": self.notes or None}
         if self._meter is not None:
             fields.update(self._meter.fields())
@@ -222,8 +224,10 @@ class Probe:
         self._flush()
 
     def _flush(self):
-        """Sends the steps whose device times have arrived, in order."""
-        while self._pending and self._pending[0][0].ready():
+        """Sends steps whose device times have arrived, in order; a rest is left to the next step's end."""
+        for _ in range(BURST_MAX):
+            if not self._has_finished_step():
+                break
             finished, fields, wall_ns, mono_ns = self._pending.popleft()
             fields.update(finished.fields())
             fields["dropped"] = self.channel.dropped + self._pending_dropped
@@ -231,6 +235,9 @@ class Probe:
             self.say("step", fields, wall_ns=wall_ns, mono_ns=mono_ns)
         if self.channel.connected() and self._hello != (self.channel.connections, len(self.notes)):
             self.say_hello()  # a new agent listens and has not met this rank, or there is a new note
+
+    def _has_finished_step(self):
+        return bool(self._pending) and self._pending[0][0].ready()
 
     # === parts ===
 
@@ -250,7 +257,7 @@ class Probe:
         return f"cuda:{cuda.current_device()}" if cuda.is_available() and cuda.is_initialized() else None
 
     def _note_loss(self, root):
-        if root.numel() != 1:
+        if root.numel() != 1 or not self.cycle.timeline.can_keep(root):
             return
         loss, scaled, self._scaled = root, self._scaled, None
         if scaled is not None:
@@ -279,13 +286,14 @@ class Probe:
             return
         total, local = found
         scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer unscales inside its own step
-        self._keep_norm(total if scale is None else total / scale, local)
+        self._keep_norm(total if scale is None else total / scale, local or self.sharded)
         if self.cycle.timeline.device == "cpu":
             self._budget.spent(time.perf_counter() - start, self._last_step_s)
 
     def _keep_norm(self, total, local):
-        self.cycle.norms_are_local = local or self.sharded
-        self.cycle.norms.append(self.cycle.timeline.keep(total))
+        if self.cycle.timeline.can_keep(total):
+            self.cycle.norms_are_local = self.cycle.norms_are_local or local
+            self.cycle.norms.append(self.cycle.timeline.keep(total))
 
 
 class Meter:

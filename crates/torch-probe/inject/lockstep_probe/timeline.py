@@ -22,6 +22,9 @@ class HostTimeline:
     def seconds(self, start, end):
         return (end - start) * 1e-9
 
+    def can_keep(self, tensor):
+        return tensor.is_cpu  # reading any other device's memory would wait for the device
+
     def keep(self, tensor):
         return tensor.detach().item()
 
@@ -60,6 +63,9 @@ class CudaTimeline:
 
     def seconds(self, start, end):
         return start.elapsed_time(end) * 1e-3
+
+    def can_keep(self, tensor):
+        return tensor.is_cuda or tensor.is_cpu
 
     def keep(self, tensor):
         """A copy: the script may go on to change the loss in place, for instance to average it over ranks."""
