@@ -1,7 +1,7 @@
 //! Runs query tests in Prometheus' test language: our own, and Prometheus' own files where they lie beside the checkout.
 //!
-//! Evaluations of Prometheus' files that fail are listed in `promqltest.known-failures`, one `file:line query` a line. The
-//! list may only shrink: a new failure fails the test, and so does one that passes now and is still listed.
+//! Evaluations of Prometheus' files that fail are listed in `promqltest.known-failures`, one `file:line` a line. The list may
+//! only shrink: a new failure fails the test, and so does one that passes now and is still listed.
 //! `LOCKSTEP_PROMQLTEST` names another folder; `LOCKSTEP_PROMQLTEST_UPDATE=1` writes the list anew.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(clippy::print_stdout, reason = "the pass rate is what this test is read for")]
@@ -25,6 +25,11 @@ const EXPERIMENTAL_FILES: [&str; 7] = [
     "native_histograms.test",
     "start_timestamps.test",
 ];
+/// What the list of known failures begins with.
+const LIST_HEADER: &str = "\
+# Evaluations of Prometheus' test files that this engine gets wrong, by file and line. The list may only shrink.
+# Nearly all need native histograms, or syntax and functions that are behind a flag in Prometheus.
+";
 /// Functions that are behind a flag in Prometheus, or work on native histograms alone, and are not in this engine.
 const EXPERIMENTAL_CALLS: [&str; 3] = ["limit_ratio", "histogram_quantiles", "info("];
 const HISTOGRAM_CALLS: [&str; 5] = [
@@ -81,13 +86,14 @@ fn prometheus_files_hold_but_for_the_known_failures() {
     if std::env::var_os("LOCKSTEP_PROMQLTEST_UPDATE").is_some() {
         fs::write(
             &list,
-            failing.iter().map(|key| format!("{key}\n")).collect::<String>(),
+            LIST_HEADER.to_owned() + &failing.iter().map(|key| format!("{key}\n")).collect::<String>(),
         )
         .unwrap();
     }
     let known: BTreeSet<String> = fs::read_to_string(&list)
         .unwrap_or_default()
         .lines()
+        .filter(|line| !line.starts_with('#'))
         .map(str::to_owned)
         .collect();
     let new: Vec<String> = outcomes
@@ -187,13 +193,14 @@ fn is_stable(script: &Script, eval: &Eval, storage: &Storage) -> bool {
 }
 
 fn key(outcome: &Outcome) -> String {
-    format!("{}:{} {}", outcome.file, outcome.line, outcome.query)
+    format!("{}:{:04}", outcome.file, outcome.line)
 }
 
 fn told(outcome: &Outcome) -> String {
     format!(
-        "{}\n    {}",
+        "{} {}\n    {}",
         key(outcome),
+        outcome.query,
         outcome.error.as_deref().unwrap_or("passes")
     )
 }
