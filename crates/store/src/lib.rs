@@ -3,6 +3,7 @@
 //! The only crate that knows SQL. In the data folder:
 //!
 //! ```text
+//! lock               held while a process uses the folder
 //! lockstep.db        series: names, sealed chunks                   series::SeriesStore
 //! wal-000001.db …    series: batches not yet sealed into chunks
 //! state.db           nodes, runs, events, alerts, tokens, …          state::StateStore
@@ -15,7 +16,10 @@ mod sqlite;
 pub mod series;
 pub mod state;
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 pub use series::{SeriesStore, StoreConfig};
 pub use state::StateStore;
@@ -84,8 +88,9 @@ impl Store {
     /// See [`OpenError`].
     pub async fn open(config: StoreConfig) -> Result<Self, OpenError> {
         create_folder(&config.data_dir)?;
+        let folder_lock = Arc::new(lock_folder(&config.data_dir).await?);
         let state = StateStore::open(&config.data_dir).await?;
-        let series = SeriesStore::open(config).await?;
+        let series = SeriesStore::open(config, folder_lock).await?;
         Ok(Self { series, state })
     }
 
@@ -104,4 +109,34 @@ fn create_folder(path: &Path) -> Result<(), OpenError> {
         path: path.to_owned(),
         source,
     })
+}
+
+/// How long a process that is just ending may still hold the folder.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Two collectors on one folder would overwrite each other's numbers. The lock is let go of when the last task of the
+/// series store has ended, or the process, however it ends.
+async fn lock_folder(folder: &Path) -> Result<File, OpenError> {
+    let path = folder.join("lock");
+    let failed = |source| OpenError::Folder {
+        path: path.clone(),
+        source,
+    };
+    sqlite::create_private(&path).map_err(failed)?;
+    let file = File::open(&path).map_err(failed)?;
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_PATIENCE => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::InUse {
+                    path: folder.to_owned(),
+                });
+            }
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+    }
 }

@@ -53,7 +53,8 @@ impl Database {
                 path: path.to_owned(),
                 source,
             })?;
-        let reading = options(path).read_only(true);
+        // Not SQLite's own read-only mode: such a connection cannot take part in the recovery of a journal.
+        let reading = options(path).pragma("query_only", "ON");
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .connect_with(reading)

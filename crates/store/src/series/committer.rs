@@ -41,6 +41,8 @@ pub(crate) struct Request {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     by_name: HashMap<String, Session>,
+    /// The lowest number that failed lately.
+    failed: HashMap<String, (u64, Instant)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -131,39 +133,38 @@ async fn gather(first: Request, requests: &mut mpsc::Receiver<Request>, patience
 }
 
 async fn commit(shared: &Arc<Shared>, wal: &mut Wal, batch: Vec<Request>) {
-    let (fresh, seen) = tell_apart(&lock(&shared.sessions), batch);
-    let (mut senders, mut entries) = (Vec::new(), Vec::new());
-    for Request {
-        entry,
-        appended,
-        now_ms,
-        reply,
-        _room,
-        ..
-    } in fresh
-    {
-        entries.push(entry);
-        senders.push((appended, now_ms, reply, _room));
+    let Sorted {
+        fresh,
+        seen,
+        out_of_turn,
+    } = lock(&shared.sessions).sort(batch);
+    for request in out_of_turn {
+        // A sender that is gone has no use for the answer, here and below.
+        let _ = request.reply.send(Err(AppendError::OutOfTurn));
     }
+    let now_ms = fresh.last().map_or(0, |request| request.now_ms);
+    let (entries, senders): (Vec<_>, Vec<_>) = fresh.into_iter().map(Request::split).unzip();
     let counts = if entries.is_empty() {
         Ok(Vec::new())
     } else {
-        store(shared, wal, entries, senders.last().map(|s| s.1)).await
+        store(shared, wal, entries, now_ms).await
     };
     match counts {
         Ok(counts) => {
-            for ((appended, _, reply, _room), counts) in senders.into_iter().zip(counts) {
-                let Counts {
+            for (
+                sender,
+                Counts {
                     accepted,
                     duplicates,
                     conflicts,
-                } = counts;
-                // A sender that is gone has no use for the answer.
-                let _ = reply.send(Ok(Appended {
+                },
+            ) in senders.into_iter().zip(counts)
+            {
+                let _ = sender.reply.send(Ok(Appended {
                     accepted,
                     duplicates,
                     conflicts,
-                    ..appended
+                    ..sender.appended
                 }));
             }
             for request in seen {
@@ -176,48 +177,53 @@ async fn commit(shared: &Arc<Shared>, wal: &mut Wal, batch: Vec<Request>) {
         Err(error) => {
             tracing::error!(%error, appends = senders.len(), "a batch of samples could not be written; their senders keep them and try again");
             let error = AppendError::Write(Arc::new(error));
-            let replies = senders
-                .into_iter()
-                .map(|(_, _, reply, _)| reply)
-                .chain(seen.into_iter().map(|request| request.reply));
-            for reply in replies {
+            let replies = senders.into_iter().map(|sender| sender.reply);
+            for reply in replies.chain(seen.into_iter().map(|request| request.reply)) {
                 let _ = reply.send(Err(error.clone()));
             }
         }
     }
 }
 
-/// Splits a batch into what is new and what was seen before, within the batch too.
-fn tell_apart(sessions: &Sessions, batch: Vec<Request>) -> (Vec<Request>, Vec<Request>) {
-    let mut within: HashMap<String, u64> = HashMap::new();
-    batch.into_iter().partition(|request| {
-        let Some((session, seq)) = &request.entry.source else {
-            return true;
-        };
-        let last = within.get(session).copied().or_else(|| sessions.seq(session));
-        let fresh = last.is_none_or(|last| *seq > last);
-        if fresh {
-            within.insert(session.clone(), *seq);
-        }
-        fresh
-    })
+/// Who waits for an entry's answer.
+struct Sender {
+    appended: Appended,
+    reply: oneshot::Sender<Result<Appended, AppendError>>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Request {
+    fn split(self) -> (Entry, Sender) {
+        (
+            self.entry,
+            Sender {
+                appended: self.appended,
+                reply: self.reply,
+                _room: self._room,
+            },
+        )
+    }
 }
 
 async fn store(
     shared: &Arc<Shared>,
     wal: &mut Wal,
     entries: Vec<Entry>,
-    now_ms: Option<TimestampMs>,
+    now_ms: TimestampMs,
 ) -> Result<Vec<Counts>, sqlx::Error> {
-    save_names(shared).await?;
-    let encode = move || wal::encode(&entries).map(|data| (data, entries));
+    let encode = move || (wal::encode(&entries), entries);
     let (data, entries) = tokio::task::spawn_blocking(encode)
         .await
-        .map_err(std::io::Error::other)??;
-    let batch = wal.commit(data).await?;
+        .map_err(std::io::Error::other)?;
+    let written = match (data, save_names(shared).await) {
+        (Ok(data), Ok(())) => wal.commit(data).await,
+        (Err(error), _) => Err(error.into()),
+        (_, Err(error)) => Err(error),
+    };
+    let batch = written.inspect_err(|_| lock(&shared.sessions).note_failure(&entries))?;
     let shared = Arc::clone(shared);
     let apply = move || {
-        lock(&shared.sessions).note(&entries, now_ms.unwrap_or_default());
+        lock(&shared.sessions).note(&entries, now_ms);
         apply(&shared, batch, &entries)
     };
     Ok(tokio::task::spawn_blocking(apply)
@@ -296,12 +302,59 @@ fn series_json(pending: &Pending) -> String {
 
 /// Sessions remembered; an agent has a few, and those of months ago are of no use.
 const SESSIONS_MAX: usize = 100_000;
+/// How long a session's later appends are refused after one of its appends failed. Long enough for all that were already
+/// on their way; short enough that a sender which gave the failed one up goes on.
+const REFUSE_FOR: Duration = Duration::from_secs(10);
+
+/// A batch by what is to be done with each request.
+struct Sorted {
+    fresh: Vec<Request>,
+    seen: Vec<Request>,
+    out_of_turn: Vec<Request>,
+}
 
 impl Sessions {
-    pub(crate) fn seq(&self, session: &str) -> Option<u64> {
+    /// Tells what is new from what was seen before, within the batch too. An append that comes after a failed one of its
+    /// session is neither: storing it would raise the session's number past samples that are not stored.
+    fn sort(&self, batch: Vec<Request>) -> Sorted {
+        let mut sorted = Sorted {
+            fresh: Vec::new(),
+            seen: Vec::new(),
+            out_of_turn: Vec::new(),
+        };
+        let mut within: HashMap<String, u64> = HashMap::new();
+        for request in batch {
+            let Some((name, seq)) = &request.entry.source else {
+                sorted.fresh.push(request);
+                continue;
+            };
+            let in_batch = within.get(name).copied();
+            if in_batch
+                .or_else(|| self.seq(name))
+                .is_some_and(|last| *seq <= last)
+            {
+                sorted.seen.push(request);
+            } else if in_batch.is_none() && self.failed_before(name, *seq) {
+                sorted.out_of_turn.push(request);
+            } else {
+                within.insert(name.clone(), *seq);
+                sorted.fresh.push(request);
+            }
+        }
+        sorted
+    }
+
+    fn seq(&self, session: &str) -> Option<u64> {
         self.by_name.get(session).map(|session| session.seq)
     }
 
+    fn failed_before(&self, session: &str, seq: u64) -> bool {
+        self.failed
+            .get(session)
+            .is_some_and(|(failed, at)| *failed < seq && at.elapsed() < REFUSE_FOR)
+    }
+
+    /// What the database remembers.
     pub(crate) fn restore(&mut self, session: String, seq: u64, seen_ms: TimestampMs) {
         self.by_name.insert(
             session,
@@ -316,30 +369,34 @@ impl Sessions {
     /// Raises the numbers to those of a durable batch.
     pub(crate) fn note(&mut self, entries: &[Entry], now_ms: TimestampMs) {
         for (name, seq) in entries.iter().filter_map(|entry| entry.source.as_ref()) {
+            let new = Session {
+                seq: *seq,
+                seen_ms: now_ms,
+                saved: false,
+            };
             match self.by_name.get_mut(name) {
-                Some(session) => {
-                    let seq = session.seq.max(*seq);
-                    *session = Session {
-                        seq,
-                        seen_ms: session.seen_ms.max(now_ms),
-                        saved: false,
+                Some(known) => {
+                    *known = Session {
+                        seq: known.seq.max(*seq),
+                        seen_ms: known.seen_ms.max(now_ms),
+                        ..new
                     };
                 }
-                None => {
-                    self.by_name.insert(
-                        name.clone(),
-                        Session {
-                            seq: *seq,
-                            seen_ms: now_ms,
-                            saved: false,
-                        },
-                    );
-                }
+                None => drop(self.by_name.insert(name.clone(), new)),
             }
+            self.failed.remove(name);
         }
     }
 
-    /// Those that changed since they were last written to the database, and marks them as written.
+    fn note_failure(&mut self, entries: &[Entry]) {
+        self.failed.retain(|_, (_, at)| at.elapsed() < REFUSE_FOR);
+        for (name, seq) in entries.iter().filter_map(|entry| entry.source.as_ref()) {
+            let failed = self.failed.entry(name.clone()).or_insert((*seq, Instant::now()));
+            *failed = (failed.0.min(*seq), Instant::now());
+        }
+    }
+
+    /// Those that changed since they were last written to the database.
     pub(crate) fn unsaved(&self) -> Vec<(String, u64, TimestampMs)> {
         let unsaved = self.by_name.iter().filter(|(_, session)| !session.saved);
         unsaved
@@ -369,8 +426,92 @@ impl Sessions {
         let excess = by_age.len().saturating_sub(SESSIONS_MAX);
         let old = by_age.partition_point(|(seen_ms, _)| *seen_ms < before_ms);
         by_age.truncate(old.max(excess));
-        self.by_name
-            .retain(|name, _| !by_age.iter().any(|(_, old)| old == name));
+        for (_, name) in &by_age {
+            self.by_name.remove(name);
+        }
         by_age.into_iter().map(|(_, name)| name).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(seq: u64) -> Entry {
+        Entry {
+            source: Some(("a".into(), seq)),
+            frames: Vec::new(),
+        }
+    }
+
+    async fn check(sessions: &Sessions, seqs: &[u64], expected: (&[u64], &[u64], &[u64])) {
+        let room = Arc::new(tokio::sync::Semaphore::new(100));
+        let mut batch = Vec::new();
+        for seq in seqs {
+            let room = Arc::clone(&room)
+                .acquire_owned()
+                .await
+                .expect("the semaphore is open");
+            let (entry, appended, reply) = (entry(*seq), Appended::default(), oneshot::channel().0);
+            batch.push(Request {
+                entry,
+                appended,
+                samples: 0,
+                now_ms: 0,
+                reply,
+                _room: room,
+            });
+        }
+        let sorted = sessions.sort(batch);
+        let seqs = |requests: &[Request]| {
+            requests
+                .iter()
+                .filter_map(|r| r.entry.source.as_ref().map(|(_, seq)| *seq))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(seqs(&sorted.fresh), expected.0);
+        assert_eq!(seqs(&sorted.seen), expected.1);
+        assert_eq!(seqs(&sorted.out_of_turn), expected.2);
+    }
+
+    #[tokio::test]
+    async fn a_number_counts_once() {
+        let mut sessions = Sessions::default();
+        sessions.note(&[entry(4)], 0);
+        check(&sessions, &[3, 4, 5, 5, 6], (&[5, 6], &[3, 4, 5], &[])).await;
+    }
+
+    #[tokio::test]
+    async fn nothing_overtakes_an_append_that_failed() {
+        let mut sessions = Sessions::default();
+        sessions.note(&[entry(4)], 0);
+        sessions.note_failure(&[entry(5), entry(6)]);
+        check(&sessions, &[7], (&[], &[], &[7])).await;
+        check(&sessions, &[5, 6, 7], (&[5, 6, 7], &[], &[])).await;
+        sessions.note(&[entry(5)], 0);
+        check(&sessions, &[6], (&[6], &[], &[])).await;
+    }
+
+    #[test]
+    fn samples_out_of_the_window_are_counted_and_the_others_kept() {
+        let frame = Frame {
+            series: vec![SeriesId(1), SeriesId(2)],
+            times_ms: vec![0, 9_000_000, 99_000_000],
+            values: vec![1.0, 2.0, 3.0, domain::series::ABSENT, 5.0, 6.0],
+        };
+        let mut appended = Appended::default();
+        let append = Append {
+            source: None,
+            frames: vec![frame],
+        };
+        let kept = within_window(append, 10_000_000, 2_000_000, &mut appended);
+        assert_eq!((appended.too_old, appended.too_new), (1, 2));
+        assert_eq!(
+            (
+                kept.frames[0].times_ms.as_slice(),
+                kept.frames[0].values.as_slice()
+            ),
+            (&[9_000_000][..], &[2.0, 5.0][..])
+        );
     }
 }

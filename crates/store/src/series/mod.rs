@@ -64,6 +64,8 @@ pub struct StoreConfig {
     pub series_max: usize,
     /// How long the committer gathers appends before it commits them together.
     pub gather_ms: u64,
+    /// The size at which the next write-ahead file is begun.
+    pub wal_file_bytes: u64,
 }
 
 impl StoreConfig {
@@ -77,6 +79,8 @@ impl StoreConfig {
             head_horizon_ms: 5 * 60_000,
             series_max: 1_000_000,
             gather_ms: 100,
+            // About two minutes of a thousand nodes: what is unlinked late costs only this.
+            wal_file_bytes: 64 << 20,
         }
     }
 }
@@ -133,6 +137,9 @@ pub enum AppendError {
     /// The write-ahead could not be written. Nothing is lost while the sender keeps its samples and repeats.
     #[error("samples could not be written; look at the free space and health of the data folder's disk")]
     Write(#[source] Arc<sqlx::Error>),
+    /// An earlier append of the same session failed: repeat from that one.
+    #[error("an earlier append of this session failed; repeat from that one")]
+    OutOfTurn,
     /// The store is closing.
     #[error("the store is closed")]
     Closed,
@@ -181,7 +188,7 @@ struct Shared {
     /// The time of the latest append.
     now_ms: AtomicI64,
     /// Keeps other processes out as long as any task lives.
-    _lock: std::fs::File,
+    _lock: Arc<std::fs::File>,
 }
 
 /// TYPE and HELP of a metric.
@@ -207,6 +214,9 @@ impl SeriesStore {
     }
 
     /// Stores samples; returns when they are durable. When the committer is behind, waits for it.
+    ///
+    /// A session may have several appends on their way, in the order of their numbers; after an error it begins again at
+    /// the one that failed.
     ///
     /// # Errors
     /// See [`AppendError`]; nothing of the append is then kept, and the sender may repeat it as it is.
@@ -296,8 +306,11 @@ impl SeriesStore {
         self.shared.database.close().await;
     }
 
-    pub(crate) async fn open(config: StoreConfig) -> Result<Self, OpenError> {
-        open::open(config).await
+    pub(crate) async fn open(
+        config: StoreConfig,
+        folder_lock: Arc<std::fs::File>,
+    ) -> Result<Self, OpenError> {
+        open::open(config, folder_lock).await
     }
 }
 

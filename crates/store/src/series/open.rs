@@ -1,11 +1,9 @@
 //! Opening: names from the tables, then what is not sealed yet from the write-ahead, then the two tasks.
 
 use std::collections::BTreeMap;
-use std::fs::{File, TryLockError};
-use std::path::Path;
+use std::fs::File;
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, mpsc};
 
@@ -19,13 +17,10 @@ use super::{committer, lock, sealer, stats};
 use crate::OpenError;
 use crate::sqlite::Database;
 
-/// How long a process that is just ending may still hold the folder.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// Passes that wait for the sealer; callers are people and tests.
 const PASSES_MAX: usize = 4;
 
-pub(crate) async fn open(config: StoreConfig) -> Result<SeriesStore, OpenError> {
-    let lock_file = lock_folder(&config.data_dir).await?;
+pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<SeriesStore, OpenError> {
     let path = config.data_dir.join("lockstep.db");
     let database = Database::open(&path, &sqlx::migrate!("../../migrations/sqlite/series")).await?;
     let names = read_names(&database, &config).await;
@@ -55,7 +50,7 @@ pub(crate) async fn open(config: StoreConfig) -> Result<SeriesStore, OpenError> 
         metadata: RwLock::new(metadata),
         counters: stats::Counters::default(),
         now_ms: AtomicI64::default(),
-        _lock: lock_file,
+        _lock: folder_lock,
     });
     let wal = replay(&shared, sealed_batch).await?;
     Ok(start(shared, wal))
@@ -77,32 +72,6 @@ fn start(shared: Arc<Shared>, wal: Wal) -> SeriesStore {
     SeriesStore {
         shared,
         doors: Arc::new(doors),
-    }
-}
-
-/// Two collectors on one folder would overwrite each other's numbers.
-async fn lock_folder(folder: &Path) -> Result<File, OpenError> {
-    let path = folder.join("lock");
-    let failed = |source| OpenError::Folder {
-        path: path.clone(),
-        source,
-    };
-    crate::sqlite::create_private(&path).map_err(failed)?;
-    let file = File::open(&path).map_err(failed)?;
-    let began = Instant::now();
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_PATIENCE => {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            Err(TryLockError::WouldBlock) => {
-                return Err(OpenError::InUse {
-                    path: folder.to_owned(),
-                });
-            }
-            Err(TryLockError::Error(source)) => return Err(failed(source)),
-        }
     }
 }
 
@@ -197,7 +166,7 @@ async fn replay(shared: &Arc<Shared>, sealed_batch: u64) -> Result<Wal, OpenErro
         (last_file, last_batch) = (number, last_batch.max(last));
     }
     Ok(Wal::new(
-        folder,
+        &shared.config,
         last_file + 1,
         last_batch + 1,
         Arc::clone(&shared.wal_files),

@@ -21,15 +21,13 @@ use std::sync::{Arc, Mutex};
 use domain::series::Frame;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
-use super::SeriesId;
 use super::codec::{Corrupt, Reader, put_bytes, put_ids, put_planes, put_signed, put_varint, seal, unseal};
+use super::{SeriesId, StoreConfig};
 use crate::sqlite;
 
 const MAGIC: [u8; 4] = *b"LWB1";
 /// Fast enough not to matter beside the commit; higher levels gain a tenth.
 const ZSTD_LEVEL: i32 = 1;
-/// The size at which the next file is begun. About two minutes of a thousand nodes: what is unlinked late costs only this.
-const FILE_BYTES_MAX: u64 = 64 << 20;
 /// What a commit writes besides the blob's own pages: leaf, interior, frame headers.
 const COMMIT_BYTES: u64 = 8 << 10;
 /// The largest batch when decompressed; the committer's own bound is far below.
@@ -149,6 +147,7 @@ pub(crate) type ClosedFiles = Arc<Mutex<Vec<ClosedFile>>>;
 #[derive(Debug)]
 pub(crate) struct Wal {
     folder: PathBuf,
+    file_bytes_max: u64,
     next_file: u64,
     next_batch: u64,
     current: Option<Current>,
@@ -164,10 +163,12 @@ struct Current {
 }
 
 impl Wal {
-    /// `next_batch` is larger than every batch ever written.
-    pub(crate) fn new(folder: &Path, next_file: u64, next_batch: u64, closed: ClosedFiles) -> Self {
+    /// `next_file` and `next_batch` are larger than all before.
+    pub(crate) fn new(config: &StoreConfig, next_file: u64, next_batch: u64, closed: ClosedFiles) -> Self {
+        let (folder, file_bytes_max) = (config.data_dir.clone(), config.wal_file_bytes);
         Self {
-            folder: folder.to_owned(),
+            folder,
+            file_bytes_max,
             next_file,
             next_batch,
             current: None,
@@ -191,7 +192,7 @@ impl Wal {
             .bind(batch as i64)
             .bind(data);
         let done = insert.execute(&mut current.connection).await;
-        if done.is_err() || current.bytes >= FILE_BYTES_MAX {
+        if done.is_err() || current.bytes >= self.file_bytes_max {
             self.close_in_background(current);
         } else {
             self.current = Some(current);
@@ -376,7 +377,7 @@ mod tests {
     async fn files_are_replayed_in_order_and_full_synchronisation_is_on() {
         let folder = tempfile::tempdir().unwrap();
         let closed = ClosedFiles::default();
-        let mut wal = Wal::new(folder.path(), 1, 10, Arc::clone(&closed));
+        let mut wal = Wal::new(&StoreConfig::new(folder.path()), 1, 10, Arc::clone(&closed));
         for _ in 0..40 {
             wal.commit(encode(&entries()).unwrap()).await.unwrap();
         }
@@ -396,5 +397,27 @@ mod tests {
         assert_eq!((last, seen.len(), seen[0]), (49, 40, (10, 3)));
         remove_file(&files[0].1);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_costs_one_file_and_the_next_batch_begins_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut wal = Wal::new(&StoreConfig::new(folder.path()), 1, 1, ClosedFiles::default());
+        wal.commit(encode(&entries()).unwrap()).await.unwrap();
+        let connection = &mut wal.current.as_mut().unwrap().connection;
+        // SQLite's own way to be told that there is no more room.
+        sqlx::query("PRAGMA max_page_count = 3")
+            .execute(connection)
+            .await
+            .unwrap();
+        let error = wal.commit(vec![0; 100_000]).await.unwrap_err();
+        assert!(error.to_string().contains("full"), "{error}");
+        assert_eq!(wal.commit(encode(&entries()).unwrap()).await.unwrap(), 3);
+        wal.close().await;
+        let mut batches = Vec::new();
+        for (_, path) in list(folder.path()).unwrap() {
+            replay(&path, |batch, _| batches.push(batch)).await.unwrap();
+        }
+        assert_eq!(batches, [1, 3]);
     }
 }

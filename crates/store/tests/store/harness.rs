@@ -1,0 +1,98 @@
+//! What the tests share: names, frames, and reading everything back.
+
+use std::path::Path;
+
+use domain::series::{Budget, Frame, Labels, MatchOp, Matcher, Selection, SeriesSource, is_absent};
+use store::series::{Append, SeriesId};
+use store::{SeriesStore, Store, StoreConfig};
+
+/// Some time in 2026.
+pub(crate) const NOW_MS: i64 = 1_790_000_000_000;
+
+pub(crate) fn config(folder: &Path) -> StoreConfig {
+    StoreConfig {
+        gather_ms: 0,
+        ..StoreConfig::new(folder)
+    }
+}
+
+pub(crate) async fn open(folder: &Path) -> Store {
+    Store::open(config(folder)).await.unwrap()
+}
+
+pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
+    Labels::new(pairs.iter().copied()).unwrap()
+}
+
+pub(crate) fn gpu(metric: &str, node: &str, gpu: usize) -> Labels {
+    labels(&[("__name__", metric), ("node", node), ("gpu", &gpu.to_string())])
+}
+
+pub(crate) fn append(series: &[SeriesId], times_ms: &[i64], values: &[f64]) -> Append {
+    let frame = Frame {
+        series: series.to_vec(),
+        times_ms: times_ms.to_vec(),
+        values: values.to_vec(),
+    };
+    Append {
+        source: None,
+        frames: vec![frame],
+    }
+}
+
+pub(crate) fn selection(matchers: &[(&str, MatchOp, &str)], start_ms: i64, end_ms: i64) -> Selection {
+    let matcher = |(name, op, value): &(&str, MatchOp, &str)| Matcher {
+        name: (*name).into(),
+        op: *op,
+        value: (*value).into(),
+    };
+    let matchers = matchers.iter().map(matcher).collect();
+    Selection {
+        matchers,
+        start_ms,
+        end_ms,
+        step_ms: 0,
+        function: None,
+    }
+}
+
+/// A series with its samples as bits.
+pub(crate) type Read = (Labels, Vec<(i64, u64)>);
+
+pub(crate) async fn read(store: &SeriesStore, selection: &Selection) -> Vec<Read> {
+    let budget = Budget::unlimited();
+    let prefetched = store
+        .prefetch(std::slice::from_ref(selection), &budget)
+        .await
+        .unwrap();
+    let set = prefetched.select(selection, &budget).unwrap();
+    let samples = |times: &[i64], values: &[f64]| {
+        let cells = times.iter().zip(values).filter(|(_, value)| !is_absent(**value));
+        cells
+            .map(|(time_ms, value)| (*time_ms, value.to_bits()))
+            .collect()
+    };
+    set.series
+        .iter()
+        .map(|series| (series.labels.clone(), samples(&series.times_ms, &series.values)))
+        .collect()
+}
+
+pub(crate) async fn read_all(store: &SeriesStore) -> Vec<Read> {
+    read(
+        store,
+        &selection(&[("__name__", MatchOp::NotEqual, "")], i64::MIN, i64::MAX),
+    )
+    .await
+}
+
+/// The samples in chunks, as the database counts them: shows a sample that is stored twice, which reading would hide.
+pub(crate) async fn samples_in_chunks(folder: &Path) -> i64 {
+    use sqlx::Connection;
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(folder.join("lockstep.db"));
+    let mut connection = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
+    sqlx::query_scalar("SELECT ifnull(sum(samples), 0) FROM chunks")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap()
+}

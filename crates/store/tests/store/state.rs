@@ -1,0 +1,451 @@
+//! Records of nodes, runs, alerts and users.
+
+use domain::api::alerts::{AlertState, AlertView};
+use domain::api::runs::RunSummary;
+use domain::api::session::Role;
+use domain::event::{Event, Severity};
+use domain::ident::{AttemptNo, NodeName, RunId};
+use domain::run::state::RunState;
+use domain::series::Labels;
+use domain::topology::Inventory;
+use serde_json::json;
+use store::state::StateError;
+use store::state::alerts::AlertChanges;
+use store::state::audit::AuditEntry;
+use store::state::events::EventFilter;
+use store::state::nodes::NodeRecord;
+use store::state::outbox::{NewMessage, OUTBOX_MAX};
+use store::state::runs::{RunAction, RunRecord, RunUpdate, Updated};
+use store::state::tokens::NewToken;
+use store::{StateStore, Store};
+use tempfile::TempDir;
+
+use crate::harness::open;
+
+async fn state() -> (TempDir, Store) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    (folder, store)
+}
+
+#[tokio::test]
+async fn a_node_is_known_by_its_latest_hello() {
+    let (folder, store) = state().await;
+    let node = |version: &str, seen_ms| NodeRecord {
+        name: NodeName::new("node-1").unwrap(),
+        agent_version: version.into(),
+        clock_offset_ms: -3,
+        inventory: Inventory {
+            hostname: "h".into(),
+            ..Inventory::default()
+        },
+        seen_ms,
+    };
+    store.state.upsert_node(&node("1", 10)).await.unwrap();
+    store.state.upsert_node(&node("2", 20)).await.unwrap();
+    store.state.touch_node(&node("2", 0).name, 30).await.unwrap();
+    store.state.touch_node(&node("2", 0).name, 5).await.unwrap();
+    store.close().await;
+    let store = open(folder.path()).await;
+    assert_eq!(store.state.nodes().await.unwrap(), [node("2", 30)]);
+    assert!(store.state.delete_node(&node("2", 0).name).await.unwrap());
+    assert!(store.state.nodes().await.unwrap().is_empty());
+}
+
+fn run(id: &str, state: RunState, submitted_ms: i64) -> RunRecord {
+    let summary = RunSummary {
+        id: id.into(),
+        name: "ddp".into(),
+        program: "ddp".into(),
+        state,
+        outcome: None,
+        attempt: AttemptNo(1),
+        nodes: vec![],
+        world_size: 0,
+        submitted_ms,
+        started_ms: None,
+        ended_ms: None,
+    };
+    let id = RunId::new(id).unwrap();
+    RunRecord {
+        id,
+        version: 0,
+        spec: json!({"recipe": "ddp"}),
+        machine: json!({"at": "queued"}),
+        summary,
+    }
+}
+
+fn action(n: u32) -> RunAction {
+    RunAction {
+        attempt: AttemptNo(1),
+        n,
+        action: json!({"start": n}),
+    }
+}
+
+#[tokio::test]
+async fn a_transition_and_its_actions_are_one() {
+    let (_folder, store) = state().await;
+    let state = &store.state;
+    let (first, second) = (
+        run("a-1", RunState::Queued, 10),
+        run("b-1", RunState::Succeeded, 20),
+    );
+    state.insert_run(&first, &[action(0)], 1).await.unwrap();
+    state.insert_run(&second, &[], 2).await.unwrap();
+    assert!(matches!(
+        state.insert_run(&first, &[], 3).await,
+        Err(StateError::Exists { .. })
+    ));
+    assert_eq!(state.runs(10).await.unwrap(), [second, first.clone()]);
+    assert_eq!(
+        state.unfinished_runs().await.unwrap(),
+        std::slice::from_ref(&first)
+    );
+
+    let running = run("a-1", RunState::Running, 10);
+    let machine = json!({"at": "running"});
+    let actions = [action(1), action(2)];
+    let update = |version, event_id| RunUpdate {
+        run: &running.id,
+        expected_version: version,
+        machine: &machine,
+        summary: &running.summary,
+        actions: &actions,
+        event_id,
+    };
+    assert_eq!(
+        state.update_run(update(0, Some("e1")), 4).await.unwrap(),
+        Updated::Applied(1)
+    );
+    // The event comes again, and somebody decided on an old version: nothing changes.
+    assert_eq!(
+        state.update_run(update(1, Some("e1")), 5).await.unwrap(),
+        Updated::AlreadySeen
+    );
+    assert!(matches!(
+        state.update_run(update(0, None), 6).await,
+        Err(StateError::Conflict { .. })
+    ));
+    // An action's key that is taken undoes the whole transition.
+    assert!(state.update_run(update(1, None), 7).await.is_err());
+    let stored = state.run(&running.id).await.unwrap().unwrap();
+    assert_eq!(
+        (stored.version, stored.machine, stored.summary.state),
+        (1, machine.clone(), RunState::Running)
+    );
+    assert!(state.run_event_seen(&running.id, "e1").await.unwrap());
+    assert!(!state.run_event_seen(&running.id, "e2").await.unwrap());
+
+    let pending = |actions: &[u32]| {
+        actions
+            .iter()
+            .map(|n| (running.id.clone(), action(*n)))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(state.pending_actions().await.unwrap(), pending(&[0, 1, 2]));
+    state.action_done(&running.id, AttemptNo(1), 1, 8).await.unwrap();
+    assert_eq!(state.pending_actions().await.unwrap(), pending(&[0, 2]));
+}
+
+#[tokio::test]
+async fn events_are_found_by_what_they_concern() {
+    let (_folder, store) = state().await;
+    let event = |at_ms, severity, kind: &str, node: Option<&str>, run: Option<&str>| Event {
+        at_ms,
+        severity,
+        kind: kind.into(),
+        node: node.map(Into::into),
+        gpu: None,
+        run: run.map(Into::into),
+        message: "something".into(),
+    };
+    let events = [
+        event(1, Severity::Info, "agent_connected", Some("a"), None),
+        event(2, Severity::Critical, "xid", Some("a"), Some("r")),
+        event(3, Severity::Warning, "run_state", None, Some("r")),
+    ];
+    for event in &events {
+        store.state.append_event(event).await.unwrap();
+    }
+    let found = async |filter: EventFilter| {
+        let found = store.state.events(&filter, 10).await.unwrap();
+        found.iter().map(|event| event.at_ms).collect::<Vec<_>>()
+    };
+    let all = EventFilter::default;
+    assert_eq!(found(all()).await, [3, 2, 1]);
+    assert_eq!(
+        found(EventFilter {
+            node: Some("a".into()),
+            ..all()
+        })
+        .await,
+        [2, 1]
+    );
+    assert_eq!(
+        found(EventFilter {
+            run: Some("r".into()),
+            kind: Some("xid".into()),
+            ..all()
+        })
+        .await,
+        [2]
+    );
+    assert_eq!(
+        found(EventFilter {
+            severity: Some(Severity::Warning),
+            ..all()
+        })
+        .await,
+        [3, 2]
+    );
+    assert_eq!(
+        found(EventFilter {
+            since_ms: Some(2),
+            before_ms: Some(3),
+            ..all()
+        })
+        .await,
+        [2]
+    );
+}
+
+fn alert(fingerprint: &str, state: AlertState, active_ms: i64) -> AlertView {
+    let view = json!({
+        "fingerprint": fingerprint, "rule": "Hot", "state": state, "severity": "warning", "labels": {"alertname": "Hot"},
+        "annotations": Labels::empty(), "value": "NaN", "active_ms": active_ms,
+    });
+    serde_json::from_value(view).unwrap()
+}
+
+fn message(id: &str, resolved: bool) -> NewMessage {
+    NewMessage {
+        webhook: "w".into(),
+        message_id: id.into(),
+        body: "{}".into(),
+        resolved,
+    }
+}
+
+async fn apply(state: &StateStore, upserts: &[AlertView], messages: &[NewMessage], now_ms: i64) -> u64 {
+    let changes = AlertChanges {
+        upserts,
+        messages,
+        forgotten: &[],
+    };
+    state.apply_alerts(changes, now_ms).await.unwrap()
+}
+
+#[tokio::test]
+async fn alerts_live_and_leave_a_history() {
+    let (_folder, store) = state().await;
+    let state = &store.state;
+    let pending = [
+        alert("f", AlertState::Pending, 1),
+        alert("g", AlertState::Pending, 2),
+    ];
+    apply(state, &pending, &[], 10).await;
+    apply(state, &[alert("f", AlertState::Firing, 1)], &[], 20).await;
+    let forgotten = ["f".to_owned(), "g".to_owned()];
+    let changes = AlertChanges {
+        forgotten: &forgotten,
+        ..AlertChanges::default()
+    };
+    state.apply_alerts(changes, 25).await.unwrap();
+    assert_eq!(
+        state.active_alerts().await.unwrap(),
+        [alert("f", AlertState::Firing, 1)],
+        "only what is pending is forgotten"
+    );
+    apply(state, &[alert("f", AlertState::Resolved, 1)], &[], 30).await;
+    apply(state, &[alert("f", AlertState::Firing, 40)], &[], 40).await;
+    assert_eq!(
+        state.active_alerts().await.unwrap(),
+        [alert("f", AlertState::Firing, 40)]
+    );
+    assert_eq!(
+        state.alert_history(10).await.unwrap(),
+        [alert("f", AlertState::Resolved, 1)]
+    );
+}
+
+#[tokio::test]
+async fn a_message_waits_until_it_is_delivered() {
+    let (folder, store) = state().await;
+    let state = &store.state;
+    state
+        .create_webhook("w", "http://127.0.0.1/x", "whsec_x", 1)
+        .await
+        .unwrap();
+    assert!(matches!(
+        state.create_webhook("w", "http://x", "s", 1).await,
+        Err(StateError::Exists { .. })
+    ));
+    let firing = [alert("f", AlertState::Firing, 1)];
+    // The second time is a repeat of the same evaluation; the unknown webhook was deleted meanwhile.
+    let gone = NewMessage {
+        webhook: "gone".into(),
+        ..message("m3", false)
+    };
+    for _ in 0..2 {
+        apply(
+            state,
+            &firing,
+            &[message("m1", false), message("m2", false), gone.clone()],
+            10,
+        )
+        .await;
+    }
+    let due = state.due_messages(10, 10).await.unwrap();
+    assert_eq!(
+        due.iter().map(|m| m.message_id.as_str()).collect::<Vec<_>>(),
+        ["m1", "m2"]
+    );
+    state
+        .mark_failed(due[0].id, Some(99), "connection refused")
+        .await
+        .unwrap();
+    state.mark_delivered(due[1].id, 11).await.unwrap();
+    store.close().await;
+
+    let store = open(folder.path()).await;
+    let state = &store.state;
+    assert!(state.due_messages(98, 10).await.unwrap().is_empty());
+    assert_eq!(state.next_message_ms().await.unwrap(), Some(99));
+    let again = &state.due_messages(99, 10).await.unwrap()[0];
+    assert_eq!(
+        (again.message_id.as_str(), again.attempts),
+        ("m1", 1),
+        "the same id every time"
+    );
+    let webhook = state.webhook("w").await.unwrap().unwrap();
+    assert_eq!((webhook.pending, webhook.delivered_ms), (1, Some(11)));
+    assert!(
+        !format!("{webhook:?}").contains("whsec"),
+        "a secret is not printed"
+    );
+    state.mark_failed(again.id, None, "gone for good").await.unwrap();
+    assert_eq!(state.messages_dropped(), 1);
+    assert_eq!(
+        state.webhooks().await.unwrap()[0].last_error.as_deref(),
+        Some("gone for good")
+    );
+    apply(state, &[], &[message("m4", false)], 20).await;
+    assert!(state.delete_webhook("w").await.unwrap());
+    assert!(
+        state.due_messages(i64::MAX, 10).await.unwrap().is_empty(),
+        "what waits for a webhook goes with it"
+    );
+}
+
+#[tokio::test]
+async fn a_full_outbox_drops_old_good_news_first() {
+    let (_folder, store) = state().await;
+    store
+        .state
+        .create_webhook("w", "http://127.0.0.1/x", "s", 1)
+        .await
+        .unwrap();
+    let many: Vec<_> = (0..OUTBOX_MAX)
+        .map(|n| message(&format!("m{n}"), n == 7))
+        .collect();
+    assert_eq!(store.state.enqueue_messages(&many, 1).await.unwrap(), 0);
+    assert_eq!(
+        store
+            .state
+            .enqueue_messages(&[message("x", false), message("y", false)], 2)
+            .await
+            .unwrap(),
+        2
+    );
+    let left = store.state.due_messages(2, 10_000).await.unwrap();
+    assert_eq!(left.len() as i64, OUTBOX_MAX);
+    assert_eq!(left[0].message_id, "m1", "after the good news, the oldest");
+    assert!(left.iter().all(|message| message.message_id != "m7"));
+    assert_eq!(store.state.messages_dropped(), 2);
+}
+
+#[tokio::test]
+async fn a_revoked_or_expired_token_opens_nothing() {
+    let (_folder, store) = state().await;
+    let state = &store.state;
+    let (hash, cookie) = ([1; 32], [2; 32]);
+    let token = |id, hash, expires_ms| NewToken {
+        id,
+        role: Role::Operator,
+        hash,
+        note: "ci",
+        expires_ms,
+    };
+    state
+        .create_token(token("t1", &hash, Some(100)), 1)
+        .await
+        .unwrap();
+    assert!(matches!(
+        state.create_token(token("t2", &hash, None), 1).await,
+        Err(StateError::Exists { .. })
+    ));
+    assert!(state.token_by_hash(&[9; 32], 50).await.unwrap().is_none());
+    assert!(
+        state.token_by_hash(&hash, 100).await.unwrap().is_none(),
+        "expired"
+    );
+    assert_eq!(
+        state.token_by_hash(&hash, 50).await.unwrap().unwrap().role,
+        Role::Operator
+    );
+    state.touch_token("t1", 60).await.unwrap();
+    assert_eq!(state.tokens().await.unwrap()[0].used_ms, Some(60));
+
+    state
+        .create_browser_session(&cookie, "t1", "csrf", 50, 90)
+        .await
+        .unwrap();
+    let session = state.browser_session(&cookie, 89).await.unwrap().unwrap();
+    assert_eq!(
+        (session.csrf.as_str(), session.role, session.token.as_str()),
+        ("csrf", Role::Operator, "t1")
+    );
+    assert!(
+        !format!("{session:?}").contains("csrf\""),
+        "a secret is not printed"
+    );
+    assert!(state.browser_session(&cookie, 90).await.unwrap().is_none());
+    assert!(
+        state
+            .create_browser_session(&[3; 32], "nobody", "x", 50, 90)
+            .await
+            .is_err()
+    );
+    assert!(state.revoke_token("t1").await.unwrap());
+    assert!(!state.revoke_token("t1").await.unwrap());
+    assert!(
+        state.browser_session(&cookie, 60).await.unwrap().is_none(),
+        "its browsers are logged out"
+    );
+}
+
+#[tokio::test]
+async fn the_audit_log_is_read_from_its_end() {
+    let (_folder, store) = state().await;
+    for at_ms in [1, 2, 3] {
+        let (who, what, target) = ("t1".into(), "run_stop".into(), "a-1".into());
+        store
+            .state
+            .append_audit(&AuditEntry {
+                at_ms,
+                who,
+                what,
+                target,
+            })
+            .await
+            .unwrap();
+    }
+    let times = async |before_ms, limit| {
+        let entries = store.state.audit(before_ms, limit).await.unwrap();
+        entries.iter().map(|entry| entry.at_ms).collect::<Vec<_>>()
+    };
+    assert_eq!(times(None, 2).await, [3, 2]);
+    assert_eq!(times(Some(2), 10).await, [1]);
+}
