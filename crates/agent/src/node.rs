@@ -1,17 +1,53 @@
 //! Putting the parts of an agent together, and taking them apart again in order.
+//!
+//! ```text
+//! thread "nvml" ── thread "xid"      tasks: ticker (schedule, watchdog, own figures), exporter,
+//! thread "host"                             telemetry session, control session with its runs
+//! thread "filesystems"
+//! thread "spool"  drains the samples a little after each tick
+//! ```
 
+use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 use domain::topology::Inventory;
+use rustix::fs::FlockOperation;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::config::AgentConfig;
-use crate::sample::Samples;
-use crate::uplink::link::LinkError;
-use crate::uplink::{Events, Link};
+use crate::exporter::{self, Exporter};
+use crate::sample::host::{self, Filesystems, HostReader};
+use crate::sample::nvml::library::Library;
+use crate::sample::nvml::meter::Meter;
+use crate::sample::nvml::reader::NvmlReader;
+use crate::sample::nvml::watchdog::Watchdog;
+use crate::sample::own::OwnReader;
+use crate::sample::schedule::{Tick, Worker, next_second};
+use crate::sample::{LibraryError, Samples};
+use crate::uplink::link::{LinkError, now_ms};
+use crate::uplink::spool::Spool;
+use crate::uplink::{Events, Link, session};
+
+/// How long the first connection waits for NVML, so that the hello names the GPUs. A driver that takes longer hangs, and
+/// that is worth telling.
+const NVML_PATIENCE: Duration = Duration::from_secs(5);
+/// How long after a tick its samples are gathered: readers need about a tenth of this on a healthy node.
+const GATHER_AFTER: Duration = Duration::from_millis(200);
+/// How long threads may take to end.
+const FINISH_PATIENCE: Duration = Duration::from_secs(2);
+/// How far apart the two readings of [`once`] are: what is a rate needs two, and GPM 100 ms between them.
+const ONCE_APART: Duration = Duration::from_millis(500);
+/// How long [`once`] waits for readings that do not come.
+const ONCE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why an agent cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +61,36 @@ pub enum AgentError {
         #[source]
         source: io::Error,
     },
+    /// Two agents on one folder would send each other's data.
+    #[error("another agent runs with the data folder {path:?}; stop it, or choose another folder with --data")]
+    Running {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The metrics listener.
+    #[error("cannot serve metrics at {address}; choose another address with --metrics-listen")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A thread.
+    #[error("cannot start the thread {name:?}; the system is out of threads or memory")]
+    Thread {
+        /// Which.
+        name: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The catalogue cannot be exported.
+    #[error("the metric catalogue cannot be exported")]
+    Exporter(#[from] prometheus::Error),
+    /// A simulation that cannot be had.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
     /// The way to the collector.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -50,34 +116,200 @@ pub struct Node {
 /// # Errors
 /// When it cannot start. Trouble afterwards (no collector, no GPU, a full disk) is reported, waited out and survived.
 pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(), AgentError> {
-    let folder = |source| AgentError::DataDir {
-        path: config.data_dir.clone(),
-        source,
-    };
-    std::fs::create_dir_all(&config.data_dir).map_err(folder)?;
-    let (_inventory, inventory) = watch::channel(Arc::new(Inventory::default()));
-    let link = Link::new(&config, inventory)?;
-    let node = Node {
-        config: Arc::new(config),
-        samples: Samples::new(),
-        events: Events::default(),
-        link,
-        shutdown: shutdown.clone(),
-    };
-    let tasks = tokio_util::task::TaskTracker::new();
-    // Parts are spawned here, one line each.
-    let _ = &node;
+    let lock = take_data_dir(&config.data_dir)?;
+    let (samples, events) = (Samples::new(), Events::default());
+    let sampler = Sampler::prepare(&config, &samples, &events)?;
+    let link = Link::new(&config, sampler.inventory.subscribe())?;
+    let spool = link.as_ref().map(|_| open_spool(&config)).transpose()?;
+    let listener = listen(config.metrics_listen).await?;
+    let exporter = Exporter::new(samples.clone(), &config.node)?;
+    let node = Node { config: Arc::new(config), samples, events, link, shutdown };
+
+    let tasks = TaskTracker::new();
+    if let Some(listener) = listener {
+        tasks.spawn(exporter::serve(listener, exporter, node.shutdown.clone()));
+    }
+    let mut settled = sampler.settled.subscribe();
+    let ticker = sampler.start(spool.clone())?;
+    tasks.spawn(ticker.run(node.shutdown.clone()));
+    let known = settled.wait_for(|settled| *settled);
+    let known = tokio::time::timeout(NVML_PATIENCE, known);
+    tokio::select! {
+        // Whether known or not, it is time to say hello.
+        _ = known => start_uplink(&tasks, &node, spool),
+        () = node.shutdown.cancelled() => {}
+    }
     tasks.close();
-    shutdown.cancelled().await;
+    node.shutdown.cancelled().await;
     tasks.wait().await;
+    drop(lock);
     Ok(())
 }
 
-/// Reads everything once and returns it as Prometheus text.
+fn start_uplink(tasks: &TaskTracker, node: &Node, spool: Option<Spool>) {
+    if let (Some(link), Some(spool)) = (&node.link, spool) {
+        tasks.spawn(session::run(Arc::clone(link), spool, node.events.clone(), node.shutdown.clone()));
+    }
+}
+
+/// Reads everything once and returns it as Prometheus text. Rates need two readings, so this takes half a second.
 ///
 /// # Errors
 /// When it cannot start.
 pub async fn once(config: AgentConfig) -> Result<String, AgentError> {
-    let _ = config;
-    Ok(String::new())
+    let (samples, events) = (Samples::new(), Events::default());
+    let sampler = Sampler::prepare(&config, &samples, &events)?;
+    let mut settled = sampler.settled.subscribe();
+    let mut ticker = sampler.start(None)?;
+    ticker.tick(Tick::nth(0, now_ms()));
+    // What does not come in time is missing from the text, and `lockstep_agent_nvml_up` says why.
+    let _ = tokio::time::timeout(ONCE_PATIENCE, settled.wait_for(|settled| *settled)).await;
+    tokio::time::sleep(ONCE_APART).await;
+    ticker.tick(Tick::nth(0, now_ms()));
+    ticker.finish(ONCE_PATIENCE).await;
+    Ok(Exporter::new(samples, &config.node)?.text()?)
+}
+
+// === The data folder ===
+
+/// Makes the folder and locks it until the result is dropped.
+fn take_data_dir(path: &Path) -> Result<File, AgentError> {
+    let failed = |source| AgentError::DataDir { path: path.to_owned(), source };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+    let lock = File::create(path.join("agent.lock")).map_err(failed)?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(AgentError::Running { path: path.to_owned() }),
+        Err(error) => Err(failed(error.into())),
+    }
+}
+
+fn open_spool(config: &AgentConfig) -> Result<Spool, AgentError> {
+    let path = config.data_dir.join("spool");
+    Spool::open(&path, config.spool_bytes_max).map_err(|source| AgentError::DataDir { path, source })
+}
+
+async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, AgentError> {
+    let Some(address) = address else { return Ok(None) };
+    let listener = TcpListener::bind(address).await;
+    listener.map(Some).map_err(|source| AgentError::Listen { address, source })
+}
+
+// === Sampling ===
+
+/// All readers, ready to start.
+struct Sampler {
+    root: PathBuf,
+    library: Library,
+    meter: Arc<Meter>,
+    samples: Samples,
+    events: Events,
+    inventory: watch::Sender<Arc<Inventory>>,
+    settled: watch::Sender<bool>,
+}
+
+impl Sampler {
+    fn prepare(config: &AgentConfig, samples: &Samples, events: &Events) -> Result<Self, AgentError> {
+        let inventory = host::describe(&config.root, config.collector.as_deref(), config.accepts_runs);
+        Ok(Self {
+            root: config.root.clone(),
+            library: Library::find(&config.nvml)?,
+            meter: Arc::default(),
+            samples: samples.clone(),
+            events: events.clone(),
+            inventory: watch::Sender::new(Arc::new(inventory)),
+            settled: watch::Sender::new(false),
+        })
+    }
+
+    fn start(self, spool: Option<Spool>) -> Result<Ticker, AgentError> {
+        let watchdog = Watchdog::new(Arc::clone(&self.meter), self.samples.clone(), self.events.clone());
+        let own = OwnReader::new(Arc::clone(&self.meter), spool.clone(), self.samples.clone());
+        let inventory = self.inventory.subscribe();
+        let host = HostReader::new(&self.root, self.samples.clone());
+        let filesystems = Filesystems::new(&self.root, self.samples.clone());
+        let nvml = NvmlReader {
+            library: self.library,
+            root: self.root,
+            meter: self.meter,
+            samples: self.samples.clone(),
+            events: self.events,
+            inventory: self.inventory,
+            settled: self.settled,
+        };
+        let gather = move |ticks| gather(&ticks, &self.samples, spool.as_ref());
+        Ok(Ticker {
+            readers: vec![
+                worker("nvml", move |ticks| nvml.run(&ticks))?,
+                worker("host", move |ticks| host.run(&ticks))?,
+                worker("filesystems", move |ticks| filesystems.run(&ticks))?,
+            ],
+            gatherer: worker("spool", gather)?,
+            watchdog,
+            own,
+            inventory,
+        })
+    }
+}
+
+fn worker(
+    name: &'static str,
+    run: impl FnOnce(Receiver<Tick>) + Send + 'static,
+) -> Result<Worker, AgentError> {
+    Worker::spawn(name, run).map_err(|source| AgentError::Thread { name, source })
+}
+
+/// Empties the sink into the spool, at each tick and once more at the end.
+fn gather(ticks: &Receiver<Tick>, samples: &Samples, spool: Option<&Spool>) {
+    let gather = || {
+        let samples = samples.drain();
+        if let Some(spool) = spool {
+            spool.append(&samples);
+        }
+    };
+    ticks.iter().for_each(|_| gather());
+    gather();
+}
+
+/// Tells readers when to read.
+struct Ticker {
+    readers: Vec<Worker>,
+    gatherer: Worker,
+    watchdog: Watchdog,
+    own: OwnReader,
+    inventory: watch::Receiver<Arc<Inventory>>,
+}
+
+impl Ticker {
+    async fn run(mut self, shutdown: CancellationToken) {
+        let mut n = 0;
+        loop {
+            let at_ms = tokio::select! {
+                () = shutdown.cancelled() => break,
+                // The first reading is at once: a hello waits for it.
+                at_ms = async { if n == 0 { now_ms() } else { next_second().await } } => at_ms,
+            };
+            let tick = Tick::nth(n, at_ms);
+            self.tick(tick);
+            n += 1;
+            tokio::time::sleep(GATHER_AFTER).await;
+            self.gatherer.tick(tick);
+        }
+        self.finish(FINISH_PATIENCE).await;
+    }
+
+    fn tick(&mut self, tick: Tick) {
+        self.readers.iter_mut().for_each(|reader| reader.tick(tick));
+        let gpus = self.inventory.borrow().gpus.len() as u32;
+        self.watchdog.look(tick.at_ms, gpus);
+        self.own.read(&tick);
+    }
+
+    /// Ends the readers, then the gatherer, so that the last readings reach the disk.
+    async fn finish(self, patience: Duration) {
+        for reader in self.readers {
+            reader.finish(patience).await;
+        }
+        self.gatherer.finish(patience).await;
+    }
 }

@@ -2,4 +2,14 @@
 
 pub mod sink;
 
+pub mod schedule;
+
+pub(crate) mod host;
+
+pub(crate) mod nvml;
+pub(crate) mod own;
+pub(crate) mod process;
+pub(crate) mod series;
+
+pub use nvml::LibraryError;
 pub use sink::Samples;

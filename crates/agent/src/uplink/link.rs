@@ -96,6 +96,12 @@ pub enum LinkError {
     /// The collector answered, but not as hoped.
     #[error("the collector ended the stream: {}", .0.message())]
     Status(#[from] Status),
+    /// The answer to the hello was something else.
+    #[error("the collector did not answer the hello as protocol {PROTOCOL_MIN} to {PROTOCOL_MAX} says")]
+    NotWelcomed,
+    /// Batches go out and nothing comes back.
+    #[error("the collector has acknowledged nothing for {} s", .0.as_secs())]
+    Stalled(Duration),
     /// The stream ended without a word.
     #[error("the collector closed the stream")]
     Closed,

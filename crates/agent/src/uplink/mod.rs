@@ -3,5 +3,12 @@
 pub mod events;
 pub mod link;
 
+pub mod control;
+pub(crate) mod session;
+pub(crate) mod spool;
+
+mod batch;
+mod segment;
+
 pub use events::Events;
 pub use link::Link;

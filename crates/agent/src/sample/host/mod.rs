@@ -1,0 +1,71 @@
+//! The host: processor, memory, disks, networks, file systems, from a root path. Each file reads one of them and knows its
+//! format; a file that is missing or malformed costs its own metrics and no others.
+
+mod cpu;
+mod disk;
+mod filesystem;
+mod infiniband;
+mod inventory;
+mod memory;
+mod network;
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Receiver;
+
+pub(crate) use filesystem::Filesystems;
+pub(crate) use inventory::describe;
+
+use crate::sample::Samples;
+use crate::sample::schedule::Tick;
+use crate::sample::series::Family;
+
+/// Reads everything of the host but file systems, which may hang and have a thread of their own.
+pub(crate) struct HostReader {
+    root: PathBuf,
+    samples: Samples,
+    family: Family,
+    disks: disk::Disks,
+    networks: network::Networks,
+    infiniband: infiniband::Ports,
+}
+
+impl HostReader {
+    /// Reads under `root`.
+    pub(crate) fn new(root: &Path, samples: Samples) -> Self {
+        Self {
+            root: root.to_owned(),
+            samples,
+            family: Family::default(),
+            disks: disk::Disks::default(),
+            networks: network::Networks::default(),
+            infiniband: infiniband::Ports::default(),
+        }
+    }
+
+    /// Runs until the ticks end.
+    pub(crate) fn run(mut self, ticks: &Receiver<Tick>) {
+        while let Ok(tick) = ticks.recv() {
+            self.read(&tick);
+        }
+    }
+
+    /// Reads once.
+    pub(crate) fn read(&mut self, tick: &Tick) {
+        let out = &mut self.family.at(&self.samples, tick.at_ms);
+        cpu::read(&self.root, out);
+        memory::read(&self.root, out);
+        self.disks.read(&self.root, &self.samples, tick.at_ms);
+        self.networks.read(&self.root, &self.samples, tick.at_ms);
+        self.infiniband.read(&self.root, &self.samples, tick.at_ms);
+    }
+}
+
+/// A file's text; `None` when it cannot be read.
+fn text(root: &Path, path: &str) -> Option<String> {
+    std::fs::read_to_string(root.join(path)).ok()
+}
+
+/// A file that holds one number.
+fn number(path: &Path) -> Option<f64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}

@@ -1,0 +1,132 @@
+//! When to read what. Ticks fall on whole seconds of the node's clock, so that all nodes share a time axis.
+//!
+//! ```text
+//! tier       period   what
+//! core       1 s      utilization, memory, clocks, power, traffic; host
+//! slow       10 s     links, ECC, PCIe, processes; file systems
+//! topology   60 s     inventory
+//! ```
+//! Each reader has a thread and room for one tick. One that is still busy misses ticks; they never queue up.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+use std::{io, thread};
+
+use domain::time::TimestampMs;
+
+use crate::uplink::link::now_ms;
+
+const SLOW_EVERY: u64 = 10;
+const TOPOLOGY_EVERY: u64 = 60;
+/// Readers hold little on their stacks; eight megabytes of address space each would be for nothing.
+const READER_STACK_BYTES: usize = 512 << 10;
+
+/// A moment to read at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tick {
+    /// The time that everything read at this tick carries.
+    pub at_ms: TimestampMs,
+    /// The slow tier is due.
+    pub slow: bool,
+    /// The slowest tier is due.
+    pub topology: bool,
+}
+
+impl Tick {
+    /// The n-th tick; the first is of every tier.
+    #[must_use]
+    pub fn nth(n: u64, at_ms: TimestampMs) -> Self {
+        Self {
+            at_ms,
+            slow: n.is_multiple_of(SLOW_EVERY),
+            topology: n.is_multiple_of(TOPOLOGY_EVERY),
+        }
+    }
+}
+
+/// A reader's thread, from outside.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    ticks: SyncSender<Tick>,
+    missed: Tick,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Worker {
+    /// Starts a thread that reads whenever a tick comes, until the worker is dropped.
+    pub(crate) fn spawn(
+        name: &str,
+        read: impl FnOnce(Receiver<Tick>) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (ticks, receiver) = sync_channel(1);
+        let builder = thread::Builder::new().name(name.into()).stack_size(READER_STACK_BYTES);
+        let thread = builder.spawn(move || read(receiver))?;
+        Ok(Self { ticks, missed: Tick { at_ms: 0, slow: false, topology: false }, thread })
+    }
+
+    /// Ends the thread after what it is doing, or leaves it behind when that takes too long.
+    pub(crate) async fn finish(self, patience: Duration) {
+        let Self { ticks, thread, .. } = self;
+        drop(ticks);
+        let deadline = tokio::time::Instant::now() + patience;
+        while !thread.is_finished() && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Passes a tick on, or drops it when the reader is still busy. A slower tier that was missed is due at the next.
+    pub(crate) fn tick(&mut self, tick: Tick) {
+        let slow = tick.slow || self.missed.slow;
+        let topology = tick.topology || self.missed.topology;
+        let tick = Tick { slow, topology, ..tick };
+        let taken = self.ticks.try_send(tick).is_ok();
+        self.missed = Tick { slow: slow && !taken, topology: topology && !taken, ..tick };
+    }
+}
+
+/// Waits for the next whole second and gives its time.
+pub(crate) async fn next_second() -> TimestampMs {
+    let now = now_ms();
+    let next = now - now.rem_euclid(1_000) + 1_000;
+    tokio::time::sleep(Duration::from_millis(next.abs_diff(now))).await;
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    #[test]
+    fn tiers_come_in_their_turn() {
+        let slow: Vec<u64> = (0..25).filter(|n| Tick::nth(*n, 0).slow).collect();
+        assert_eq!(slow, [0, 10, 20]);
+        assert!(Tick::nth(60, 0).topology && !Tick::nth(30, 0).topology);
+    }
+
+    #[test]
+    fn a_busy_reader_misses_ticks_but_no_tier() {
+        let (go, gate) = sync_channel::<()>(0);
+        let (seen, saw) = std::sync::mpsc::channel();
+        let mut worker = Worker::spawn("test", move |ticks| {
+            for tick in ticks {
+                seen.send(tick).unwrap();
+                gate.recv().unwrap();
+            }
+        })
+        .unwrap();
+        worker.tick(Tick::nth(1, 1));
+        assert_eq!(saw.recv().unwrap().at_ms, 1);
+        // One waits in the channel, the rest is missed while the reader is busy.
+        worker.tick(Tick::nth(2, 2));
+        worker.tick(Tick::nth(10, 10));
+        worker.tick(Tick::nth(11, 11));
+        go.send(()).unwrap();
+        assert_eq!(saw.recv().unwrap(), Tick { at_ms: 2, slow: false, topology: false });
+        worker.tick(Tick::nth(12, 12));
+        go.send(()).unwrap();
+        assert_eq!(saw.recv().unwrap(), Tick { at_ms: 12, slow: true, topology: false });
+        drop(worker);
+        go.send(()).unwrap();
+    }
+}

@@ -1,0 +1,196 @@
+//! The control stream: commands come down, what became of them goes up, logs behind it.
+//!
+//! Nothing is kept here. On each connection the agent offers every report that the collector has not acknowledged and every
+//! log from where the collector's copy ends, so a lost connection, collector or agent costs repetition, not knowledge.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::ident::{AttemptNo, RunId};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::Streaming;
+use wire::proto::{Command, ControlDown, ControlUp, Held, Holding, LogChunk, RunEvent, control_down, control_up};
+
+use crate::launch::Supervisor;
+use crate::launch::journal::{Entry, read_from};
+use crate::launch::output::Logs;
+use crate::launch::supervise::Attempt;
+use crate::uplink::link::{Link, LinkError, Retry, Stream};
+
+/// How often files are looked at for something to send.
+const LOOK: Duration = Duration::from_millis(100);
+/// Messages waiting to be written. Reports go first; logs leave this much room for them.
+const OUTBOUND_MAX: usize = 64;
+/// Room that logs leave in the queue for reports.
+const KEPT_FOR_REPORTS: usize = 32;
+
+/// Keeps a control stream open until `shutdown`.
+pub async fn run(link: Arc<Link>, supervisor: Arc<Supervisor>, shutdown: CancellationToken) {
+    let mut retry = Retry::default();
+    loop {
+        let ended = tokio::select! {
+            () = shutdown.cancelled() => return,
+            ended = session(&link, &supervisor, &mut retry) => ended,
+        };
+        if let Err(error) = ended {
+            tracing::warn!(collector = link.url(), %error, "no control connection; runs go on, commands wait");
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = retry.wait() => {}
+        }
+    }
+}
+
+async fn session(link: &Link, supervisor: &Arc<Supervisor>, retry: &mut Retry) -> Result<(), LinkError> {
+    let mut client = link.connect(Stream::Control).await?;
+    let (outbound, receiver) = mpsc::channel(OUTBOUND_MAX);
+    send(&outbound, control_up::Message::Hello(link.hello())).await?;
+    let opened = client.control(ReceiverStream::new(receiver)).await.inspect_err(|status| link.turned_away(status))?;
+    let mut inbound = opened.into_inner();
+    let first = inbound.message().await.inspect_err(|status| link.turned_away(status))?;
+    match first.and_then(|down| down.message) {
+        Some(control_down::Message::Hello(ack)) => link.welcomed(&ack)?,
+        _ => return Err(LinkError::Closed),
+    }
+    retry.reset();
+    let held = supervisor.attempts();
+    let held = held.iter().map(|attempt| Held { run: attempt.run().to_string(), attempt: attempt.number().0 });
+    send(&outbound, control_up::Message::Holding(Holding { held: held.collect() })).await?;
+    Session { supervisor: supervisor.clone(), outbound, outlets: BTreeMap::new() }.serve(&mut inbound).await
+}
+
+async fn send(outbound: &mpsc::Sender<ControlUp>, message: control_up::Message) -> Result<(), LinkError> {
+    outbound.send(ControlUp { message: Some(message) }).await.map_err(|_| LinkError::Closed)
+}
+
+struct Session {
+    supervisor: Arc<Supervisor>,
+    outbound: mpsc::Sender<ControlUp>,
+    outlets: BTreeMap<(RunId, AttemptNo), Outlet>,
+}
+
+/// What of an attempt has been sent on this connection.
+#[derive(Default)]
+struct Outlet {
+    agent_offset: u64,
+    shim_offset: u64,
+    first_rank: u32,
+    logs: Logs,
+    waiting: Vec<Entry>,
+}
+
+impl Session {
+    async fn serve(mut self, inbound: &mut Streaming<ControlDown>) -> Result<(), LinkError> {
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        loop {
+            tokio::select! {
+                message = inbound.message() => match message?.ok_or(LinkError::Closed)?.message {
+                    Some(control_down::Message::Command(command)) => self.command(command),
+                    Some(control_down::Message::EventAck(ack)) => {
+                        if let Some(attempt) = self.find(&ack.run, ack.attempt) {
+                            attempt.acknowledge(ack.id);
+                        }
+                    }
+                    Some(control_down::Message::LogAck(ack)) => {
+                        let key = RunId::new(ack.run).ok().map(|run| (run, AttemptNo(ack.attempt)));
+                        if let Some(outlet) = key.and_then(|key| self.outlets.get_mut(&key)) {
+                            outlet.logs.acknowledge(ack.rank, &ack.stream, ack.length);
+                        }
+                    }
+                    // A second hello, or something newer than this agent.
+                    Some(control_down::Message::Hello(_)) | None => {}
+                },
+                _ = looks.tick() => self.look(),
+            }
+        }
+    }
+
+    fn find(&self, run: &str, attempt: u32) -> Option<Arc<Attempt>> {
+        self.supervisor.attempt(&RunId::new(run).ok()?, AttemptNo(attempt))
+    }
+
+    fn command(&mut self, command: Command) {
+        let Ok(run) = RunId::new(command.run) else { return };
+        let attempt = AttemptNo(command.attempt);
+        let asked = serde_json::from_str(&command.command_json).map_err(|error| error.to_string());
+        let answer = self.supervisor.command(&run, attempt, command.id, asked);
+        // An answer the collector had before is offered again: it asks because it does not know.
+        if let Some(entry) = answer {
+            self.outlets.entry((run, attempt)).or_default().waiting.push(entry);
+        }
+    }
+
+    /// Sends what is new, as far as there is room; nothing here waits.
+    fn look(&mut self) {
+        let attempts = self.supervisor.attempts();
+        self.outlets.retain(|key, _| attempts.iter().any(|attempt| (attempt.run(), attempt.number()) == (&key.0, key.1)));
+        for attempt in &attempts {
+            let outlet = self.outlets.entry((attempt.run().clone(), attempt.number())).or_default();
+            outlet.read(attempt);
+            outlet.send_reports(attempt, &self.outbound);
+        }
+        for attempt in &attempts {
+            let Some(outlet) = self.outlets.get_mut(&(attempt.run().clone(), attempt.number())) else { continue };
+            outlet.send_logs(attempt, &self.outbound);
+            if outlet.waiting.is_empty() && attempt.all_reported() && outlet.logs.complete() {
+                self.supervisor.forget(attempt);
+            }
+        }
+    }
+}
+
+impl Outlet {
+    fn read(&mut self, attempt: &Attempt) {
+        for (name, offset) in [("agent.reports", &mut self.agent_offset), ("shim.reports", &mut self.shim_offset)] {
+            match read_from(&attempt.folder().file(name), *offset) {
+                Ok((entries, end)) => {
+                    *offset = end;
+                    self.waiting.extend(entries.into_iter().filter(|entry| !attempt.is_acknowledged(entry.id)));
+                }
+                Err(error) => tracing::warn!(run = %attempt.run(), name, %error, "reports cannot be read"),
+            }
+        }
+    }
+
+    fn send_reports(&mut self, attempt: &Attempt, outbound: &mpsc::Sender<ControlUp>) {
+        let mut sent = 0;
+        for entry in &self.waiting {
+            let Ok(room) = outbound.try_reserve() else { break };
+            let report_json = serde_json::to_string(&entry.report).unwrap_or_default();
+            let (run, attempt) = (attempt.run().to_string(), attempt.number().0);
+            let event = RunEvent { run, attempt, id: entry.id, at_ms: entry.at_ms, report_json };
+            room.send(ControlUp { message: Some(control_up::Message::Event(event)) });
+            sent += 1;
+        }
+        self.waiting.drain(..sent);
+    }
+
+    fn send_logs(&mut self, attempt: &Attempt, outbound: &mpsc::Sender<ControlUp>) {
+        if self.first_rank == 0 {
+            self.first_rank = attempt.first_rank();
+        }
+        self.logs.look(attempt.folder(), self.first_rank);
+        while outbound.capacity() > KEPT_FOR_REPORTS {
+            let chunk = match self.logs.next() {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => return,
+                Err(error) => return tracing::warn!(run = %attempt.run(), %error, "a log cannot be read"),
+            };
+            let Ok(room) = outbound.try_reserve() else { return };
+            let log = LogChunk {
+                run: attempt.run().to_string(),
+                attempt: attempt.number().0,
+                rank: chunk.rank,
+                stream: chunk.stream.to_owned(),
+                offset: chunk.offset,
+                bytes: chunk.bytes,
+            };
+            room.send(ControlUp { message: Some(control_up::Message::Log(log)) });
+        }
+    }
+}
