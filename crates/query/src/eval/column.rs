@@ -61,15 +61,16 @@ pub(super) fn mapped(mut columns: Vec<Column>, function: impl Fn(f64) -> f64) ->
     columns
 }
 
-/// Joins columns with equal labels whose values do not overlap; they are one series that came from several.
+/// Joins columns with equal labels whose values do not overlap; they are one series that came from several. A name that
+/// will be dropped and the same name that will stay are two.
 ///
 /// # Errors
 /// With the given words when they do overlap.
 pub(super) fn merged(columns: Vec<Column>, words: &str) -> Result<Vec<Column>> {
-    let mut places: HashMap<Labels, usize> = HashMap::with_capacity(columns.len());
+    let mut places: HashMap<(Labels, bool), usize> = HashMap::with_capacity(columns.len());
     let mut merged: Vec<Column> = Vec::with_capacity(columns.len());
     for column in columns {
-        match places.entry(column.labels.clone()) {
+        match places.entry((column.labels.clone(), column.drop_name)) {
             Entry::Vacant(place) => {
                 place.insert(merged.len());
                 merged.push(column);
@@ -81,7 +82,6 @@ pub(super) fn merged(columns: Vec<Column>, words: &str) -> Result<Vec<Column>> {
 }
 
 fn join(into: &mut Column, other: &Column, words: &str) -> Result<()> {
-    into.drop_name |= other.drop_name;
     for (value, add) in into
         .values
         .iter_mut()
