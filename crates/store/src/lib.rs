@@ -112,7 +112,7 @@ fn create_folder(path: &Path) -> Result<(), OpenError> {
 }
 
 /// How long a process that is just ending may still hold the folder.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Two collectors on one folder would overwrite each other's numbers. The lock is let go of when the last task of the
 /// series store has ended, or the process, however it ends.

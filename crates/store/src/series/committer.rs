@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use domain::series::Frame;
+use domain::series::{Frame, Labels};
 use domain::time::TimestampMs;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use super::head::{Counts, range_of};
+use super::head::{Counts, GroupId, range_of};
 use super::index::Pending;
 use super::wal::{self, Entry, Wal};
 use super::{Append, AppendError, Appended, FUTURE_MS_MAX, SeriesId, Shared, lock, read, write};
@@ -288,14 +288,10 @@ fn groups_json(pending: &Pending) -> String {
 }
 
 fn series_json(pending: &Pending) -> String {
-    let labels = |entry: &super::index::Entry| {
-        serde_json::to_string(&entry.labels).expect("labels are a map of strings")
-    };
-    let series = pending
-        .series
-        .iter()
-        .map(|entry| serde_json::json!([entry.id.0, entry.group.id.0, labels(entry)]));
-    serde_json::Value::Array(series.collect()).to_string()
+    let text = |labels: &Labels| serde_json::to_string(labels).expect("labels are a map of strings");
+    let row =
+        |(id, group, labels): &(SeriesId, GroupId, Labels)| serde_json::json!([id.0, group.0, text(labels)]);
+    serde_json::Value::Array(pending.series.iter().map(row).collect()).to_string()
 }
 
 // === impl Sessions ===

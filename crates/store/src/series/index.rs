@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use domain::series::matcher::CompiledMatcher;
 use domain::series::{Labels, MatchOp, Matcher};
@@ -18,21 +19,21 @@ const GROUP_ROWS_MAX: u32 = 64;
 type Text = Arc<str>;
 
 /// A series and where its samples are.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) id: SeriesId,
     pub(crate) labels: Labels,
     pub(crate) group: Arc<Group>,
     pub(crate) row: u32,
-    /// The retention pass before which it was last resolved.
-    pub(crate) resolved_pass: u64,
+    /// The number of retention passes there had been when it was last resolved or appended to.
+    pub(crate) used_pass: AtomicU64,
 }
 
 /// Groups and series that are not in the database yet.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     pub(crate) groups: Vec<Arc<Group>>,
-    pub(crate) series: Vec<Entry>,
+    pub(crate) series: Vec<(SeriesId, GroupId, Labels)>,
 }
 
 /// All series.
@@ -79,13 +80,20 @@ impl Index {
         self.entries.get(id.0 as usize)?.as_ref()
     }
 
+    /// Notes that somebody still speaks of a series; returns whether it is known.
+    pub(crate) fn note_use(&self, id: SeriesId) -> bool {
+        let Some(entry) = self.entry(id) else { return false };
+        // Written once a pass only: this is asked for every series of every append.
+        if entry.used_pass.load(Ordering::Relaxed) != self.pass {
+            entry.used_pass.store(self.pass, Ordering::Relaxed);
+        }
+        true
+    }
+
     /// The id of a series, a new one when it was not known.
     pub(crate) fn resolve(&mut self, labels: &Labels) -> Result<SeriesId, SeriesLimit> {
-        let pass = self.pass;
         if let Some(id) = self.id(labels) {
-            if let Some(entry) = &mut self.entries[id.0 as usize] {
-                entry.resolved_pass = pass;
-            }
+            self.note_use(id);
             return Ok(id);
         }
         let next = u32::try_from(self.entries.len()).ok();
@@ -96,12 +104,13 @@ impl Index {
         };
         let group = self.open_group(labels);
         let row = group.lock().add_row(SeriesId(next));
+        let used_pass = AtomicU64::new(self.pass);
         self.insert(Entry {
             id: SeriesId(next),
             labels: labels.clone(),
             group,
             row,
-            resolved_pass: pass,
+            used_pass,
         });
         Ok(SeriesId(next))
     }
@@ -145,7 +154,7 @@ impl Index {
     pub(crate) fn insert(&mut self, entry: Entry) {
         let at = entry.id.0 as usize;
         if self.entries.len() <= at {
-            self.entries.resize(at + 1, None);
+            self.entries.resize_with(at + 1, || None);
         }
         for label in entry.labels.iter() {
             let values = self.postings.entry(Arc::clone(&label.name)).or_default();
@@ -169,10 +178,9 @@ impl Index {
 
     /// What is not in the database yet, and the mark to give to [`Index::made_durable`].
     pub(crate) fn pending(&self) -> (Pending, usize) {
-        let series = self.entries[self.pending_from..]
-            .iter()
-            .flatten()
-            .cloned()
+        let pending = self.entries[self.pending_from..].iter().flatten();
+        let series = pending
+            .map(|entry| (entry.id, entry.group.id, entry.labels.clone()))
             .collect();
         (
             Pending {

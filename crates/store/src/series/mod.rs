@@ -265,7 +265,7 @@ impl SeriesStore {
             .frames
             .iter()
             .flat_map(|frame| &frame.series)
-            .find(|id| index.entry(**id).is_none());
+            .find(|id| !index.note_use(**id));
         unknown.map_or(Ok(samples), |id| Err(AppendError::UnknownSeries(*id)))
     }
 

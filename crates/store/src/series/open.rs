@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 
 use tokio::sync::{Semaphore, mpsc};
@@ -104,7 +104,7 @@ async fn read_names(database: &Database, config: &StoreConfig) -> Result<(Index,
             labels,
             group,
             row,
-            resolved_pass: 0,
+            used_pass: AtomicU64::new(0),
         });
     }
     index.all_durable();
@@ -148,7 +148,12 @@ async fn replay(shared: &Arc<Shared>, sealed_batch: u64) -> Result<Wal, OpenErro
     let (mut last_file, mut last_batch) = (0, sealed_batch);
     for (number, path) in files {
         let apply = |batch, entries: Vec<wal::Entry>| {
-            lock(&shared.sessions).note(&entries, 0);
+            // When it was sent is not kept; its latest sample is near enough to tell when a session was last heard of.
+            let times = entries
+                .iter()
+                .flat_map(|entry| &entry.frames)
+                .filter_map(|frame| frame.times_ms.last());
+            lock(&shared.sessions).note(&entries, times.max().copied().unwrap_or_default());
             committer::apply(shared, batch, &entries);
         };
         let last = wal::replay(&path, apply)

@@ -1,5 +1,7 @@
 //! Retention: chunks whose last sample is too old go, then series that have none left, then groups without series.
 
+use std::sync::atomic::Ordering;
+
 use domain::time::TimestampMs;
 
 use super::index::Entry;
@@ -7,7 +9,8 @@ use super::{SeriesId, Shared, lock, read, write};
 
 /// Groups looked at in one transaction, so that nobody waits long for the lock.
 const GROUPS_A_COMMIT: usize = 500;
-/// A series is forgotten when it was last resolved this many passes ago, so that one that was just resolved may be written.
+/// A series is forgotten when nobody resolved it or sent it, not even without a value, for this many passes: senders keep
+/// the ids of series that only now and then have a sample.
 const PASSES_MIN: u64 = 2;
 /// Free pages given back to the file system in one pass: 40 MB, more would stall the writer.
 const VACUUM_PAGES: &str = "PRAGMA incremental_vacuum(10000)";
@@ -50,7 +53,7 @@ async fn delete_series(shared: &Shared, before_ms: TimestampMs) -> Result<(), sq
             .lock()
             .last_ms(entry.row)
             .is_some_and(|last_ms| last_ms >= before_ms);
-        !recent && entry.resolved_pass + PASSES_MIN <= pass
+        !recent && entry.used_pass.load(Ordering::Relaxed) + PASSES_MIN <= pass
     };
     let ids: Vec<SeriesId> = read(&shared.index)
         .durable_entries()

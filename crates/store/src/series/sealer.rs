@@ -89,18 +89,12 @@ fn is_due(group: &Group, ticks_max: usize) -> bool {
 
 type Pending = (GroupId, Arc<Segment>);
 
-async fn seal(shared: &Arc<Shared>, due: impl Fn(&Group, usize) -> bool) -> Result<(), sqlx::Error> {
-    let groups = read(&shared.index).groups();
-    let mut pending: Vec<Pending> = Vec::new();
-    for group in &groups {
-        freeze_if_due(shared, group, &due);
-        pending.extend(
-            group
-                .lock()
-                .unsealed_segments()
-                .map(|segment| (group.id, Arc::clone(segment))),
-        );
-    }
+async fn seal(shared: &Arc<Shared>, due: fn(&Group, usize) -> bool) -> Result<(), sqlx::Error> {
+    let freezing = Arc::clone(shared);
+    let freeze = move || freeze_due(&freezing, due);
+    let (groups, pending) = tokio::task::spawn_blocking(freeze)
+        .await
+        .map_err(std::io::Error::other)?;
     for some in pending.chunks(CHUNKS_A_COMMIT) {
         write_chunks(shared, some.to_vec()).await?;
     }
@@ -109,15 +103,26 @@ async fn seal(shared: &Arc<Shared>, due: impl Fn(&Group, usize) -> bool) -> Resu
     unlink_files(shared, &groups).await
 }
 
-fn freeze_if_due(shared: &Shared, group: &Group, due: impl Fn(&Group, usize) -> bool) {
-    let _gate = lock(&shared.between_batches);
-    let mut samples = group.lock();
-    let old = samples
-        .unsealed_since()
-        .is_some_and(|since| since.elapsed() >= SEAL_AGE);
-    if old || due(group, samples.ticks_max()) {
-        samples.freeze(shared.next_chunk.fetch_add(1, Ordering::Relaxed));
+/// Freezes what is due. Also returns what was frozen earlier and could not be written then.
+fn freeze_due(shared: &Shared, due: fn(&Group, usize) -> bool) -> (Vec<Arc<Group>>, Vec<Pending>) {
+    let groups = read(&shared.index).groups();
+    let mut pending = Vec::new();
+    for group in &groups {
+        let _gate = lock(&shared.between_batches);
+        let mut samples = group.lock();
+        let old = samples
+            .unsealed_since()
+            .is_some_and(|since| since.elapsed() >= SEAL_AGE);
+        if old || due(group, samples.ticks_max()) {
+            samples.freeze(shared.next_chunk.fetch_add(1, Ordering::Relaxed));
+        }
+        pending.extend(
+            samples
+                .unsealed_segments()
+                .map(|segment| (group.id, Arc::clone(segment))),
+        );
     }
+    (groups, pending)
 }
 
 async fn write_chunks(shared: &Shared, pending: Vec<Pending>) -> Result<(), sqlx::Error> {

@@ -392,6 +392,59 @@ async fn what_is_too_old_goes_with_its_name() {
 }
 
 #[tokio::test]
+async fn a_series_without_samples_is_known_as_long_as_it_is_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    let id = store.series.resolve(&gpu("ecc_errors", "a", 0)).unwrap();
+    let send = async || {
+        store
+            .series
+            .append(append(&[id], &[NOW_MS], &[ABSENT]), NOW_MS)
+            .await
+    };
+    for _ in 0..5 {
+        assert_eq!(send().await.unwrap(), Appended::default());
+        store.series.retain_now(NOW_MS).await.unwrap();
+    }
+    store.series.retain_now(NOW_MS).await.unwrap();
+    assert!(matches!(send().await, Err(AppendError::UnknownSeries(_))));
+}
+
+#[tokio::test]
+async fn what_cannot_be_sealed_now_is_sealed_later() {
+    use sqlx::Connection;
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    let id = store.series.resolve(&gpu("power", "a", 0)).unwrap();
+    store
+        .series
+        .append(append(&[id], &[NOW_MS], &[1.0]), NOW_MS)
+        .await
+        .unwrap();
+    // Somebody keeps the database locked for longer than the sealer waits.
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(folder.path().join("lockstep.db"));
+    let mut other = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
+    sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
+    assert!(matches!(
+        store.series.seal_now().await,
+        Err(AppendError::Write(_))
+    ));
+    store
+        .series
+        .append(append(&[id], &[NOW_MS + 1], &[2.0]), NOW_MS)
+        .await
+        .unwrap();
+    assert_eq!(
+        read_all(&store.series).await[0].1.len(),
+        2,
+        "appended to and read all the while"
+    );
+    sqlx::query("COMMIT").execute(&mut other).await.unwrap();
+    store.series.seal_now().await.unwrap();
+    assert_eq!(samples_in_chunks(folder.path()).await, 2);
+}
+
+#[tokio::test]
 async fn one_folder_has_one_store() {
     let folder = tempfile::tempdir().unwrap();
     let _store = open(folder.path()).await;
