@@ -1,0 +1,98 @@
+//! What every part of the collector can reach.
+
+use std::sync::Arc;
+
+use domain::event::Event;
+use domain::time::TimestampMs;
+use store::Store;
+use store::state::StateError;
+use store::state::audit::AuditEntry;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::changes::{Change, Changes};
+use crate::config::Config;
+use crate::diagnose::Alerts;
+use crate::evaluator::Evaluator;
+use crate::live::Live;
+use crate::runs::Runs;
+use crate::self_metrics::SelfMetrics;
+use crate::tokens::Tokens;
+
+/// The application, as handlers and background tasks hold it.
+pub type Shared = Arc<App>;
+
+/// All parts of one collector.
+pub struct App {
+    /// What it was told at the start.
+    pub config: Config,
+    /// Series and state.
+    pub store: Store,
+    /// Every query goes through here.
+    pub evaluator: Evaluator,
+    /// Which nodes are heard.
+    pub live: Live,
+    /// Managed runs.
+    pub runs: Runs,
+    /// Rules and what became of them.
+    pub alerts: Alerts,
+    /// Who may do what.
+    pub tokens: Tokens,
+    /// Tells browsers what changed.
+    pub changes: Changes,
+    /// What the collector says about itself on `/metrics`.
+    pub metrics: SelfMetrics,
+    /// Cancelled when the collector stops; streams and background tasks end by it.
+    pub stopping: CancellationToken,
+    /// Background tasks: waited for at the end.
+    pub tasks: TaskTracker,
+}
+
+impl App {
+    /// Now, in milliseconds since the epoch.
+    #[must_use]
+    pub fn now_ms(&self) -> TimestampMs {
+        crate::clock::now_ms()
+    }
+
+    /// Runs `task` in the background until the collector stops; it is dropped at its next await then.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stopping = self.stopping.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = stopping.cancelled() => {}
+                () = task => {}
+            }
+        });
+    }
+
+    /// Notes who is about to do what to what. An action that cannot be noted must not be carried out.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn audit(&self, who: &str, what: &str, target: &str) -> Result<(), StateError> {
+        let entry = AuditEntry {
+            at_ms: self.now_ms(),
+            who: who.into(),
+            what: what.into(),
+            target: target.into(),
+        };
+        tracing::info!(who, what, target, "audit");
+        self.store.state.append_audit(&entry).await
+    }
+
+    /// Adds a line to the event log and tells the pages. A line that cannot be stored is at least in the process' own log.
+    pub async fn event(&self, event: Event) {
+        tracing::info!(
+            kind = event.kind,
+            node = event.node,
+            run = event.run,
+            "{}",
+            event.message
+        );
+        match self.store.state.append_event(&event).await {
+            Ok(()) => self.changes.send(Change::Events),
+            Err(error) => tracing::error!(%error, kind = event.kind, "an event could not be stored"),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The dashboard's files, embedded in the binary (read from the checkout in debug builds), compressed beforehand.
+//!
+//! Any other path that is not under `/api` is a page of the dashboard: it gets `index.html`, and the program in it reads the
+//! address.
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use rust_embed::{EmbeddedFile, RustEmbed};
+
+use super::ApiError;
+
+#[derive(RustEmbed)]
+#[folder = "../../web/dist"]
+struct Dist;
+
+/// Asked again each time, answered by "not modified": a new collector brings a new dashboard at once.
+const REVALIDATE: &str = "no-cache";
+/// For names that carry the hash of their content.
+const IMMUTABLE: &str = "public, max-age=31536000, immutable";
+
+const NOT_BUILT: &str = "<!doctype html><meta charset=utf-8><title>Lockstep</title><h1>The dashboard is not built</h1>\
+    <p>Run <code>cargo xtask web</code> in the checkout, then build the collector again. The API works without it.</p>";
+
+/// The fallback of the router.
+pub(super) async fn serve(method: Method, uri: Uri, headers: HeaderMap) -> Response {
+    if !matches!(method, Method::GET | Method::HEAD) {
+        return ApiError::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "the dashboard's files can only be read",
+        )
+        .into_response();
+    }
+    let path = uri.path().trim_start_matches('/');
+    // Compressed copies are an encoding of the file beside them, not files of their own.
+    let is_copy = path.ends_with(".br") || path.ends_with(".gz");
+    if !path.is_empty()
+        && !is_copy
+        && let Some(file) = Dist::get(path)
+    {
+        return answer(path, file, &headers);
+    }
+    if looks_like_a_file(path) {
+        return ApiError::not_found(format!("there is no file /{path}")).into_response();
+    }
+    match Dist::get("index.html") {
+        Some(page) => answer("index.html", page, &headers),
+        None => (
+            StatusCode::OK,
+            [(header::CONTENT_TYPE, "text/html; charset=utf-8")],
+            NOT_BUILT,
+        )
+            .into_response(),
+    }
+}
+
+/// Pages of the dashboard have no ending (run names may hold dots, so only ours count).
+fn looks_like_a_file(path: &str) -> bool {
+    let ending = path.rsplit_once('.').map(|(_, ending)| ending);
+    ending.is_some_and(|ending| mime(ending).is_some() || matches!(ending, "br" | "gz" | "map" | "ico"))
+}
+
+fn answer(name: &str, file: EmbeddedFile, headers: &HeaderMap) -> Response {
+    let tag = format!("\"{}\"", hex::encode(&file.metadata.sha256_hash()[..16]));
+    let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
+    let caching = if is_hashed(name) { IMMUTABLE } else { REVALIDATE };
+    let (encoding, file) = encoded(name, file, headers);
+    let fresh = headers
+        .get(header::IF_NONE_MATCH)
+        .is_some_and(|known| known.as_bytes() == tag.as_bytes());
+    let body = if fresh {
+        Body::empty()
+    } else {
+        Body::from(file.data)
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = if fresh {
+        StatusCode::NOT_MODIFIED
+    } else {
+        StatusCode::OK
+    };
+    let set = response.headers_mut();
+    set.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static(mime(ending).unwrap_or("application/octet-stream")),
+    );
+    set.insert(header::CACHE_CONTROL, HeaderValue::from_static(caching));
+    set.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+    set.insert(
+        header::ETAG,
+        HeaderValue::from_str(&tag).expect("hex in quotes fits a header"),
+    );
+    if let Some(encoding) = encoding {
+        set.insert(header::CONTENT_ENCODING, HeaderValue::from_static(encoding));
+    }
+    response
+}
+
+/// The smallest form of a file the client takes.
+fn encoded(name: &str, plain: EmbeddedFile, headers: &HeaderMap) -> (Option<&'static str>, EmbeddedFile) {
+    for (encoding, ending) in [("br", "br"), ("gzip", "gz")] {
+        if accepts(headers, encoding)
+            && let Some(file) = Dist::get(&format!("{name}.{ending}"))
+        {
+            return (Some(encoding), file);
+        }
+    }
+    (None, plain)
+}
+
+fn accepts(headers: &HeaderMap, encoding: &str) -> bool {
+    let lines = headers
+        .get_all(header::ACCEPT_ENCODING)
+        .into_iter()
+        .filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).any(|item| {
+        let (name, quality) = item.split_once(';').unwrap_or((item, "q=1"));
+        let refused = quality
+            .trim()
+            .strip_prefix("q=")
+            .and_then(|q| q.trim().parse::<f32>().ok())
+            == Some(0.0);
+        name.trim().eq_ignore_ascii_case(encoding) && !refused
+    })
+}
+
+/// `name-0123abcd….ending`: eight or more hexadecimal digits before the ending.
+fn is_hashed(name: &str) -> bool {
+    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+    let hash = stem.rsplit_once(['-', '.']).map_or("", |(_, hash)| hash);
+    hash.len() >= 8 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn mime(ending: &str) -> Option<&'static str> {
+    Some(match ending {
+        "html" => "text/html; charset=utf-8",
+        "js" | "mjs" => "text/javascript; charset=utf-8",
+        "css" => "text/css; charset=utf-8",
+        "wasm" => "application/wasm",
+        "svg" => "image/svg+xml",
+        "png" => "image/png",
+        "webp" => "image/webp",
+        "woff2" => "font/woff2",
+        "json" => "application/json",
+        "webmanifest" => "application/manifest+json",
+        "txt" => "text/plain; charset=utf-8",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_with_a_hash_are_cached_for_ever() {
+        assert!(is_hashed("web-0123456789abcdef.js") && is_hashed("a/b.deadbeef.css"));
+        assert!(!is_hashed("web.js") && !is_hashed("web_bg.wasm") && !is_hashed("run-page.js"));
+    }
+
+    #[test]
+    fn encodings_are_negotiated() {
+        let with = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(value));
+            (accepts(&headers, "br"), accepts(&headers, "gzip"))
+        };
+        assert_eq!(with("gzip, deflate, br, zstd"), (true, true));
+        assert_eq!(with("gzip;q=1.0, br;q=0"), (false, true));
+        assert_eq!(with("identity"), (false, false));
+    }
+
+    #[test]
+    fn pages_are_not_files() {
+        assert!(!looks_like_a_file("runs/ddp-1a2b3c") && !looks_like_a_file("runs/llama.v2-1a2b3c"));
+        assert!(
+            looks_like_a_file("missing.js")
+                && looks_like_a_file("web.js.map")
+                && looks_like_a_file("favicon.ico")
+        );
+    }
+}

@@ -1,0 +1,304 @@
+//! Who asks, and whether they may: bearer tokens for programs, a session cookie for browsers.
+//!
+//! ```text
+//! policy(method, path) ─▶ none: open to all (health, log-in, the dashboard's own files)
+//!                      └▶ role ─▶ bearer │ cookie ─▶ role allows? ─▶ cookie and changing: X-CSRF-Token ─▶ handler
+//! ```
+
+mod throttle;
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::Extension;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, Method, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use domain::api::session::Role;
+use domain::time::TimestampMs;
+use store::state::StateError;
+use store::state::sessions::BrowserSession;
+use subtle::ConstantTimeEq;
+
+use super::error::ApiError;
+use crate::Shared;
+use crate::tokens;
+
+pub use throttle::Throttle;
+
+/// The session cookie.
+pub const COOKIE: &str = "lockstep_session";
+/// The header that proves a changing request comes from our own page.
+pub const CSRF_HEADER: &str = "x-csrf-token";
+
+/// Who is asking; in the extensions of every request that needed a role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// The token's id, for the audit log.
+    pub id: String,
+    /// What it may do.
+    pub role: Role,
+    /// The session's CSRF secret; empty for a bearer token.
+    pub(super) csrf: String,
+}
+
+/// The role a request needs; `None` when nobody has to log in for it. What nobody thought of needs the admin.
+#[must_use]
+pub fn policy(method: &Method, path: &str) -> Option<Role> {
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    let under = |prefix: &str| {
+        path.strip_prefix(prefix)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    if under("/metrics") {
+        return Some(Role::Scrape);
+    }
+    if !under("/api") {
+        return if reads { None } else { Some(Role::Admin) };
+    }
+    if under("/api/session") {
+        return (*method != Method::POST).then_some(Role::Viewer);
+    }
+    if ["/api/tokens", "/api/users", "/api/webhooks", "/api/audit"]
+        .into_iter()
+        .any(under)
+    {
+        return Some(Role::Admin);
+    }
+    if under("/api/v1") {
+        // A query sent as a form changes nothing.
+        return Some(if under("/api/v1/write") {
+            Role::Operator
+        } else {
+            Role::Viewer
+        });
+    }
+    let operators = ["/api/runs", "/api/alerts", "/api/silences", "/api/nodes"]
+        .into_iter()
+        .any(under);
+    Some(if reads {
+        Role::Viewer
+    } else if operators {
+        Role::Operator
+    } else {
+        Role::Admin
+    })
+}
+
+/// The layer in front of everything.
+pub(super) async fn guard(
+    State(app): State<Shared>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Extension(throttle): Extension<Throttle>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let Some(needed) = policy(request.method(), request.uri().path()) else {
+        return next.run(request).await;
+    };
+    let caller = match identify(&app, request.headers(), peer.ip(), &throttle).await {
+        Ok(caller) => caller,
+        Err(error) => return error.into_response(),
+    };
+    if let Err(error) = permit(&caller, needed, &request) {
+        return error.into_response();
+    }
+    request.extensions_mut().insert(caller);
+    next.run(request).await
+}
+
+async fn identify(
+    app: &Shared,
+    headers: &HeaderMap,
+    peer: IpAddr,
+    throttle: &Throttle,
+) -> Result<Caller, ApiError> {
+    let now_ms = app.now_ms();
+    if let Some(token) = bearer(headers) {
+        return identify_bearer(app, token, peer, throttle, now_ms).await;
+    }
+    if let Some(cookie) = cookie(headers) {
+        let session = session(app, cookie, now_ms).await?;
+        let ended = || ApiError::unauthorized("the session has ended; log in again");
+        return session
+            .map(|session| Caller {
+                id: session.token,
+                role: session.role,
+                csrf: session.csrf,
+            })
+            .ok_or_else(ended);
+    }
+    Err(ApiError::unauthorized(
+        "this needs a token: send `Authorization: Bearer TOKEN`. `lockstep token create` makes one; the admin's own was \
+         printed at the first start and is kept in the data folder as admin.token",
+    ))
+}
+
+async fn identify_bearer(
+    app: &Shared,
+    token: &str,
+    peer: IpAddr,
+    throttle: &Throttle,
+    now_ms: TimestampMs,
+) -> Result<Caller, ApiError> {
+    throttle.check(peer, token, now_ms)?;
+    match app.tokens.authenticate(token, now_ms).await? {
+        // An agent's credential speaks gRPC only.
+        Some(principal) if principal.node.is_none() => {
+            throttle.succeeded(peer, token, now_ms);
+            Ok(Caller {
+                id: principal.id,
+                role: principal.role,
+                csrf: String::new(),
+            })
+        }
+        _ => {
+            app.metrics.auth_failures.inc();
+            throttle.failed(peer, now_ms);
+            Err(ApiError::unauthorized(
+                "the token is unknown, expired or revoked; get a new one with `lockstep token create`",
+            ))
+        }
+    }
+}
+
+/// The session a cookie belongs to.
+pub(super) async fn session(
+    app: &Shared,
+    cookie: &str,
+    now_ms: TimestampMs,
+) -> Result<Option<BrowserSession>, StateError> {
+    app.store
+        .state
+        .browser_session(&tokens::hash(cookie), now_ms)
+        .await
+}
+
+fn permit(caller: &Caller, needed: Role, request: &Request) -> Result<(), ApiError> {
+    if !caller.role.allows(needed) {
+        let word = |role: Role| format!("{role:?}").to_lowercase();
+        let (has, needs) = (word(caller.role), word(needed));
+        return Err(ApiError::forbidden(format!(
+            "this needs the role {needs}; the token {} has {has}",
+            caller.id
+        )));
+    }
+    let by_cookie = !caller.csrf.is_empty();
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    if by_cookie && !reads && !csrf_matches(&caller.csrf, request.headers()) {
+        return Err(ApiError::forbidden(
+            "the request lacks the session's X-CSRF-Token; reload the page, or use a bearer token",
+        ));
+    }
+    // A WebSocket is opened by a GET without our header, and browsers let any page open one.
+    if by_cookie && (!reads || request.uri().path() == "/api/stream") {
+        same_origin(request.headers(), request.uri())?;
+    }
+    Ok(())
+}
+
+fn csrf_matches(expected: &str, headers: &HeaderMap) -> bool {
+    let sent = headers
+        .get(CSRF_HEADER)
+        .map(|value| value.as_bytes())
+        .unwrap_or_default();
+    bool::from(expected.as_bytes().ct_eq(sent))
+}
+
+/// Refuses what a page of another site asked for. Programs send no Origin; browsers always do where it matters.
+///
+/// # Errors
+/// 403 when the Origin is not the host that was asked.
+pub(super) fn same_origin(headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return Ok(());
+    };
+    let origin = origin.to_str().unwrap_or_default();
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| uri.authority().map(|authority| authority.as_str()));
+    let authority = origin.split_once("://").map(|(_, authority)| authority);
+    if authority.is_some() && authority == host {
+        return Ok(());
+    }
+    let shown: String = origin.chars().take(100).collect();
+    Err(ApiError::forbidden(format!(
+        "a page of {shown} may not do this; open the dashboard at its own address"
+    )))
+}
+
+/// The token of an `Authorization: Bearer` header.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// The value of the session cookie.
+pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let lines = headers
+        .get_all(header::COOKIE)
+        .into_iter()
+        .filter_map(|line| line.to_str().ok());
+    let mut pairs = lines
+        .flat_map(|line| line.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    #[test]
+    fn each_route_has_its_role() {
+        let (get, post, delete) = (Method::GET, Method::POST, Method::DELETE);
+        for (method, path, role) in [
+            (&get, "/", None),
+            (&get, "/runs/ddp-1", None),
+            (&get, "/-/healthy", None),
+            (&post, "/", Some(Role::Admin)),
+            (&get, "/metrics", Some(Role::Scrape)),
+            (&post, "/api/session", None),
+            (&get, "/api/session", Some(Role::Viewer)),
+            (&get, "/api/v1/query", Some(Role::Viewer)),
+            (&post, "/api/v1/query_range", Some(Role::Viewer)),
+            (&post, "/api/v1/write", Some(Role::Operator)),
+            (&get, "/api/runs", Some(Role::Viewer)),
+            (&post, "/api/runs/x/stop", Some(Role::Operator)),
+            (&get, "/api/tokens", Some(Role::Admin)),
+            (&delete, "/api/tokens/x", Some(Role::Admin)),
+            (&get, "/api/webhooks", Some(Role::Admin)),
+            (&post, "/api/anything", Some(Role::Admin)),
+            (&get, "/apifoo", None),
+        ] {
+            assert_eq!(policy(method, path), role, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn headers_are_read_strictly() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::AUTHORIZATION, HeaderValue::from_static("bearer  abc"));
+        headers.insert(
+            header::COOKIE,
+            HeaderValue::from_static("a=b; lockstep_session=xyz; lockstep_session2=no"),
+        );
+        assert_eq!((bearer(&headers), cookie(&headers)), (Some("abc"), Some("xyz")));
+        headers.insert(header::AUTHORIZATION, HeaderValue::from_static("Basic abc"));
+        assert_eq!(bearer(&headers), None);
+    }
+
+    #[test]
+    fn another_sites_page_is_refused() {
+        let with = |origin: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_static("lockstep:8470"));
+            headers.insert(header::ORIGIN, HeaderValue::from_static(origin));
+            same_origin(&headers, &Uri::from_static("/api/stream")).is_ok()
+        };
+        assert!(with("http://lockstep:8470") && with("https://lockstep:8470"));
+        assert!(!with("http://evil.example") && !with("null") && !with("http://lockstep:8470.evil.example"));
+        assert!(same_origin(&HeaderMap::new(), &Uri::from_static("/")).is_ok());
+    }
+}

@@ -1,0 +1,44 @@
+//! `GET /api/events`: what happened, newest first.
+
+use axum::extract::{Query, State};
+use axum::routing::get;
+use axum::{Json, Router};
+use domain::event::{Event, Severity};
+use domain::time::TimestampMs;
+use serde::Deserialize;
+use store::state::events::EventFilter;
+
+use super::ApiResult;
+use crate::Shared;
+
+/// Lines when nobody says how many.
+const LINES: u32 = 200;
+
+pub(super) fn routes() -> Router<Shared> {
+    Router::new().route("/api/events", get(events))
+}
+
+/// `?node=&run=&kind=&severity=&since_ms=&before_ms=&limit=`, all optional.
+#[derive(Debug, Deserialize)]
+struct Wanted {
+    node: Option<String>,
+    run: Option<String>,
+    kind: Option<String>,
+    severity: Option<Severity>,
+    since_ms: Option<TimestampMs>,
+    before_ms: Option<TimestampMs>,
+    limit: Option<u32>,
+}
+
+async fn events(State(app): State<Shared>, Query(wanted): Query<Wanted>) -> ApiResult<Json<Vec<Event>>> {
+    let limit = wanted.limit.unwrap_or(LINES);
+    let filter = EventFilter {
+        node: wanted.node,
+        run: wanted.run,
+        kind: wanted.kind,
+        severity: wanted.severity,
+        since_ms: wanted.since_ms,
+        before_ms: wanted.before_ms,
+    };
+    Ok(Json(app.store.state.events(&filter, limit).await?))
+}

@@ -1,0 +1,79 @@
+//! What the HTTP half bounds, and the headers every answer carries.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tokio::sync::Semaphore;
+
+use super::error::ApiError;
+use crate::Shared;
+
+/// Requests worked on at once; more are turned away at once rather than piled up. Each may hold a body of up to 16 MiB.
+const REQUESTS_MAX: usize = 256;
+/// Longer than any query may take.
+const REQUEST_WITHIN: Duration = Duration::from_secs(60);
+
+/// Nothing but our own files; WebAssembly may be compiled; charts set styles on their elements; nobody may frame us.
+const CONTENT_POLICY: &str = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self' 'unsafe-inline'; \
+     img-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
+
+/// Requests under way.
+#[derive(Clone)]
+pub(super) struct Load(Arc<Semaphore>);
+
+impl Default for Load {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(REQUESTS_MAX)))
+    }
+}
+
+/// Turns requests away when there are too many, and ends those that take too long.
+pub(super) async fn bound(State(load): State<Load>, request: Request, next: Next) -> Response {
+    let Ok(_slot) = load.0.try_acquire() else {
+        let detail = format!("{REQUESTS_MAX} requests are being worked on already; try again in a second");
+        return ApiError::unavailable(detail).into_response();
+    };
+    match tokio::time::timeout(REQUEST_WITHIN, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            let seconds = REQUEST_WITHIN.as_secs();
+            ApiError::unavailable(format!(
+                "the request was not done within {seconds} s; ask for less"
+            ))
+            .into_response()
+        }
+    }
+}
+
+/// Headers that make browsers careful with what we send.
+pub(super) async fn headers(State(app): State<Shared>, request: Request, next: Next) -> Response {
+    let api = request.uri().path().starts_with("/api") || request.uri().path() == "/metrics";
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    let mut set = |name: HeaderName, value: &'static str| {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    };
+    set(header::CONTENT_SECURITY_POLICY, CONTENT_POLICY);
+    set(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    set(header::X_FRAME_OPTIONS, "DENY");
+    set(header::REFERRER_POLICY, "no-referrer");
+    set(
+        HeaderName::from_static("cross-origin-opener-policy"),
+        "same-origin",
+    );
+    set(
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    );
+    if api {
+        set(header::CACHE_CONTROL, "no-store");
+    }
+    if app.config.tls.is_some() {
+        set(header::STRICT_TRANSPORT_SECURITY, "max-age=31536000");
+    }
+    response
+}

@@ -1,0 +1,81 @@
+//! The HTTP half of the port: the API, the event stream, `/metrics`, and the dashboard; and the router that joins it with gRPC.
+//!
+//! ```text
+//! request ─▶ shape errors ─▶ headers ─▶ compression ─▶ load bound ─▶ time ─▶ auth (route → role, CSRF) ─▶ handler
+//! gRPC    ─▶ ingest           none of those: they would cut or re-encode its streams
+//! ```
+//! Who may do what is one table, [`auth::policy`]; a route that nobody thought of needs the admin.
+
+pub mod auth;
+pub mod error;
+
+pub mod alerts;
+pub mod events;
+pub mod nodes;
+pub mod runs;
+pub mod session;
+pub mod tokens;
+
+pub mod metrics;
+pub mod prometheus;
+pub mod query;
+pub mod stream;
+
+pub mod assets;
+pub mod limits;
+
+mod exposition;
+mod health;
+
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use axum::routing::any;
+use axum::{Extension, Router};
+use tonic::service::Routes;
+use tower_http::compression::CompressionLayer;
+
+use crate::Shared;
+
+pub use auth::Caller;
+pub use error::ApiError;
+
+/// The largest request body, remote write apart: a run's spec with all its arguments is a tenth of this.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// What an endpoint returns.
+pub type ApiResult<T> = Result<T, ApiError>;
+
+/// Everything that is served on the port.
+pub(crate) fn router(app: Shared) -> Router {
+    // Without the reset every unknown path would be answered by gRPC's "unimplemented", which to a browser is a 200.
+    let grpc = Routes::new(crate::ingest::service(app.clone()))
+        .prepare()
+        .into_axum_router()
+        .reset_fallback();
+    http(app).merge(grpc)
+}
+
+fn http(app: Shared) -> Router {
+    let api = Router::new()
+        .merge(session::routes())
+        .merge(tokens::routes())
+        .merge(nodes::routes())
+        .merge(events::routes())
+        .merge(runs::routes())
+        .merge(alerts::routes())
+        .merge(prometheus::routes())
+        .merge(metrics::routes())
+        .merge(stream::routes())
+        .merge(health::routes())
+        .route("/api", any(error::unknown_endpoint))
+        .route("/api/{*rest}", any(error::unknown_endpoint))
+        .fallback(assets::serve);
+    api.with_state(app.clone())
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn_with_state(app.clone(), auth::guard))
+        .layer(from_fn_with_state(limits::Load::default(), limits::bound))
+        .layer(CompressionLayer::new().gzip(true).zstd(true))
+        .layer(from_fn_with_state(app.clone(), limits::headers))
+        .layer(from_fn_with_state(app.clone(), error::shape))
+        .layer(Extension(auth::Throttle::default()))
+}

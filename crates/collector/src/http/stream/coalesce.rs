@@ -1,0 +1,51 @@
+//! Ten tabs on one page ask the same: the same query at the same time is evaluated once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared as SharedFuture, WeakShared};
+use query::{Output, Params};
+
+use crate::Shared;
+
+/// Entries kept before finished ones are swept out.
+const SWEEP_AT: usize = 1_024;
+
+/// An answer, or why there is none, for all who asked.
+pub(super) type Answer = Result<Arc<Output>, Arc<str>>;
+
+type Key = (String, i64, i64, i64);
+type Evaluation = BoxFuture<'static, Answer>;
+
+/// Evaluations under way.
+#[derive(Clone, Default)]
+pub(crate) struct Coalesced(Arc<Mutex<HashMap<Key, WeakShared<Evaluation>>>>);
+
+impl Coalesced {
+    /// The answer to a query, shared with whoever asks the same while it is wanted. When all have left it is cancelled.
+    pub(super) fn evaluate(&self, app: &Shared, text: &str, when: Params) -> SharedFuture<Evaluation> {
+        let key = (text.to_owned(), when.start_ms, when.end_ms, when.step_ms);
+        let mut under_way = self.0.lock().expect("nothing panics while holding it");
+        if let Some(running) = under_way.get(&key).and_then(WeakShared::upgrade) {
+            return running;
+        }
+        if under_way.len() >= SWEEP_AT {
+            under_way.retain(|_, running| running.upgrade().is_some());
+        }
+        let (evaluator, text) = (app.evaluator.clone(), text.to_owned());
+        let evaluation = async move {
+            let parsed = query::parse(&text).map_err(|error| Arc::from(error.to_string()))?;
+            evaluator
+                .evaluate(parsed, when)
+                .await
+                .map(Arc::new)
+                .map_err(|error| Arc::from(error.to_string()))
+        };
+        let running = evaluation.boxed().shared();
+        if let Some(weak) = running.downgrade() {
+            under_way.insert(key, weak);
+        }
+        running
+    }
+}

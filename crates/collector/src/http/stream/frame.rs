@@ -1,0 +1,132 @@
+//! From what a query gave to the columns a chart draws.
+
+use domain::api::stream::{Column, Push};
+use domain::series::Labels;
+use domain::time::TimestampMs;
+use query::{Output, Params, Value};
+
+/// Columns in one frame: a grid of 10,000 GPUs with room to spare.
+const COLUMNS_MAX: usize = 20_000;
+/// Values in one frame, some 10 MB of JSON.
+const CELLS_MAX: usize = 1_000_000;
+
+/// The frame, or a sentence about why there is none.
+pub(super) fn frame(id: u32, reset: bool, when: &Params, output: &Output) -> Result<Push, String> {
+    let times_ms: Vec<TimestampMs> = match when.step_ms {
+        0 => vec![when.start_ms],
+        step_ms => (0..=(when.end_ms - when.start_ms) / step_ms)
+            .map(|n| when.start_ms + n * step_ms)
+            .collect(),
+    };
+    let columns = match &output.value {
+        Value::Vector(samples) => samples.len(),
+        Value::Matrix(series) => series.len(),
+        Value::Scalar(..) => 1,
+        Value::String(..) => return Err("the query gives a text, not numbers".into()),
+    };
+    if columns > COLUMNS_MAX || columns.saturating_mul(times_ms.len()) > CELLS_MAX {
+        return Err(format!(
+            "the query gives {columns} series, more than can be shown; aggregate them or take the top few"
+        ));
+    }
+    let series = match &output.value {
+        Value::Vector(samples) => samples
+            .iter()
+            .map(|(labels, _, value)| one(labels.clone(), *value))
+            .collect(),
+        Value::Scalar(_, value) => vec![one(Labels::empty(), *value)],
+        Value::Matrix(series) => series
+            .iter()
+            .map(|series| Column {
+                labels: series.labels.clone(),
+                values: aligned(when, times_ms.len(), &series.times, &series.values),
+            })
+            .collect(),
+        Value::String(..) => vec![],
+    };
+    Ok(Push::Frame {
+        id,
+        reset,
+        times_ms,
+        series,
+    })
+}
+
+fn one(labels: Labels, value: f64) -> Column {
+    Column {
+        labels,
+        values: vec![finite(value)],
+    }
+}
+
+/// Puts values at their places on the grid of steps.
+fn aligned(when: &Params, length: usize, times: &[TimestampMs], values: &[f64]) -> Vec<Option<f64>> {
+    let mut cells = vec![None; length];
+    for (time, value) in times.iter().zip(values) {
+        let at = if when.step_ms == 0 {
+            0
+        } else {
+            (time - when.start_ms) / when.step_ms
+        };
+        if let Some(cell) = usize::try_from(at).ok().and_then(|at| cells.get_mut(at)) {
+            *cell = finite(*value);
+        }
+    }
+    cells
+}
+
+/// JSON has neither NaN nor infinities; a chart draws neither.
+fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use query::MatrixSeries;
+
+    fn output(value: Value) -> Output {
+        Output {
+            value,
+            warnings: vec![],
+            infos: vec![],
+        }
+    }
+
+    #[test]
+    fn values_stand_at_their_steps() {
+        let series = MatrixSeries {
+            labels: Labels::empty(),
+            times: vec![20, 40],
+            values: vec![2.0, f64::NAN],
+        };
+        let push = frame(
+            7,
+            true,
+            &Params::range(10, 40, 10),
+            &output(Value::Matrix(vec![series])),
+        );
+        let Ok(Push::Frame { times_ms, series, .. }) = push else {
+            panic!("a frame")
+        };
+        assert_eq!(times_ms, [10, 20, 30, 40]);
+        assert_eq!(series[0].values, [None, Some(2.0), None, None]);
+    }
+
+    #[test]
+    fn too_much_for_a_page_is_said() {
+        let many = (0..=COLUMNS_MAX).map(|_| (Labels::empty(), 0, 1.0)).collect();
+        let refused =
+            frame(1, true, &Params::instant(0), &output(Value::Vector(many))).expect_err("too many");
+        assert!(refused.contains("aggregate"), "{refused}");
+        assert!(
+            frame(
+                1,
+                true,
+                &Params::instant(0),
+                &output(Value::String(0, "x".into()))
+            )
+            .is_err()
+        );
+    }
+}

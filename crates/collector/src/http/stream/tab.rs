@@ -1,0 +1,410 @@
+//! One tab: its requests, its watches, and what is pushed to it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
+use domain::api::stream::{Push, Request};
+use domain::ident::RunId;
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, SplitSink};
+use futures::{FutureExt, SinkExt, StreamExt};
+use query::Params;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::coalesce::{Answer, Coalesced};
+use super::credential::Credential;
+use super::frame::frame;
+use super::watch::{Kind, QueryWatch, Watches};
+use crate::Shared;
+use crate::changes::Change;
+use crate::http::nodes;
+
+/// Messages waiting for a tab to read them. A page gets some dozens a second; one that is this far behind is asleep or gone.
+const OUTBOX_MAX: usize = 256;
+/// How often lists that changed are sent, and due queries looked for.
+const TICK: Duration = Duration::from_millis(250);
+/// How often a sign of life is asked for; a tab that gives none for three times as long is gone.
+const PING_EVERY: Duration = Duration::from_secs(15);
+/// How often the right to the stream is looked at again.
+const RECHECK_EVERY: Duration = Duration::from_secs(30);
+/// How long the last words to a slow tab may take.
+const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
+/// Runs in the list.
+const RUNS_MAX: u32 = 200;
+/// Bytes of a log in one message.
+const LOG_BYTES_MAX: u64 = 64 << 10;
+
+/// WebSocket close codes (RFC 6455, 7.4.1): going away, policy violation, try again later.
+const AWAY: u16 = 1001;
+const POLICY: u16 = 1008;
+const AGAIN: u16 = 1013;
+
+/// Why a tab was closed by us.
+type Goodbye = (u16, &'static str);
+
+/// Serves a tab until either side has had enough.
+pub(super) async fn serve(app: Shared, coalesced: Coalesced, credential: Credential, socket: WebSocket) {
+    let (mut sink, mut requests) = socket.split();
+    let (outbox, mut waiting) = mpsc::channel(OUTBOX_MAX);
+    let mut tab = Tab {
+        changes: app.changes.subscribe(),
+        coalesced,
+        outbox,
+        watches: Watches::default(),
+        answers: FuturesUnordered::new(),
+        dirty: Dirty {
+            runs: true,
+            diagnoses: true,
+            nodes: true,
+        },
+        unread_logs: BTreeSet::new(),
+        heard: Instant::now(),
+        app: app.clone(),
+    };
+    let goodbye = tokio::select! {
+        goodbye = tab.run(&mut requests, &credential) => goodbye,
+        () = write(&mut sink, &mut waiting) => None,
+        () = app.stopping.cancelled() => Some((AWAY, "the collector is stopping; connect again")),
+    };
+    if let Some((code, reason)) = goodbye {
+        if code == AGAIN {
+            app.metrics.tabs_dropped.inc();
+        }
+        let close = Message::Close(Some(CloseFrame {
+            code,
+            reason: Utf8Bytes::from_static(reason),
+        }));
+        let _too_slow_or_gone = tokio::time::timeout(LAST_WORDS_WITHIN, sink.send(close)).await;
+    }
+}
+
+async fn write(sink: &mut SplitSink<WebSocket, Message>, waiting: &mut mpsc::Receiver<Message>) {
+    while let Some(message) = waiting.recv().await {
+        if sink.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
+struct Tab {
+    app: Shared,
+    coalesced: Coalesced,
+    changes: broadcast::Receiver<Change>,
+    outbox: mpsc::Sender<Message>,
+    watches: Watches,
+    answers: FuturesUnordered<BoxFuture<'static, Answered>>,
+    dirty: Dirty,
+    /// Runs whose watched logs hold more than was sent.
+    unread_logs: BTreeSet<RunId>,
+    heard: Instant,
+}
+
+/// Lists that are not what the tab was told last.
+#[derive(Default)]
+struct Dirty {
+    runs: bool,
+    diagnoses: bool,
+    nodes: bool,
+}
+
+/// An evaluation that came to its end, with the watch it was for.
+struct Answered {
+    id: u32,
+    serial: u64,
+    when: Params,
+    reset: bool,
+    answer: Answer,
+}
+
+impl Tab {
+    async fn run(
+        &mut self,
+        requests: &mut (impl StreamExt<Item = Result<Message, axum::Error>> + Unpin),
+        credential: &Credential,
+    ) -> Option<Goodbye> {
+        let (mut ticks, mut pings, mut checks) =
+            (interval(TICK), interval(PING_EVERY), interval(RECHECK_EVERY));
+        for timer in [&mut ticks, &mut pings, &mut checks] {
+            timer.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        }
+        checks.reset();
+        let version = env!("CARGO_PKG_VERSION").into();
+        if let Err(goodbye) = self.push(&Push::Welcome {
+            now_ms: self.app.now_ms(),
+            version,
+        }) {
+            return Some(goodbye);
+        }
+        loop {
+            let done = tokio::select! {
+                request = requests.next() => match request {
+                    Some(Ok(message)) => self.hear(message).await,
+                    Some(Err(_)) | None => return None,
+                },
+                change = self.changes.recv() => self.note(change).await,
+                Some(answered) = self.answers.next() => self.answer(answered),
+                _ = ticks.tick() => self.tick().await,
+                _ = pings.tick() => self.ping(),
+                _ = checks.tick() => if credential.holds(&self.app).await { Ok(()) } else {
+                    Err((POLICY, "the session or token has ended; log in again"))
+                },
+            };
+            if let Err(goodbye) = done {
+                return Some(goodbye);
+            }
+        }
+    }
+
+    async fn hear(&mut self, message: Message) -> Result<(), Goodbye> {
+        self.heard = Instant::now();
+        match message {
+            Message::Text(text) => match serde_json::from_str::<Request>(&text) {
+                Ok(request) => self.request(request).await,
+                Err(_) => Err((POLICY, "a message was not understood; reload the page")),
+            },
+            Message::Binary(_) => Err((POLICY, "messages are JSON texts")),
+            Message::Ping(_) | Message::Pong(_) | Message::Close(_) => Ok(()),
+        }
+    }
+
+    async fn request(&mut self, request: Request) -> Result<(), Goodbye> {
+        let (id, kind) = match request {
+            Request::Unwatch { id } => {
+                self.watches.remove(id);
+                return Ok(());
+            }
+            Request::WatchRange {
+                id,
+                query,
+                range_ms,
+                step_ms,
+            } => (id, QueryWatch::range(query, range_ms, step_ms).map(Kind::Query)),
+            Request::WatchInstant { id, query } => (id, Ok(Kind::Query(QueryWatch::instant(query)))),
+            Request::WatchRun { id, run } => (id, run_id(run).map(|run| Kind::Run { run })),
+            Request::WatchLog {
+                id,
+                run,
+                source,
+                tail_bytes,
+            } => {
+                let kind = match run_id(run) {
+                    Ok(run) => self.tail(run, source, tail_bytes).await,
+                    Err(message) => Err(message),
+                };
+                (id, kind)
+            }
+        };
+        match kind.and_then(|kind| self.watches.add(id, kind)) {
+            Ok(()) => self.show(id).await,
+            Err(message) => self.push(&Push::Failed { id, message }),
+        }
+    }
+
+    /// A log watch that begins some bytes before the end of what is there.
+    async fn tail(
+        &mut self,
+        run: RunId,
+        source: domain::api::runs::LogSource,
+        tail_bytes: u64,
+    ) -> Result<Kind, String> {
+        let end = self
+            .app
+            .runs
+            .log(&run, &source, 0, 0)
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok(Kind::Log {
+            run,
+            source,
+            offset: end.length.saturating_sub(tail_bytes),
+        })
+    }
+
+    /// Sends what a new watch shows at once; queries are due at the next tick.
+    async fn show(&mut self, id: u32) -> Result<(), Goodbye> {
+        let watched = self
+            .watches
+            .iter_mut()
+            .find(|(at, _)| *at == id)
+            .map(|(_, watch)| match &watch.kind {
+                Kind::Run { run } | Kind::Log { run, .. } => Some(run.clone()),
+                Kind::Query(_) => None,
+            });
+        match watched.flatten() {
+            Some(run) => self.show_run(&run, Some(id)).await,
+            None => self.evaluate_due(),
+        }
+    }
+
+    /// Sends news of a run to the watches of it (or to one of them).
+    async fn show_run(&mut self, run: &RunId, only: Option<u32>) -> Result<(), Goodbye> {
+        let app = self.app.clone();
+        let (mut pushes, mut more) = (Vec::new(), false);
+        for (id, watch) in self
+            .watches
+            .iter_mut()
+            .filter(|(id, _)| only.is_none_or(|only| only == *id))
+        {
+            match &mut watch.kind {
+                Kind::Run { run: watched } if watched == run => match app.runs.view(run).await {
+                    Some(view) => pushes.push(Push::Run {
+                        id,
+                        run: Box::new(view),
+                    }),
+                    None => pushes.push(Push::Failed {
+                        id,
+                        message: format!("there is no run {run}"),
+                    }),
+                },
+                Kind::Log {
+                    run: watched,
+                    source,
+                    offset,
+                } if watched == run => {
+                    match app.runs.log(run, source, *offset, LOG_BYTES_MAX).await {
+                        Ok(piece) if piece.next_offset > *offset || only.is_some() => {
+                            *offset = piece.next_offset;
+                            if piece.next_offset < piece.length {
+                                // The rest comes with the next tick, so that one long log does not starve the tab.
+                                more = true;
+                            }
+                            pushes.push(Push::Log { id, piece });
+                        }
+                        Ok(_) => {}
+                        Err(error) => pushes.push(Push::Failed {
+                            id,
+                            message: error.to_string(),
+                        }),
+                    }
+                }
+                _ => {}
+            }
+        }
+        if more {
+            self.unread_logs.insert(run.clone());
+        }
+        pushes.iter().try_for_each(|push| self.push(push))
+    }
+
+    async fn note(&mut self, change: Result<Change, RecvError>) -> Result<(), Goodbye> {
+        match change {
+            Ok(Change::Nodes) => self.dirty.nodes = true,
+            Ok(Change::Diagnoses) => self.dirty.diagnoses = true,
+            Ok(Change::Events) => {}
+            Ok(Change::Run(run)) => {
+                self.dirty.runs = true;
+                return self.show_run(&run, None).await;
+            }
+            Ok(Change::Log(run)) => return self.show_run(&run, None).await,
+            Err(RecvError::Lagged(_)) => return self.show_everything().await,
+            Err(RecvError::Closed) => {}
+        }
+        Ok(())
+    }
+
+    /// Some changes were missed: whatever could have changed is sent again.
+    async fn show_everything(&mut self) -> Result<(), Goodbye> {
+        self.dirty = Dirty {
+            runs: true,
+            diagnoses: true,
+            nodes: true,
+        };
+        let runs = self
+            .watches
+            .iter_mut()
+            .filter_map(|(_, watch)| match &watch.kind {
+                Kind::Run { run } | Kind::Log { run, .. } => Some(run.clone()),
+                Kind::Query(_) => None,
+            });
+        let runs: BTreeSet<RunId> = runs.collect();
+        for run in runs {
+            self.show_run(&run, None).await?;
+        }
+        Ok(())
+    }
+
+    async fn tick(&mut self) -> Result<(), Goodbye> {
+        let dirty = std::mem::take(&mut self.dirty);
+        if dirty.runs {
+            let runs = self.app.runs.list(RUNS_MAX).await;
+            self.push(&Push::Runs { runs })?;
+        }
+        if dirty.diagnoses {
+            self.push(&Push::Diagnoses {
+                diagnoses: self.app.alerts.diagnoses(),
+            })?;
+        }
+        if dirty.nodes || dirty.runs {
+            let nodes = nodes::views(&self.app).await;
+            self.push(&Push::Nodes { nodes })?;
+        }
+        for run in std::mem::take(&mut self.unread_logs) {
+            self.show_run(&run, None).await?;
+        }
+        self.evaluate_due()
+    }
+
+    fn evaluate_due(&mut self) -> Result<(), Goodbye> {
+        for (id, serial, text, when, reset) in self.watches.due(self.app.now_ms()) {
+            let evaluation = self.coalesced.evaluate(&self.app, &text, when);
+            self.answers.push(
+                evaluation
+                    .map(move |answer| Answered {
+                        id,
+                        serial,
+                        when,
+                        reset,
+                        answer,
+                    })
+                    .boxed(),
+            );
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, answered: Answered) -> Result<(), Goodbye> {
+        let Answered {
+            id,
+            serial,
+            when,
+            reset,
+            answer,
+        } = answered;
+        let Some(watch) = self.watches.same(id, serial) else {
+            return Ok(());
+        };
+        if let Kind::Query(query) = &mut watch.kind {
+            query.done(&when);
+        }
+        let made = answer
+            .map_err(|error| error.to_string())
+            .and_then(|output| frame(id, reset, &when, &output));
+        self.push(&made.unwrap_or_else(|message| Push::Failed { id, message }))
+    }
+
+    fn ping(&mut self) -> Result<(), Goodbye> {
+        if self.heard.elapsed() > PING_EVERY * 3 {
+            return Err((AWAY, "no sign of life from this tab"));
+        }
+        self.enqueue(Message::Ping(Default::default()))
+    }
+
+    fn push(&self, push: &Push) -> Result<(), Goodbye> {
+        let text = serde_json::to_string(push).map_err(|_| (AWAY, "a message could not be written"))?;
+        self.enqueue(Message::Text(text.into()))
+    }
+
+    fn enqueue(&self, message: Message) -> Result<(), Goodbye> {
+        self.outbox
+            .try_send(message)
+            .map_err(|_| (AGAIN, "this tab reads too slowly; it may connect again"))
+    }
+}
+
+fn run_id(run: String) -> Result<RunId, String> {
+    RunId::new(run).map_err(|error| error.to_string())
+}

@@ -1,0 +1,229 @@
+//! What one tab watches, and when each watch is due. Pure: time arrives as a value.
+
+use std::collections::BTreeMap;
+
+use domain::api::runs::LogSource;
+use domain::api::stream::WATCHES_MAX;
+use domain::ident::RunId;
+use domain::time::TimestampMs;
+use query::{Params, STEPS_MAX};
+
+/// Samples of a step are given this long to arrive before the step is evaluated; agents send each second.
+pub(super) const SETTLE_MS: i64 = 300;
+/// A range is evaluated anew this often, so that samples which came late (a node back from the dark) appear.
+const REFRESH_MS: i64 = 60_000;
+/// The smallest distance of points.
+pub(super) const STEP_MS_MIN: i64 = 1_000;
+
+/// A tab's watches by the ids it chose.
+#[derive(Default)]
+pub(super) struct Watches {
+    by_id: BTreeMap<u32, Watch>,
+    serial: u64,
+}
+
+/// One watch. `serial` tells it from an earlier one of the same id.
+pub(super) struct Watch {
+    pub(super) serial: u64,
+    pub(super) kind: Kind,
+}
+
+pub(super) enum Kind {
+    Query(QueryWatch),
+    Log {
+        run: RunId,
+        source: LogSource,
+        offset: u64,
+    },
+    Run {
+        run: RunId,
+    },
+}
+
+/// A query that is evaluated again and again.
+pub(super) struct QueryWatch {
+    pub(super) text: String,
+    /// How far back a range reaches; `None` for an instant query.
+    range_ms: Option<i64>,
+    step_ms: i64,
+    /// The last step that was sent.
+    sent_ms: Option<TimestampMs>,
+    refreshed_ms: TimestampMs,
+    busy: bool,
+}
+
+impl Watches {
+    /// Adds a watch, or replaces the one of that id.
+    pub(super) fn add(&mut self, id: u32, kind: Kind) -> Result<(), String> {
+        if self.by_id.len() >= WATCHES_MAX && !self.by_id.contains_key(&id) {
+            return Err(format!("a tab may watch {WATCHES_MAX} things; stop some first"));
+        }
+        self.serial += 1;
+        self.by_id.insert(
+            id,
+            Watch {
+                serial: self.serial,
+                kind,
+            },
+        );
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, id: u32) {
+        self.by_id.remove(&id);
+    }
+
+    /// A watch, unless it was replaced meanwhile.
+    pub(super) fn same(&mut self, id: u32, serial: u64) -> Option<&mut Watch> {
+        self.by_id.get_mut(&id).filter(|watch| watch.serial == serial)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Watch)> {
+        self.by_id.iter_mut().map(|(id, watch)| (*id, watch))
+    }
+
+    /// Queries to evaluate now: id, serial, text, when, and whether the answer replaces what was sent.
+    pub(super) fn due(&mut self, now_ms: TimestampMs) -> Vec<(u32, u64, String, Params, bool)> {
+        let due = |(id, watch): (u32, &mut Watch)| {
+            let Kind::Query(query) = &mut watch.kind else {
+                return None;
+            };
+            let (when, reset) = query.begin(now_ms)?;
+            Some((id, watch.serial, query.text.clone(), when, reset))
+        };
+        self.iter_mut().filter_map(due).collect()
+    }
+}
+
+impl QueryWatch {
+    pub(super) fn instant(text: String) -> Self {
+        Self {
+            text,
+            range_ms: None,
+            step_ms: STEP_MS_MIN,
+            sent_ms: None,
+            refreshed_ms: 0,
+            busy: false,
+        }
+    }
+
+    pub(super) fn range(text: String, range_ms: i64, step_ms: i64) -> Result<Self, String> {
+        if step_ms < STEP_MS_MIN {
+            return Err(format!("the step must be at least {STEP_MS_MIN} ms"));
+        }
+        if range_ms <= 0 || range_ms / step_ms >= STEPS_MAX {
+            return Err(format!("the range must hold 1 to {STEPS_MAX} steps"));
+        }
+        Ok(Self {
+            text,
+            range_ms: Some(range_ms),
+            step_ms,
+            sent_ms: None,
+            refreshed_ms: 0,
+            busy: false,
+        })
+    }
+
+    /// The next evaluation, when one is due and none is under way. Times lie on multiples of the step, so that tabs coincide.
+    fn begin(&mut self, now_ms: TimestampMs) -> Option<(Params, bool)> {
+        let last_ms = (now_ms - SETTLE_MS).div_euclid(self.step_ms) * self.step_ms;
+        if self.busy || self.sent_ms.is_some_and(|sent_ms| sent_ms >= last_ms) {
+            return None;
+        }
+        self.busy = true;
+        let Some(range_ms) = self.range_ms else {
+            return Some((Params::instant(last_ms), true));
+        };
+        let first_ms = last_ms - range_ms.div_euclid(self.step_ms) * self.step_ms;
+        let next_ms = self.sent_ms.map_or(first_ms, |sent_ms| sent_ms + self.step_ms);
+        // A tab that slept longer than its range starts over.
+        let reset = self.sent_ms.is_none() || next_ms < first_ms || now_ms - self.refreshed_ms >= REFRESH_MS;
+        if reset {
+            self.refreshed_ms = now_ms;
+        }
+        Some((
+            Params::range(if reset { first_ms } else { next_ms }, last_ms, self.step_ms),
+            reset,
+        ))
+    }
+
+    /// An evaluation came to its end.
+    pub(super) fn done(&mut self, when: &Params) {
+        self.busy = false;
+        self.sent_ms = Some(when.end_ms);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: i64 = 1_000_000;
+
+    fn begin(watch: &mut QueryWatch, now_ms: i64) -> Option<(i64, i64, bool)> {
+        let (when, reset) = watch.begin(now_ms)?;
+        watch.done(&when);
+        Some((when.start_ms, when.end_ms, reset))
+    }
+
+    #[test]
+    fn a_range_is_sent_whole_and_then_step_by_step() {
+        let mut watch = QueryWatch::range("up".into(), 10_000, 2_000).expect("a good range");
+        let now = T + SETTLE_MS;
+        assert_eq!(begin(&mut watch, now), Some((T - 10_000, T, true)));
+        assert_eq!(begin(&mut watch, now + 1_999), None);
+        assert_eq!(
+            begin(&mut watch, now + 2_000),
+            Some((T + 2_000, T + 2_000, false))
+        );
+        // Two steps were missed while the query was slow.
+        assert_eq!(
+            begin(&mut watch, now + 6_000),
+            Some((T + 4_000, T + 6_000, false))
+        );
+        assert_eq!(
+            begin(&mut watch, now + REFRESH_MS),
+            Some((T + REFRESH_MS - 10_000, T + REFRESH_MS, true))
+        );
+    }
+
+    #[test]
+    fn nothing_is_begun_twice() {
+        let mut watch = QueryWatch::instant("up".into());
+        assert!(watch.begin(T).is_some());
+        assert!(watch.begin(T + 5_000).is_none());
+    }
+
+    #[test]
+    fn an_instant_query_is_due_each_second() {
+        let mut watch = QueryWatch::instant("up".into());
+        let now = T + SETTLE_MS;
+        assert_eq!(begin(&mut watch, now), Some((T, T, true)));
+        assert_eq!(begin(&mut watch, now + 250), None);
+        assert_eq!(begin(&mut watch, now + 1_000), Some((T + 1_000, T + 1_000, true)));
+    }
+
+    #[test]
+    fn watches_have_a_bound_and_are_told_apart() {
+        let mut watches = Watches::default();
+        for id in 0..WATCHES_MAX as u32 {
+            watches
+                .add(id, Kind::Query(QueryWatch::instant("up".into())))
+                .expect("there is room");
+        }
+        assert!(
+            watches
+                .add(1_000, Kind::Query(QueryWatch::instant("up".into())))
+                .is_err()
+        );
+        let (_, serial, ..) = watches.due(T).remove(0);
+        watches
+            .add(0, Kind::Query(QueryWatch::instant("down".into())))
+            .expect("it replaces");
+        assert!(watches.same(0, serial).is_none());
+        assert!(
+            QueryWatch::range("up".into(), 1_000, 10).is_err()
+                && QueryWatch::range("up".into(), i64::MAX, 1_000).is_err()
+        );
+    }
+}

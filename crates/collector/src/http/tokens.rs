@@ -1,0 +1,151 @@
+//! `/api/tokens`: making, listing and revoking tokens, and `/api/audit`: who did what.
+
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::routing::{delete, get, post};
+use axum::{Extension, Json, Router};
+use domain::api::session::{CreateToken, NewToken, Role, TokenView};
+use domain::time::TimestampMs;
+use serde::{Deserialize, Serialize};
+
+use super::{ApiError, ApiResult, Caller};
+use crate::Shared;
+use crate::tokens::{JOIN_LIFETIME_S, is_admin_id};
+
+/// A note is for people; this is a sentence.
+const NOTE_CHARS_MAX: usize = 200;
+/// A hundred years: longer is a mistake in the unit.
+const LIFETIME_S_MAX: u64 = 100 * 365 * 24 * 3_600;
+/// Lines of the audit log when nobody says how many.
+const AUDIT_LINES: u32 = 200;
+
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/api/tokens", get(list).post(create))
+        .route("/api/tokens/join", post(create_join))
+        .route("/api/tokens/{id}", delete(revoke))
+        .route("/api/audit", get(audit))
+}
+
+async fn list(State(app): State<Shared>) -> ApiResult<Json<Vec<TokenView>>> {
+    Ok(Json(app.tokens.list().await?))
+}
+
+async fn create(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Json(wanted): Json<CreateToken>,
+) -> ApiResult<(StatusCode, Json<NewToken>)> {
+    let expires_s = if wanted.role == Role::Join {
+        wanted.expires_s.or(Some(JOIN_LIFETIME_S))
+    } else {
+        wanted.expires_s
+    };
+    make(&app, &caller, wanted.role, &wanted.note, expires_s).await
+}
+
+/// `POST /api/tokens/join`: the body may be empty.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct CreateJoin {
+    expires_s: Option<u64>,
+    note: String,
+}
+
+async fn create_join(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    body: axum::body::Bytes,
+) -> ApiResult<(StatusCode, Json<NewToken>)> {
+    let wanted: CreateJoin = if body.is_empty() {
+        CreateJoin::default()
+    } else {
+        serde_json::from_slice(&body)
+            .map_err(|error| ApiError::bad_request(format!("the body is not understood: {error}")))?
+    };
+    make(
+        &app,
+        &caller,
+        Role::Join,
+        &wanted.note,
+        wanted.expires_s.or(Some(JOIN_LIFETIME_S)),
+    )
+    .await
+}
+
+async fn make(
+    app: &Shared,
+    caller: &Caller,
+    role: Role,
+    note: &str,
+    expires_s: Option<u64>,
+) -> ApiResult<(StatusCode, Json<NewToken>)> {
+    if note.chars().count() > NOTE_CHARS_MAX {
+        return Err(ApiError::bad_request(format!(
+            "the note is longer than {NOTE_CHARS_MAX} characters"
+        )));
+    }
+    if expires_s.is_some_and(|s| s == 0 || s > LIFETIME_S_MAX) {
+        return Err(ApiError::bad_request(
+            "expires_s must be at least 1 and at most a hundred years",
+        ));
+    }
+    let token = app.tokens.create(role, note, expires_s, app.now_ms()).await?;
+    if let Err(error) = app.audit(&caller.id, "token_create", &token.id).await {
+        // What cannot be noted must not be: nobody has seen the secret yet.
+        app.tokens.revoke(&token.id).await?;
+        return Err(error.into());
+    }
+    Ok((StatusCode::CREATED, Json(token)))
+}
+
+async fn revoke(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> ApiResult<StatusCode> {
+    if is_admin_id(&id) {
+        return Err(ApiError::conflict(
+            "the admin's own token cannot be revoked; to replace it, stop the collector, remove admin.token in the data folder, \
+             and start it again",
+        ));
+    }
+    app.audit(&caller.id, "token_revoke", &id).await?;
+    if app.tokens.revoke(&id).await? {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(ApiError::not_found(format!(
+            "there is no token {id:?}; `lockstep token list` shows those there are"
+        )))
+    }
+}
+
+/// `?before_ms=&limit=`.
+#[derive(Debug, Deserialize)]
+struct AuditPage {
+    before_ms: Option<TimestampMs>,
+    limit: Option<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct AuditLine {
+    at_ms: TimestampMs,
+    who: String,
+    what: String,
+    target: String,
+}
+
+async fn audit(State(app): State<Shared>, Query(page): Query<AuditPage>) -> ApiResult<Json<Vec<AuditLine>>> {
+    let entries = app
+        .store
+        .state
+        .audit(page.before_ms, page.limit.unwrap_or(AUDIT_LINES))
+        .await?;
+    let line = |entry: store::state::audit::AuditEntry| AuditLine {
+        at_ms: entry.at_ms,
+        who: entry.who,
+        what: entry.what,
+        target: entry.target,
+    };
+    Ok(Json(entries.into_iter().map(line).collect()))
+}

@@ -1,0 +1,172 @@
+//! The first message of a stream: which versions are spoken, who speaks, for which node.
+//!
+//! A join token opens the door once: the answer carries a lasting credential bound to the node's name. A credential of one
+//! node never speaks for another.
+
+use domain::api::session::Role;
+use domain::ident::NodeName;
+use domain::time::TimestampMs;
+use domain::topology::Inventory;
+use store::state::StateError;
+use store::state::nodes::NodeRecord;
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+use wire::proto::{Hello, HelloAck};
+
+use crate::Shared;
+use crate::config::Secret;
+use crate::tokens::Principal;
+
+/// The largest inventory: 16 GPUs with every field filled need some 8 KiB.
+const INVENTORY_BYTES_MAX: usize = 256 << 10;
+/// Of an agent's own words (version, instance) this much is kept.
+const TEXT_CHARS_MAX: usize = 64;
+
+/// An agent that was let in.
+#[derive(Debug, Clone)]
+pub struct AgentSession {
+    /// The node it speaks for.
+    pub node: NodeName,
+    /// Random for each start of the agent.
+    pub instance: String,
+    /// Its version.
+    pub agent_version: String,
+    /// Its clock minus ours.
+    pub clock_offset_ms: i64,
+    /// Its node's hardware and software.
+    pub inventory: Inventory,
+}
+
+/// The bearer token of a call.
+pub(super) fn bearer(metadata: &MetadataMap) -> Result<Secret, Status> {
+    let header = metadata
+        .get("authorization")
+        .and_then(|value| value.to_str().ok());
+    let token = header.and_then(|value| value.strip_prefix("Bearer "));
+    let missing = "an agent must name its token; get one with `lockstep token join` and pass it as --join";
+    token
+        .map(Secret::new)
+        .ok_or_else(|| Status::unauthenticated(missing))
+}
+
+/// Lets an agent in, or says why not.
+pub(super) async fn greet(
+    app: &Shared,
+    bearer: &Secret,
+    hello: Hello,
+) -> Result<(AgentSession, HelloAck), Status> {
+    let now_ms = app.now_ms();
+    let protocol =
+        wire::version::agree(&hello).map_err(|error| Status::failed_precondition(error.to_string()))?;
+    let node =
+        NodeName::new(hello.node.clone()).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let principal = identify(app, bearer, &node, now_ms).await?;
+    let session = AgentSession {
+        node,
+        instance: shortened(&hello.instance),
+        agent_version: shortened(&hello.agent_version),
+        clock_offset_ms: hello.now_ms.saturating_sub(now_ms),
+        inventory: inventory(&hello.inventory_json)?,
+    };
+    let credential = match principal.node {
+        Some(_) => String::new(),
+        None => enrol(app, &principal, &session.node, now_ms).await?,
+    };
+    register(app, &session, now_ms).await?;
+    let collector_version = env!("CARGO_PKG_VERSION").to_owned();
+    Ok((
+        session,
+        HelloAck {
+            protocol,
+            now_ms,
+            credential,
+            collector_version,
+        },
+    ))
+}
+
+async fn identify(
+    app: &Shared,
+    bearer: &Secret,
+    node: &NodeName,
+    now_ms: TimestampMs,
+) -> Result<Principal, Status> {
+    let principal = app
+        .tokens
+        .authenticate(bearer.expose(), now_ms)
+        .await
+        .map_err(|error| failed(&error))?;
+    let Some(principal) = principal else {
+        app.metrics.auth_failures.inc();
+        return Err(Status::unauthenticated(
+            "the agent's token is unknown, expired or revoked; get a new one with `lockstep token join`",
+        ));
+    };
+    if !principal.role.allows(Role::Join) {
+        return Err(Status::permission_denied(
+            "this token does not let an agent in; get one with `lockstep token join`",
+        ));
+    }
+    match &principal.node {
+        Some(own) if own != node => Err(Status::permission_denied(format!(
+            "this credential belongs to node {own}, not to {node}; join again under the new name with `lockstep token join`"
+        ))),
+        _ => Ok(principal),
+    }
+}
+
+async fn enrol(
+    app: &Shared,
+    principal: &Principal,
+    node: &NodeName,
+    now_ms: TimestampMs,
+) -> Result<String, Status> {
+    app.audit(&principal.id, "node_join", node.as_str())
+        .await
+        .map_err(|error| failed(&error))?;
+    let credential = app
+        .tokens
+        .enrol(node, now_ms)
+        .await
+        .map_err(|error| failed(&error))?;
+    Ok(credential.expose().to_owned())
+}
+
+async fn register(app: &Shared, session: &AgentSession, now_ms: TimestampMs) -> Result<(), Status> {
+    let record = NodeRecord {
+        name: session.node.clone(),
+        agent_version: session.agent_version.clone(),
+        clock_offset_ms: session.clock_offset_ms,
+        inventory: session.inventory.clone(),
+        seen_ms: now_ms,
+    };
+    app.store
+        .state
+        .upsert_node(&record)
+        .await
+        .map_err(|error| failed(&error))?;
+    tracing::info!(node = %session.node, version = session.agent_version, "an agent connected");
+    app.live.hello(record, now_ms);
+    app.changes.send(crate::changes::Change::Nodes);
+    Ok(())
+}
+
+fn inventory(json: &str) -> Result<Inventory, Status> {
+    if json.len() > INVENTORY_BYTES_MAX {
+        return Err(Status::invalid_argument(format!(
+            "the inventory is larger than {INVENTORY_BYTES_MAX} bytes"
+        )));
+    }
+    serde_json::from_str(json)
+        .map_err(|error| Status::invalid_argument(format!("the inventory cannot be read: {error}")))
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(TEXT_CHARS_MAX).collect()
+}
+
+/// The store's trouble is logged here; the agent only hears to try again.
+fn failed(error: &StateError) -> Status {
+    tracing::error!(%error, "an agent could not be let in");
+    Status::unavailable("the collector cannot read its state right now; try again")
+}

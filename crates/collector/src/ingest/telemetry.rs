@@ -1,0 +1,181 @@
+//! Samples from agents: names once a connection, batches in order, acknowledged only when durable.
+//!
+//! ```text
+//! Definitions ─▶ dictionary: (segment, index) → SeriesId
+//! Batch ─▶ checksum, rows → SeriesId ─▶ queue ─▶ writer: all that wait of one segment = one append ─▶ Ack(highest seq)
+//!              └ malformed ─▶ queue ─▶ Refusal, in its turn     at most one append in flight: order is kept by construction
+//! ```
+//! While one append waits for the disk the next batches gather behind it, so a backfill is not one commit a batch, and no
+//! sequence number can overtake another.
+
+mod dictionary;
+mod writer;
+
+use domain::event::Event;
+use domain::ident::NodeName;
+use domain::time::TimestampMs;
+use store::series::APPEND_SAMPLES_MAX;
+use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
+use wire::proto::{Batch, Definitions, NodeEvent, Refusal, TelemetryDown, TelemetryUp, telemetry_up};
+
+use self::dictionary::Dictionaries;
+use self::writer::{Durable, Work};
+use super::{AgentSession, Outbound};
+use crate::Shared;
+
+/// Batches that wait for the writer. When full, the agent's stream is not read, and its spool holds the rest.
+const BATCHES_MAX: usize = 64;
+/// The longest event.
+const EVENT_BYTES_MAX: usize = 8 << 10;
+/// Events an agent may send a minute; a node in trouble repeats itself.
+const EVENTS_A_MINUTE: u32 = 600;
+
+/// Serves one agent's samples until either side ends.
+pub(super) async fn serve(
+    app: Shared,
+    session: AgentSession,
+    inbound: Streaming<TelemetryUp>,
+    outbound: Outbound<TelemetryDown>,
+) -> Result<(), Status> {
+    let (queue, waiting) = mpsc::channel(BATCHES_MAX);
+    let writing = writer::write(&app, &session.node, waiting, &outbound);
+    let mut reader = Reader {
+        app: &app,
+        node: &session.node,
+        names: Dictionaries::default(),
+        queue,
+        events: EventRate::default(),
+    };
+    // The reader's end closes the queue; the writer then finishes what is in it.
+    let reading = async move { reader.read(inbound).await };
+    tokio::try_join!(reading, writing).map(drop)
+}
+
+struct Reader<'a> {
+    app: &'a Shared,
+    node: &'a NodeName,
+    names: Dictionaries,
+    queue: mpsc::Sender<Work>,
+    events: EventRate,
+}
+
+impl Reader<'_> {
+    async fn read(&mut self, mut inbound: Streaming<TelemetryUp>) -> Result<(), Status> {
+        while let Some(message) = inbound.message().await? {
+            self.app.live.heard(self.node, self.app.now_ms());
+            match message.message {
+                Some(telemetry_up::Message::Definitions(definitions)) => self.define(&definitions),
+                Some(telemetry_up::Message::Batch(batch)) => self.take(&batch).await?,
+                Some(telemetry_up::Message::Event(event)) => self.event(&event).await,
+                Some(telemetry_up::Message::Hello(_)) => {
+                    return Err(Status::invalid_argument("a second hello on one stream"));
+                }
+                // A message of a newer agent that this collector does not know.
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn define(&mut self, definitions: &Definitions) {
+        let refused = self.names.define(definitions, self.node, |labels| {
+            self.app.store.series.resolve(labels)
+        });
+        for (reason, count) in refused {
+            self.app
+                .metrics
+                .refused
+                .with_label_values(&[reason.word()])
+                .inc_by(count);
+            tracing::warn!(node = %self.node, %reason, count, "series of an agent are not taken");
+        }
+    }
+
+    async fn take(&mut self, batch: &Batch) -> Result<(), Status> {
+        let work = match self.understand(batch) {
+            Ok(durable) => {
+                if durable.dropped > 0 {
+                    let counted = self
+                        .app
+                        .metrics
+                        .refused
+                        .with_label_values(&["sample_of_refused_series"]);
+                    counted.inc_by(durable.dropped);
+                }
+                Work::Store(durable)
+            }
+            Err(reason) => Work::Refuse(self.refuse(batch, reason)),
+        };
+        self.queue
+            .send(work)
+            .await
+            .map_err(|_| Status::unavailable("the collector cannot store samples right now"))
+    }
+
+    fn understand(&mut self, batch: &Batch) -> Result<Durable, String> {
+        let frames = wire::frame::decode(batch).map_err(|error| error.to_string())?;
+        let cells: usize = frames.iter().map(|frame| frame.values.len()).sum();
+        if cells > APPEND_SAMPLES_MAX {
+            return Err(format!(
+                "a batch of {cells} samples is larger than the {APPEND_SAMPLES_MAX} allowed; split it"
+            ));
+        }
+        let (frames, dropped) = self.names.translate(&batch.segment, frames)?;
+        Ok(Durable {
+            segment: batch.segment.as_str().into(),
+            seq: batch.seq,
+            frames,
+            cells,
+            dropped,
+        })
+    }
+
+    fn refuse(&self, batch: &Batch, reason: String) -> Refusal {
+        tracing::warn!(node = %self.node, seq = batch.seq, reason, "a batch of an agent is not taken");
+        self.app.metrics.refused.with_label_values(&["batch"]).inc();
+        Refusal {
+            segment: batch.segment.clone(),
+            seq: batch.seq,
+            reason,
+        }
+    }
+
+    /// At most once, so what does not read is counted and forgotten.
+    async fn event(&mut self, event: &NodeEvent) {
+        let parsed = (event.event_json.len() <= EVENT_BYTES_MAX)
+            .then(|| serde_json::from_str::<Event>(&event.event_json));
+        match parsed {
+            Some(Ok(event)) if self.events.allow(self.app.now_ms()) => {
+                // An agent speaks for its own node only.
+                self.app
+                    .event(Event {
+                        node: Some(self.node.to_string()),
+                        ..event
+                    })
+                    .await;
+            }
+            _ => self.app.metrics.refused.with_label_values(&["event"]).inc(),
+        }
+    }
+}
+
+/// Counts events a minute.
+#[derive(Default)]
+struct EventRate {
+    since_ms: TimestampMs,
+    count: u32,
+}
+
+impl EventRate {
+    fn allow(&mut self, now_ms: TimestampMs) -> bool {
+        if now_ms - self.since_ms >= 60_000 {
+            *self = Self {
+                since_ms: now_ms,
+                count: 0,
+            };
+        }
+        self.count += 1;
+        self.count <= EVENTS_A_MINUTE
+    }
+}

@@ -1,0 +1,243 @@
+//! Makes batches durable in their order, as many at once as wait, and acknowledges the last of them.
+
+use std::sync::Arc;
+
+use domain::ident::NodeName;
+use domain::series::Frame;
+use sha2::{Digest, Sha256};
+use store::series::{Append, AppendError, Appended, SeriesId};
+use tokio::sync::mpsc;
+use tonic::Status;
+use wire::proto::{Ack, Refusal, TelemetryDown, telemetry_down};
+
+use crate::Shared;
+use crate::ingest::Outbound;
+
+/// Samples put into one append; the store takes twice as many.
+const GATHER_SAMPLES_MAX: usize = 1 << 19;
+
+/// A batch that only has to be stored.
+pub(super) struct Durable {
+    pub(super) segment: Arc<str>,
+    pub(super) seq: u64,
+    pub(super) frames: Vec<Frame<SeriesId>>,
+    /// Cells of the frames as they came.
+    pub(super) cells: usize,
+    /// Samples left out because their series are not taken.
+    pub(super) dropped: u64,
+}
+
+/// What the reader hands over, in the order it came.
+pub(super) enum Work {
+    /// To be stored and acknowledged.
+    Store(Durable),
+    /// Never to be taken; said in its turn, so that the agent hears about its batches in their order.
+    Refuse(Refusal),
+}
+
+/// Does what comes through the queue until it closes.
+pub(super) async fn write(
+    app: &Shared,
+    node: &NodeName,
+    mut waiting: mpsc::Receiver<Work>,
+    outbound: &Outbound<TelemetryDown>,
+) -> Result<(), Status> {
+    let mut next = waiting.recv().await;
+    while let Some(work) = next.take() {
+        let message = match work {
+            Work::Refuse(refusal) => telemetry_down::Message::Refusal(refusal),
+            Work::Store(first) => {
+                let (group, batches, left_over) = gather(first, &mut waiting);
+                next = left_over;
+                telemetry_down::Message::Ack(store(app, node, group, batches).await?)
+            }
+        };
+        let message = TelemetryDown {
+            message: Some(message),
+        };
+        outbound
+            .send(Ok(message))
+            .await
+            .map_err(|_| Status::cancelled("the agent is gone"))?;
+        if next.is_none() {
+            next = waiting.recv().await;
+        }
+    }
+    Ok(())
+}
+
+/// Merges the waiting batches of one segment. Returns what came after and does not belong to them.
+fn gather(first: Durable, waiting: &mut mpsc::Receiver<Work>) -> (Durable, u64, Option<Work>) {
+    let (mut group, mut batches) = (first, 1);
+    while let Ok(work) = waiting.try_recv() {
+        match work {
+            Work::Store(batch) if group.continues_with(&batch) => {
+                group.seq = batch.seq;
+                group.cells += batch.cells;
+                group.frames.extend(batch.frames);
+                batches += 1;
+            }
+            other => return (group, batches, Some(other)),
+        }
+    }
+    (group, batches, None)
+}
+
+impl Durable {
+    fn continues_with(&self, batch: &Self) -> bool {
+        batch.segment == self.segment
+            && batch.seq > self.seq
+            && self.cells + batch.cells <= GATHER_SAMPLES_MAX
+    }
+}
+
+async fn store(app: &Shared, node: &NodeName, group: Durable, batches: u64) -> Result<Ack, Status> {
+    let Durable {
+        segment, seq, frames, ..
+    } = group;
+    let append = Append {
+        source: Some((session_name(node, &segment), seq)),
+        frames,
+    };
+    let appended = app
+        .store
+        .series
+        .append(append, app.now_ms())
+        .await
+        .map_err(|error| refused(node, &error))?;
+    app.metrics.batches.inc_by(batches);
+    count(app, &appended);
+    Ok(Ack {
+        segment: segment.to_string(),
+        seq,
+    })
+}
+
+fn count(app: &Shared, appended: &Appended) {
+    app.metrics
+        .samples
+        .with_label_values(&["agent"])
+        .inc_by(appended.accepted);
+    for (reason, count) in [
+        ("too_old", appended.too_old),
+        ("too_new", appended.too_new),
+        ("conflict", appended.conflicts),
+    ] {
+        if count > 0 {
+            app.metrics.refused.with_label_values(&[reason]).inc_by(count);
+        }
+    }
+}
+
+/// The agent keeps what was not acknowledged, comes back, defines its names anew and goes on.
+fn refused(node: &NodeName, error: &AppendError) -> Status {
+    tracing::error!(%node, %error, "samples of an agent could not be stored");
+    match error {
+        AppendError::UnknownSeries(_) => {
+            Status::aborted("a series was forgotten after its retention; connect again")
+        }
+        AppendError::Closed => Status::unavailable("the collector is stopping; connect again"),
+        _ => Status::unavailable("the collector cannot store samples right now; try again"),
+    }
+}
+
+/// Two nodes may choose one name for their segments; the store's names are shorter than node and segment together.
+fn session_name(node: &NodeName, segment: &str) -> String {
+    let mut hash = Sha256::new();
+    hash.update(node.as_str());
+    hash.update([0]);
+    hash.update(segment);
+    hex::encode(&hash.finalize()[..16])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(segment: &str, seq: u64, cells: usize) -> Work {
+        Work::Store(Durable {
+            segment: segment.into(),
+            seq,
+            frames: vec![Frame::default()],
+            cells,
+            dropped: 0,
+        })
+    }
+
+    /// The groups that are made of what waits; a refusal is a group of 0.
+    fn gathered(all: Vec<Work>) -> Vec<(String, u64, u64)> {
+        let (sender, mut waiting) = mpsc::channel(16);
+        for work in all {
+            sender.try_send(work).unwrap_or_else(|_| panic!("there is room"));
+        }
+        let (mut groups, mut next) = (vec![], waiting.try_recv().ok());
+        while let Some(work) = next {
+            next = match work {
+                Work::Refuse(refusal) => {
+                    groups.push((refusal.segment, refusal.seq, 0));
+                    waiting.try_recv().ok()
+                }
+                Work::Store(first) => {
+                    let (group, count, rest) = gather(first, &mut waiting);
+                    groups.push((group.segment.to_string(), group.seq, count));
+                    rest
+                }
+            };
+        }
+        groups
+    }
+
+    #[test]
+    fn only_neighbours_of_a_segment_are_merged() {
+        let all = vec![
+            batch("a", 1, 1),
+            batch("a", 2, 1),
+            batch("b", 7, 1),
+            batch("a", 3, 1),
+        ];
+        assert_eq!(
+            gathered(all),
+            [("a".into(), 2, 2), ("b".into(), 7, 1), ("a".into(), 3, 1)]
+        );
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_place() {
+        let refusal = Work::Refuse(Refusal {
+            segment: "a".into(),
+            seq: 2,
+            reason: "malformed".into(),
+        });
+        let all = vec![batch("a", 1, 1), refusal, batch("a", 3, 1), batch("a", 4, 1)];
+        assert_eq!(
+            gathered(all),
+            [("a".into(), 1, 1), ("a".into(), 2, 0), ("a".into(), 4, 2)]
+        );
+    }
+
+    #[test]
+    fn a_group_has_a_bound_and_repeats_stand_alone() {
+        let all = vec![
+            batch("a", 1, GATHER_SAMPLES_MAX),
+            batch("a", 2, 1),
+            batch("a", 2, 1),
+            batch("a", 1, 1),
+        ];
+        assert_eq!(
+            gathered(all),
+            [
+                ("a".into(), 1, 1),
+                ("a".into(), 2, 1),
+                ("a".into(), 2, 1),
+                ("a".into(), 1, 1)
+            ]
+        );
+    }
+
+    #[test]
+    fn sessions_of_two_nodes_never_meet() {
+        let node = |name: &str| NodeName::new(name).expect("a good name");
+        assert_ne!(session_name(&node("a"), "bc"), session_name(&node("ab"), "c"));
+        assert_eq!(session_name(&node("a"), "s").len(), 32);
+    }
+}

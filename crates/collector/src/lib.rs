@@ -1,0 +1,34 @@
+//! The collector: takes samples in, keeps them, diagnoses, drives runs, and serves the API and the dashboard.
+//!
+//! ```text
+//!  agents ── gRPC ──▶ ingest ──▶ store ◀── evaluator ◀── http (API, stream, /metrics), diagnose (rules)
+//!                        │                                 ▲
+//!                        └──▶ live, runs, events ── Change ┘  one broadcast, from which every browser tab is fed
+//! ```
+//! One TCP port serves HTTP/1.1, HTTP/2 and gRPC, with or without TLS. Everything that asks for series goes through the one
+//! [`evaluator`], so the dashboard, a rule and Grafana cannot disagree.
+
+pub mod app;
+pub mod changes;
+pub mod clock;
+pub mod config;
+pub mod error;
+pub mod server;
+
+pub mod evaluator;
+pub mod live;
+pub mod self_metrics;
+pub mod tokens;
+
+pub mod ingest;
+
+pub mod diagnose;
+pub mod notify;
+pub mod runs;
+
+pub mod http;
+
+pub use app::{App, Shared};
+pub use config::{Config, Secret, TlsFiles};
+pub use error::StartError;
+pub use server::{Running, start};

@@ -1,0 +1,265 @@
+//! Which nodes are heard. In memory, seeded from the store at the start; the store learns of it once a minute.
+
+use std::collections::BTreeMap;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use domain::api::nodes::{GpuView, NodeState, NodeView};
+use domain::event::{Event, Severity};
+use domain::ident::NodeName;
+use domain::time::TimestampMs;
+use store::state::nodes::NodeRecord;
+
+use crate::app::Shared;
+use crate::changes::Change;
+
+/// A node that was silent for this long is down. Agents send every second; ten missed in a row are no accident.
+pub const SILENT_MS: i64 = 10_000;
+/// How often silence is looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// How often the store is told when living nodes were last heard.
+const PERSIST_EVERY_MS: i64 = 60_000;
+
+/// All nodes ever heard.
+#[derive(Default)]
+pub struct Live {
+    nodes: RwLock<BTreeMap<NodeName, LiveNode>>,
+}
+
+struct LiveNode {
+    record: NodeRecord,
+    seen_ms: AtomicI64,
+    up: AtomicBool,
+}
+
+impl Live {
+    /// Starts from what the store remembers; every node is down until it is heard.
+    #[must_use]
+    pub fn from_records(records: Vec<NodeRecord>) -> Self {
+        let node = |record: NodeRecord| {
+            let seen_ms = AtomicI64::new(record.seen_ms);
+            (
+                record.name.clone(),
+                LiveNode {
+                    record,
+                    seen_ms,
+                    up: AtomicBool::new(false),
+                },
+            )
+        };
+        Self {
+            nodes: RwLock::new(records.into_iter().map(node).collect()),
+        }
+    }
+
+    /// An agent said hello.
+    pub fn hello(&self, record: NodeRecord, now_ms: TimestampMs) {
+        let mut nodes = self.nodes.write().expect("nothing panics while holding it");
+        let was_up = nodes
+            .get(&record.name)
+            .is_some_and(|node| node.up.load(Ordering::Relaxed));
+        let node = LiveNode {
+            seen_ms: AtomicI64::new(now_ms),
+            up: AtomicBool::new(was_up),
+            record,
+        };
+        nodes.insert(node.record.name.clone(), node);
+    }
+
+    /// An agent sent something.
+    pub fn heard(&self, node: &NodeName, now_ms: TimestampMs) {
+        if let Some(node) = self
+            .nodes
+            .read()
+            .expect("nothing panics while holding it")
+            .get(node)
+        {
+            node.seen_ms.store(now_ms, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a node is heard now.
+    #[must_use]
+    pub fn is_up(&self, node: &NodeName, now_ms: TimestampMs) -> bool {
+        let nodes = self.nodes.read().expect("nothing panics while holding it");
+        nodes.get(node).is_some_and(|node| node.is_heard(now_ms))
+    }
+
+    /// The records of all nodes, by name: for placing runs.
+    #[must_use]
+    pub fn records(&self) -> Vec<NodeRecord> {
+        self.nodes
+            .read()
+            .expect("nothing panics while holding it")
+            .values()
+            .map(LiveNode::record)
+            .collect()
+    }
+
+    /// All nodes by name; `runs_on` says which runs are on a node.
+    #[must_use]
+    pub fn views(&self, now_ms: TimestampMs, runs_on: impl Fn(&str) -> Vec<String>) -> Vec<NodeView> {
+        let nodes = self.nodes.read().expect("nothing panics while holding it");
+        let view = |node: &LiveNode| NodeView {
+            name: node.record.name.to_string(),
+            state: if node.is_heard(now_ms) {
+                NodeState::Up
+            } else {
+                NodeState::Down
+            },
+            seen_ms: node.seen_ms.load(Ordering::Relaxed),
+            agent_version: node.record.agent_version.clone(),
+            clock_offset_ms: node.record.clock_offset_ms,
+            inventory: node.record.inventory.clone(),
+            runs: runs_on(node.record.name.as_str()),
+        };
+        nodes.values().map(view).collect()
+    }
+
+    /// All GPUs, flat.
+    #[must_use]
+    pub fn gpus(&self) -> Vec<GpuView> {
+        let nodes = self.nodes.read().expect("nothing panics while holding it");
+        let of_node = |node: &LiveNode| {
+            let name = node.record.name.to_string();
+            let simulated = node.record.inventory.simulated.is_some();
+            let gpus = node.record.inventory.gpus.clone();
+            gpus.into_iter().map(move |gpu| GpuView {
+                node: name.clone(),
+                gpu,
+                simulated,
+            })
+        };
+        nodes.values().flat_map(of_node).collect()
+    }
+
+    /// Nodes whose state is not what it was at the last sweep.
+    fn sweep(&self, now_ms: TimestampMs) -> Vec<(NodeName, bool)> {
+        let nodes = self.nodes.read().expect("nothing panics while holding it");
+        let changed = |node: &LiveNode| {
+            let up = node.is_heard(now_ms);
+            (node.up.swap(up, Ordering::Relaxed) != up).then(|| (node.record.name.clone(), up))
+        };
+        nodes.values().filter_map(changed).collect()
+    }
+}
+
+impl LiveNode {
+    fn is_heard(&self, now_ms: TimestampMs) -> bool {
+        now_ms - self.seen_ms.load(Ordering::Relaxed) < SILENT_MS
+    }
+
+    fn record(&self) -> NodeRecord {
+        NodeRecord {
+            seen_ms: self.seen_ms.load(Ordering::Relaxed),
+            ..self.record.clone()
+        }
+    }
+}
+
+/// Watches for nodes that come and go, until the collector stops.
+pub(crate) async fn watch(app: Shared) {
+    let mut ticks = tokio::time::interval(SWEEP_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut persisted_ms = app.now_ms();
+    loop {
+        ticks.tick().await;
+        let now_ms = app.now_ms();
+        let changed = app.live.sweep(now_ms);
+        if !changed.is_empty() {
+            app.changes.send(Change::Nodes);
+        }
+        for (node, up) in changed {
+            app.event(transition(&node, up, now_ms)).await;
+        }
+        if now_ms - persisted_ms >= PERSIST_EVERY_MS {
+            persisted_ms = now_ms;
+            persist(&app, now_ms).await;
+        }
+    }
+}
+
+async fn persist(app: &Shared, now_ms: TimestampMs) {
+    for record in app
+        .live
+        .records()
+        .iter()
+        .filter(|record| now_ms - record.seen_ms < SILENT_MS)
+    {
+        if let Err(error) = app.store.state.touch_node(&record.name, record.seen_ms).await {
+            tracing::warn!(%error, node = %record.name, "could not note when a node was last heard");
+        }
+    }
+}
+
+fn transition(node: &NodeName, up: bool, at_ms: TimestampMs) -> Event {
+    let (kind, severity, message) = if up {
+        (
+            "agent_connected",
+            Severity::Info,
+            format!("the agent of {node} is heard"),
+        )
+    } else {
+        let message = format!(
+            "the agent of {node} has not been heard for {} s; runs on it go on, but nobody is watching: check the machine, \
+             its network, and `systemctl status lockstep-agent`",
+            SILENT_MS / 1_000
+        );
+        ("agent_lost", Severity::Critical, message)
+    };
+    Event {
+        at_ms,
+        severity,
+        kind: kind.into(),
+        node: Some(node.to_string()),
+        gpu: None,
+        run: None,
+        message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use domain::topology::{Gpu, Inventory};
+
+    fn record(seen_ms: i64) -> NodeRecord {
+        NodeRecord {
+            name: NodeName::new("n1").expect("a good name"),
+            agent_version: "1".into(),
+            clock_offset_ms: 0,
+            inventory: Inventory {
+                gpus: vec![Gpu::default()],
+                ..Inventory::default()
+            },
+            seen_ms,
+        }
+    }
+
+    #[test]
+    fn a_node_comes_up_when_heard_and_goes_down_when_silent() {
+        let live = Live::from_records(vec![record(0)]);
+        let node = record(0).name;
+        let state = |now_ms| live.views(now_ms, |_| vec![])[0].state;
+        assert_eq!(
+            (live.sweep(1_000_000), state(1_000_000)),
+            (vec![], NodeState::Down)
+        );
+        live.heard(&node, 1_000_000);
+        assert_eq!(live.sweep(1_000_500), [(node.clone(), true)]);
+        assert_eq!(live.sweep(1_001_000), []);
+        assert_eq!(live.sweep(1_000_000 + SILENT_MS), [(node.clone(), false)]);
+        assert_eq!(state(1_000_000 + SILENT_MS), NodeState::Down);
+        assert_eq!(live.gpus().len(), 1);
+    }
+
+    #[test]
+    fn a_reconnect_within_the_silence_is_no_transition() {
+        let live = Live::from_records(vec![]);
+        live.hello(record(0), 1_000);
+        assert_eq!(live.sweep(1_000).len(), 1);
+        live.hello(record(0), 3_000);
+        assert_eq!(live.sweep(3_000), []);
+    }
+}

@@ -1,0 +1,243 @@
+//! Starting and stopping: data folder, store, background tasks, one port.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum_server::Handle;
+use axum_server::tls_rustls::RustlsConfig;
+use domain::api::session::Role;
+use hyper_util::rt::TokioTimer;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use store::state::StateError;
+use store::{Store, StoreConfig};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::app::{App, Shared};
+use crate::changes::Changes;
+use crate::config::{Config, Secret, TlsFiles};
+use crate::error::StartError;
+use crate::evaluator::Evaluator;
+use crate::live::Live;
+use crate::self_metrics::SelfMetrics;
+use crate::tokens::Tokens;
+
+/// How long open requests may take once the collector stops.
+const GRACE: Duration = Duration::from_secs(5);
+/// A client that has not sent its request's head by then holds a connection for nothing.
+const HEAD_WITHIN: Duration = Duration::from_secs(30);
+/// HTTP/2 connections are asked for a sign of life this often; without one within the time-out they are closed.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
+/// Streams one HTTP/2 connection may open: an agent needs 2, a browser some dozens.
+const H2_STREAMS_MAX: u32 = 128;
+
+/// A running collector.
+pub struct Running {
+    /// Where it listens.
+    pub local_addr: SocketAddr,
+    /// The admin token, when it was made at this start: to be shown once.
+    pub admin_token_created: Option<String>,
+    /// Its parts, for the process around it.
+    pub app: Shared,
+    handle: Handle<SocketAddr>,
+    serving: JoinHandle<io::Result<()>>,
+}
+
+/// Opens the data folder and starts serving.
+///
+/// # Errors
+/// See [`StartError`].
+pub async fn start(config: Config) -> Result<Running, StartError> {
+    config.check()?;
+    let listener = listen(config.listen)?;
+    let tls = config.tls.as_ref().map(server_tls).transpose()?;
+    let (app, admin_token_created) = assemble(config).await?;
+    spawn_tasks(&app).await?;
+    let local_addr = listener.local_addr().map_err(|source| StartError::Listen {
+        listen: app.config.listen,
+        source,
+    })?;
+    let handle = Handle::new();
+    let serving = serve(listener, tls, &app, handle.clone()).map_err(|source| StartError::Listen {
+        listen: local_addr,
+        source,
+    })?;
+    tracing::info!(%local_addr, tls = app.config.tls.is_some(), "the collector is listening");
+    Ok(Running {
+        local_addr,
+        admin_token_created: admin_token_created.map(|token| token.expose().to_owned()),
+        app,
+        handle,
+        serving,
+    })
+}
+
+impl Running {
+    /// Waits until serving ends, which without [`Running::shutdown`] is an error.
+    ///
+    /// # Errors
+    /// What ended it.
+    pub async fn wait(&mut self) -> io::Result<()> {
+        (&mut self.serving)
+            .await
+            .unwrap_or_else(|panic| Err(io::Error::other(panic)))
+    }
+
+    /// Where to reach it.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let scheme = if self.app.config.tls.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        format!("{scheme}://{}", self.local_addr)
+    }
+
+    /// A short-lived token for the agent of this machine.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn join_token(&self) -> Result<String, StateError> {
+        self.app
+            .audit("system", "token_create", "join token of the local agent")
+            .await?;
+        let lifetime_s = Some(crate::tokens::JOIN_LIFETIME_S);
+        let token = self
+            .app
+            .tokens
+            .create(Role::Join, "the local agent", lifetime_s, self.app.now_ms())
+            .await?;
+        Ok(token.token)
+    }
+
+    /// Ends streams, lets open requests finish, writes out what is not yet written, and closes the store.
+    pub async fn shutdown(self) {
+        self.app.stopping.cancel();
+        self.handle.graceful_shutdown(Some(GRACE));
+        if !self.serving.is_finished() {
+            let _stopped_either_way = self.serving.await;
+        }
+        self.app.tasks.close();
+        self.app.tasks.wait().await;
+        let Store { series, state } = &self.app.store;
+        Store {
+            series: series.clone(),
+            state: state.clone(),
+        }
+        .close()
+        .await;
+        tracing::info!("the collector has stopped");
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    let bound =
+        TcpListener::bind(address).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    bound.map_err(|source| StartError::Listen {
+        listen: address,
+        source,
+    })
+}
+
+async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError> {
+    let mut store_config = StoreConfig::new(&config.data_dir);
+    if let Some(retention_ms) = config.retention_ms {
+        store_config.retention_ms = retention_ms;
+    }
+    let store = Store::open(store_config)
+        .await
+        .map_err(|source| StartError::Store {
+            path: config.data_dir.clone(),
+            source: Box::new(source),
+        })?;
+    let (tokens, created) = Tokens::open(&config, store.state.clone(), crate::clock::now_ms()).await?;
+    let nodes = store.state.nodes().await.map_err(|error| StartError::Load {
+        what: "nodes",
+        source: Box::new(error),
+    })?;
+    let metrics = SelfMetrics::default();
+    let changes = Changes::default();
+    let evaluator = Evaluator::new(store.series.clone(), &metrics);
+    let app = App {
+        runs: crate::runs::Runs::new(&config, store.state.clone(), changes.clone(), evaluator.clone()),
+        evaluator,
+        live: Live::from_records(nodes),
+        alerts: crate::diagnose::Alerts::shipped(),
+        tokens,
+        changes,
+        metrics,
+        stopping: CancellationToken::new(),
+        tasks: TaskTracker::new(),
+        store,
+        config,
+    };
+    Ok((Arc::new(app), created))
+}
+
+async fn spawn_tasks(app: &Shared) -> Result<(), StartError> {
+    app.spawn(crate::live::watch(app.clone()));
+    crate::runs::start(app).await?;
+    crate::diagnose::start(app).await?;
+    crate::notify::start(app).await?;
+    Ok(())
+}
+
+fn serve(
+    listener: TcpListener,
+    tls: Option<RustlsConfig>,
+    app: &Shared,
+    handle: Handle<SocketAddr>,
+) -> io::Result<JoinHandle<io::Result<()>>> {
+    let service = crate::http::router(app.clone()).into_make_service_with_connect_info::<SocketAddr>();
+    Ok(match tls {
+        None => {
+            let mut server = axum_server::from_tcp(listener)?.handle(handle);
+            tune(server.http_builder());
+            tokio::spawn(server.serve(service))
+        }
+        Some(tls) => {
+            let mut server = axum_server::from_tcp_rustls(listener, tls)?.handle(handle);
+            tune(server.http_builder());
+            tokio::spawn(server.serve(service))
+        }
+    })
+}
+
+fn tune(builder: &mut hyper_util::server::conn::auto::Builder<hyper_util::rt::TokioExecutor>) {
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WITHIN);
+    let mut http2 = builder.http2();
+    http2
+        .timer(TokioTimer::new())
+        .keep_alive_interval(KEEP_ALIVE.0)
+        .keep_alive_timeout(KEEP_ALIVE.1);
+    http2.max_concurrent_streams(H2_STREAMS_MAX).adaptive_window(true);
+}
+
+fn server_tls(files: &TlsFiles) -> Result<RustlsConfig, StartError> {
+    let failed = |source: Box<dyn std::error::Error + Send + Sync>| StartError::Tls {
+        cert: files.cert.clone(),
+        source,
+    };
+    let read = || -> Result<rustls::ServerConfig, Box<dyn std::error::Error + Send + Sync>> {
+        let chain = CertificateDer::pem_file_iter(&files.cert)?.collect::<Result<Vec<_>, _>>()?;
+        let key = PrivateKeyDer::from_pem_file(&files.key)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    };
+    read()
+        .map(|config| RustlsConfig::from_config(Arc::new(config)))
+        .map_err(failed)
+}

@@ -1,0 +1,336 @@
+//! Who may do what, by every way in.
+
+use std::time::Duration;
+
+use domain::api::session::{Role, Session};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use crate::harness::{ADMIN, Agent, Server, answer, code, is_problem, until};
+
+const ROLES: [Role; 5] = [
+    Role::Viewer,
+    Role::Operator,
+    Role::Admin,
+    Role::Scrape,
+    Role::Join,
+];
+
+/// Method, path, and the role it needs. Paths of things that do not exist, so that the answer is never a change.
+const ROUTES: [(&str, &str, Role); 26] = [
+    ("GET", "/metrics", Role::Scrape),
+    ("GET", "/api/session", Role::Viewer),
+    ("GET", "/api/nodes", Role::Viewer),
+    ("GET", "/api/gpus", Role::Viewer),
+    ("GET", "/api/events", Role::Viewer),
+    ("GET", "/api/runs", Role::Viewer),
+    ("GET", "/api/runs/none", Role::Viewer),
+    ("POST", "/api/runs/none/stop", Role::Operator),
+    ("GET", "/api/rules", Role::Viewer),
+    ("GET", "/api/alerts", Role::Viewer),
+    ("GET", "/api/diagnoses", Role::Viewer),
+    ("GET", "/api/stream", Role::Viewer),
+    ("GET", "/api/webhooks", Role::Admin),
+    ("DELETE", "/api/webhooks/none", Role::Admin),
+    ("GET", "/api/tokens", Role::Admin),
+    ("DELETE", "/api/tokens/none", Role::Admin),
+    ("GET", "/api/audit", Role::Admin),
+    ("GET", "/api/v1/query", Role::Viewer),
+    ("POST", "/api/v1/query_range", Role::Viewer),
+    ("GET", "/api/v1/series", Role::Viewer),
+    ("GET", "/api/v1/labels", Role::Viewer),
+    ("GET", "/api/v1/label/job/values", Role::Viewer),
+    ("GET", "/api/v1/metadata", Role::Viewer),
+    ("GET", "/api/v1/rules", Role::Viewer),
+    ("POST", "/api/v1/write", Role::Operator),
+    ("POST", "/api/nothing", Role::Admin),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_route_takes_its_roles_and_no_others() {
+    let server = Server::start().await;
+    let mut tokens = vec![];
+    for role in ROLES {
+        tokens.push((role, server.token(role, None).await.token));
+    }
+    for (method, path, needed) in ROUTES {
+        let method: Method = method.parse().unwrap();
+        let (status, body) = answer(server.anonymous(method.clone(), path)).await;
+        assert_eq!(
+            status,
+            StatusCode::UNAUTHORIZED,
+            "{method} {path} without a token: {body}"
+        );
+        for (role, token) in &tokens {
+            let status = server
+                .anonymous(method.clone(), path)
+                .bearer_auth(token)
+                .send()
+                .await
+                .unwrap()
+                .status();
+            let refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+            assert_eq!(
+                refused,
+                !role.allows(needed),
+                "{method} {path} as {role:?}: {status}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_open_to_all_says_nothing() {
+    let server = Server::start().await;
+    for path in ["/-/healthy", "/-/ready", "/"] {
+        assert_eq!(
+            server.anonymous(Method::GET, path).send().await.unwrap().status(),
+            StatusCode::OK,
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_have_the_form_of_their_path() {
+    let server = Server::start().await;
+    let (status, body) = answer(server.anonymous(Method::GET, "/api/nodes")).await;
+    assert!(is_problem(&body, status), "{body}");
+    let (_, body) = answer(server.anonymous(Method::GET, "/api/v1/query?query=up")).await;
+    assert_eq!(
+        (&body["status"], &body["errorType"]),
+        (&json!("error"), &json!("unauthorized")),
+        "{body}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_logs_in_changes_and_logs_out() {
+    let server = Server::start().await;
+    let response = server
+        .anonymous(Method::POST, "/api/session")
+        .json(&json!({ "token": ADMIN }))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let cookie = response.headers()["set-cookie"].to_str().unwrap().to_owned();
+    assert!(
+        cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict") && !cookie.contains("Secure"),
+        "{cookie}"
+    );
+    let cookie = cookie.split(';').next().unwrap().to_owned();
+    let session: Session = response.json().await.unwrap();
+    assert_eq!(session.role, Role::Admin);
+
+    let by_cookie = |method: Method, path: &str| server.anonymous(method, path).header("cookie", &cookie);
+    let (status, body) = answer(by_cookie(Method::GET, "/api/session")).await;
+    assert_eq!((status, &body["csrf"]), (StatusCode::OK, &json!(session.csrf)));
+
+    // Reading needs no CSRF token, changing does.
+    let join = |csrf: Option<&str>| {
+        let request = by_cookie(Method::POST, "/api/tokens/join");
+        csrf.map_or(request.try_clone().unwrap(), |csrf| {
+            request.header("x-csrf-token", csrf)
+        })
+    };
+    assert_eq!(join(None).send().await.unwrap().status(), StatusCode::FORBIDDEN);
+    assert_eq!(
+        join(Some("guess")).send().await.unwrap().status(),
+        StatusCode::FORBIDDEN
+    );
+    assert_eq!(
+        join(Some(&session.csrf)).send().await.unwrap().status(),
+        StatusCode::CREATED
+    );
+    let foreign = join(Some(&session.csrf)).header("origin", "http://evil.example");
+    assert_eq!(foreign.send().await.unwrap().status(), StatusCode::FORBIDDEN);
+
+    // The session outlives the collector, and ends when it is told to.
+    let server = server.restart().await;
+    let by_cookie = |method: Method| server.anonymous(method, "/api/session").header("cookie", &cookie);
+    assert_eq!(
+        by_cookie(Method::GET).send().await.unwrap().status(),
+        StatusCode::OK
+    );
+    let out = by_cookie(Method::DELETE)
+        .header("x-csrf-token", &session.csrf)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(out.status(), StatusCode::NO_CONTENT);
+    assert_eq!(
+        by_cookie(Method::GET).send().await.unwrap().status(),
+        StatusCode::UNAUTHORIZED
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn guessing_at_the_log_in_is_slowed_down() {
+    let server = Server::start().await;
+    let log_in = |token: &str| {
+        server
+            .anonymous(Method::POST, "/api/session")
+            .json(&json!({ "token": token }))
+    };
+    for _ in 0..10 {
+        assert_eq!(
+            log_in("guess").send().await.unwrap().status(),
+            StatusCode::UNAUTHORIZED
+        );
+    }
+    let response = log_in(ADMIN).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(
+        response.headers()["retry-after"]
+            .to_str()
+            .unwrap()
+            .parse::<u32>()
+            .unwrap()
+            <= 61
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scrape_and_join_tokens_do_not_open_the_dashboard() {
+    let server = Server::start().await;
+    for role in [Role::Scrape, Role::Join] {
+        let token = server.token(role, None).await.token;
+        let response = server
+            .anonymous(Method::POST, "/api/session")
+            .json(&json!({ "token": token }))
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{role:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_token_ends_at_once_with_its_sessions() {
+    let server = Server::start().await;
+    let viewer = server.token(Role::Viewer, None).await;
+    let logged_in = server
+        .anonymous(Method::POST, "/api/session")
+        .json(&json!({ "token": viewer.token }))
+        .send()
+        .await
+        .unwrap();
+    let cookie = logged_in.headers()["set-cookie"]
+        .to_str()
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned();
+    let revoked = server
+        .request(Method::DELETE, &format!("/api/tokens/{}", viewer.id))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(revoked.status(), StatusCode::NO_CONTENT);
+    let by_token = server
+        .anonymous(Method::GET, "/api/nodes")
+        .bearer_auth(&viewer.token)
+        .send()
+        .await
+        .unwrap();
+    let by_cookie = server
+        .anonymous(Method::GET, "/api/nodes")
+        .header("cookie", cookie)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(
+        (by_token.status(), by_cookie.status()),
+        (StatusCode::UNAUTHORIZED, StatusCode::UNAUTHORIZED)
+    );
+
+    let (_, audit) = server.get("/api/audit").await;
+    let whats: Vec<_> = audit
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|line| line["what"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(whats, ["token_revoke", "log_in", "token_create"]);
+    assert_eq!(audit[0]["who"], "admin");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_admins_own_token_cannot_be_revoked_and_no_list_shows_a_secret() {
+    let server = Server::start().await;
+    assert_eq!(
+        server
+            .request(Method::DELETE, "/api/tokens/admin")
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        StatusCode::CONFLICT
+    );
+    let viewer = server.token(Role::Viewer, None).await;
+    let (_, list) = server.get("/api/tokens").await;
+    let text = list.to_string();
+    assert!(
+        text.contains(&viewer.id) && !text.contains(&viewer.token) && !text.contains(ADMIN),
+        "{text}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_join_token_expires() {
+    let server = Server::start().await;
+    let (status, join) = answer(server.request(Method::POST, "/api/tokens/join")).await;
+    assert_eq!(status, StatusCode::CREATED);
+    let lifetime_ms = join["expires_ms"].as_i64().unwrap() - collector::clock::now_ms();
+    assert!(
+        (3_500_000..=3_600_000).contains(&lifetime_ms),
+        "an hour by default, not {lifetime_ms} ms"
+    );
+
+    let (_, short) = answer(
+        server
+            .request(Method::POST, "/api/tokens/join")
+            .json(&json!({ "expires_s": 1 })),
+    )
+    .await;
+    let short = short["token"].as_str().unwrap().to_owned();
+    until("the token to expire", async || {
+        let outcome = code(Agent::connect(&server, &short, "n1").await);
+        (outcome == tonic::Code::Unauthenticated).then_some(())
+    })
+    .await;
+    let (status, _) = answer(
+        server
+            .request(Method::POST, "/api/tokens/join")
+            .json(&json!({ "expires_s": 0 })),
+    )
+    .await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_bad_tokens_locks_out_only_the_unknown() {
+    let server = Server::start().await;
+    let get = |token: &str| server.anonymous(Method::GET, "/api/session").bearer_auth(token);
+    assert_eq!(
+        get("bad").send().await.unwrap().status(),
+        StatusCode::UNAUTHORIZED
+    );
+    assert_eq!(get(ADMIN).send().await.unwrap().status(), StatusCode::OK);
+    let mut last = StatusCode::OK;
+    for _ in 0..100 {
+        last = get("bad").send().await.unwrap().status();
+    }
+    assert_eq!(last, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        get(ADMIN)
+            .timeout(Duration::from_secs(5))
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        StatusCode::OK
+    );
+}

@@ -1,0 +1,274 @@
+//! One collector a test, in a folder of its own, on a free port of the loopback.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use collector::{Config, Running, Secret};
+use domain::api::session::{CreateToken, NewToken, Role};
+use domain::series::Frame;
+use domain::topology::Inventory;
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Status, Streaming};
+use wire::proto::uplink_client::UplinkClient;
+use wire::proto::{
+    Definitions, Hello, HelloAck, Series, TelemetryDown, TelemetryUp, telemetry_down, telemetry_up,
+};
+
+/// Nothing here takes longer on a busy machine.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+/// The admin token of every collector under test.
+pub(crate) const ADMIN: &str = "admin-token-of-the-tests";
+
+pub(crate) struct Server {
+    pub(crate) running: Running,
+    pub(crate) folder: TempDir,
+    http: reqwest::Client,
+}
+
+pub(crate) fn config(folder: &Path) -> Config {
+    let mut config = Config::new(folder);
+    config.listen.set_port(0);
+    config.admin_token = Some(Secret::new(ADMIN));
+    config
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        Self::start_in(tempfile::tempdir().unwrap()).await
+    }
+
+    pub(crate) async fn start_in(folder: TempDir) -> Self {
+        let running = collector::start(config(folder.path())).await.unwrap();
+        Self {
+            running,
+            folder,
+            http: client(),
+        }
+    }
+
+    /// Stops it in good order and starts it again on what it left.
+    pub(crate) async fn restart(self) -> Self {
+        let Self { running, folder, .. } = self;
+        running.shutdown().await;
+        Self::start_in(folder).await
+    }
+
+    /// Starts another collector on a copy of the files as they are this moment: what a power cut would leave.
+    pub(crate) async fn start_from_copy(&self) -> Self {
+        let copy = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(self.folder.path()).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_file() {
+                std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+            }
+        }
+        Self::start_in(copy).await
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.running.url())
+    }
+
+    /// A request without any credential.
+    pub(crate) fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, self.url(path))
+    }
+
+    /// A request as the admin.
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.anonymous(method, path).bearer_auth(ADMIN)
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> (StatusCode, Value) {
+        answer(self.request(Method::GET, path)).await
+    }
+
+    pub(crate) async fn token(&self, role: Role, expires_s: Option<u64>) -> NewToken {
+        let wanted = CreateToken {
+            role,
+            note: "test".into(),
+            expires_s,
+        };
+        let response = self
+            .request(Method::POST, "/api/tokens")
+            .json(&wanted)
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(response.status(), StatusCode::CREATED);
+        response.json().await.unwrap()
+    }
+
+    /// Asks a query until it gives a result, as samples become visible shortly after their acknowledgement at most.
+    pub(crate) async fn query(&self, text: &str, at_ms: i64) -> Vec<(Value, String)> {
+        let time = format!("{}", at_ms as f64 / 1_000.0);
+        let request = self
+            .request(Method::GET, "/api/v1/query")
+            .query(&[("query", text), ("time", &time)]);
+        let (status, body) = answer(request).await;
+        assert_eq!(status, StatusCode::OK, "{body}");
+        let samples = body["data"]["result"].as_array().unwrap().clone();
+        let sample = |sample: Value| {
+            (
+                sample["metric"].clone(),
+                sample["value"][1].as_str().unwrap().to_owned(),
+            )
+        };
+        samples.into_iter().map(sample).collect()
+    }
+}
+
+pub(crate) fn client() -> reqwest::Client {
+    let _installed_by_another_test = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder()
+        .timeout(DEADLINE)
+        .no_proxy()
+        .build()
+        .unwrap()
+}
+
+pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
+    let response = request.send().await.unwrap();
+    let status = response.status();
+    let text = response.text().await.unwrap();
+    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+/// Waits for a condition, never for a time.
+pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(started.elapsed() < DEADLINE, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// An agent, as far as the telemetry stream goes.
+pub(crate) struct Agent {
+    pub(crate) outgoing: mpsc::Sender<TelemetryUp>,
+    pub(crate) incoming: Streaming<TelemetryDown>,
+    pub(crate) ack: HelloAck,
+}
+
+impl Agent {
+    pub(crate) async fn connect(server: &Server, token: &str, node: &str) -> Result<Self, Status> {
+        let hello = Hello {
+            protocol_min: wire::version::PROTOCOL_MIN,
+            protocol_max: wire::version::PROTOCOL_MAX,
+            node: node.into(),
+            agent_version: "test".into(),
+            instance: "i".into(),
+            now_ms: collector::clock::now_ms(),
+            inventory_json: serde_json::to_string(&Inventory {
+                hostname: node.into(),
+                ..Inventory::default()
+            })
+            .unwrap(),
+        };
+        Self::connect_with(server, token, hello).await
+    }
+
+    pub(crate) async fn connect_with(server: &Server, token: &str, hello: Hello) -> Result<Self, Status> {
+        let client = UplinkClient::connect(server.running.url()).await;
+        let mut client = client.map_err(|error| Status::unavailable(error.to_string()))?;
+        let (outgoing, receiver) = mpsc::channel(256);
+        outgoing
+            .try_send(TelemetryUp {
+                message: Some(telemetry_up::Message::Hello(hello)),
+            })
+            .unwrap();
+        let mut request = Request::new(ReceiverStream::new(receiver));
+        request
+            .metadata_mut()
+            .insert("authorization", format!("Bearer {token}").parse().unwrap());
+        let mut incoming = client.telemetry(request).await?.into_inner();
+        match incoming.message().await?.and_then(|message| message.message) {
+            Some(telemetry_down::Message::Hello(ack)) => Ok(Self {
+                outgoing,
+                incoming,
+                ack,
+            }),
+            other => panic!("an answer to the hello, not {other:?}"),
+        }
+    }
+
+    pub(crate) async fn send(&self, message: telemetry_up::Message) {
+        self.outgoing
+            .send(TelemetryUp {
+                message: Some(message),
+            })
+            .await
+            .unwrap();
+    }
+
+    /// Defines series by metric name and a label.
+    pub(crate) async fn define(&self, segment: &str, first: u32, names: &[(&str, &str)]) {
+        let series = names.iter().map(|(name, gpu)| Series {
+            labels: ["__name__", name, "gpu", gpu].map(String::from).to_vec(),
+        });
+        let definitions = Definitions {
+            segment: segment.into(),
+            first,
+            series: series.collect(),
+        };
+        self.send(telemetry_up::Message::Definitions(definitions)).await;
+    }
+
+    /// Sends one value for each series at one time.
+    pub(crate) async fn sample(&self, segment: &str, seq: u64, time_ms: i64, values: &[f64]) {
+        let series = (0..values.len() as u32).collect();
+        let frame = Frame {
+            series,
+            times_ms: vec![time_ms],
+            values: values.to_vec(),
+        };
+        self.send(telemetry_up::Message::Batch(wire::frame::encode(
+            segment,
+            seq,
+            &[frame],
+        )))
+        .await;
+    }
+
+    pub(crate) async fn next(&mut self) -> telemetry_down::Message {
+        let next = tokio::time::timeout(DEADLINE, self.incoming.message())
+            .await
+            .unwrap();
+        next.unwrap().unwrap().message.unwrap()
+    }
+
+    /// Waits until everything up to `seq` is acknowledged. Acknowledgements never go back.
+    pub(crate) async fn acked(&mut self, segment: &str, seq: u64) {
+        let mut before = 0;
+        loop {
+            match self.next().await {
+                telemetry_down::Message::Ack(ack) if ack.segment == segment => {
+                    assert!(ack.seq > before, "{} after {before}", ack.seq);
+                    before = ack.seq;
+                    if ack.seq >= seq {
+                        return;
+                    }
+                }
+                telemetry_down::Message::Ack(_) => {}
+                other => panic!("an acknowledgement, not {other:?}"),
+            }
+        }
+    }
+}
+
+/// The code of a refusal.
+pub(crate) fn code(result: Result<Agent, Status>) -> Code {
+    result.err().map_or(Code::Ok, |status| status.code())
+}
+
+pub(crate) fn is_problem(body: &Value, status: StatusCode) -> bool {
+    body["status"] == json!(status.as_u16())
+        && body["detail"].as_str().is_some_and(|detail| !detail.is_empty())
+}

@@ -1,0 +1,14 @@
+//! The collector as its clients see it: a real one on a free port, spoken to over HTTP, gRPC and WebSocket.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod harness;
+
+mod assets;
+mod auth;
+mod limits;
+mod metrics;
+mod prometheus;
+mod remote_write;
+mod start;
+mod stream;
+mod telemetry;

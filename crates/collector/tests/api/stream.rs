@@ -1,0 +1,237 @@
+//! The event stream as a browser tab sees it.
+
+use domain::api::session::Role;
+use domain::api::stream::{Push, Request};
+use futures::{SinkExt, StreamExt};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+
+use crate::harness::{ADMIN, Agent, DEADLINE, Server};
+
+struct Tab(WebSocketStream<MaybeTlsStream<TcpStream>>);
+
+impl Tab {
+    async fn open(server: &Server, headers: &[(&'static str, &str)]) -> Result<Self, StatusCode> {
+        let mut request = server
+            .url("/api/stream")
+            .replace("http://", "ws://")
+            .into_client_request()
+            .unwrap();
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, value.parse().unwrap());
+        }
+        match connect_async(request).await {
+            Ok((socket, _)) => Ok(Self(socket)),
+            Err(Error::Http(response)) => Err(response.status()),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    async fn as_admin(server: &Server) -> Self {
+        Self::open(server, &[("authorization", &format!("Bearer {ADMIN}"))])
+            .await
+            .unwrap()
+    }
+
+    async fn ask(&mut self, request: &Request) {
+        self.0
+            .send(Message::text(serde_json::to_string(request).unwrap()))
+            .await
+            .unwrap();
+    }
+
+    /// The next push; `None` when the collector closes.
+    async fn next(&mut self) -> Option<Push> {
+        loop {
+            match tokio::time::timeout(DEADLINE, self.0.next()).await.unwrap() {
+                Some(Ok(Message::Text(text))) => return Some(serde_json::from_str(&text).unwrap()),
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
+                Some(Ok(_)) => {}
+            }
+        }
+    }
+
+    /// The first push that `pick` takes.
+    async fn find<T>(&mut self, mut pick: impl FnMut(Push) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = pick(self.next().await.expect("the stream goes on")) {
+                return found;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tab_gets_the_lists_unasked() {
+    let server = Server::start().await;
+    let mut tab = Tab::as_admin(&server).await;
+    assert!(matches!(tab.next().await, Some(Push::Welcome { .. })));
+    let (mut runs, mut diagnoses, mut nodes) = (false, false, false);
+    while !(runs && diagnoses && nodes) {
+        match tab.next().await.unwrap() {
+            Push::Runs { .. } => runs = true,
+            Push::Diagnoses { .. } => diagnoses = true,
+            Push::Nodes { nodes: list } => {
+                assert!(list.is_empty());
+                nodes = true;
+            }
+            _ => {}
+        }
+    }
+    let _agent = Agent::connect(&server, ADMIN, "n1").await.unwrap();
+    let list = tab.find(|push| match push {
+        Push::Nodes { nodes } if !nodes.is_empty() => Some(nodes),
+        _ => None,
+    });
+    assert_eq!(list.await[0].name, "n1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watched_range_grows_step_by_step() {
+    let server = Server::start().await;
+    let mut agent = Agent::connect(&server, ADMIN, "n1").await.unwrap();
+    agent.define("live", 0, &[("gpu_power_watts", "0")]).await;
+    let start_ms = collector::clock::now_ms();
+    for seq in 1..=5_u64 {
+        agent
+            .sample("live", seq, start_ms - 5_000 + seq as i64 * 1_000, &[seq as f64])
+            .await;
+    }
+    agent.acked("live", 5).await;
+
+    let mut tab = Tab::as_admin(&server).await;
+    tab.ask(&Request::WatchRange {
+        id: 7,
+        query: "gpu_power_watts".into(),
+        range_ms: 10_000,
+        step_ms: 1_000,
+    })
+    .await;
+    let frame = |push| match push {
+        Push::Frame {
+            id: 7,
+            reset,
+            times_ms,
+            series,
+        } => Some((reset, times_ms, series)),
+        _ => None,
+    };
+    let (reset, times, series) = tab.find(frame).await;
+    assert!(reset && times.len() == 11 && series.len() == 1, "{times:?}");
+    assert_eq!(series[0].labels.get("node"), Some("n1"));
+    assert_eq!(series[0].values.last().unwrap(), &Some(5.0));
+    let mut last = *times.last().unwrap();
+    for _ in 0..2 {
+        let (reset, times, series) = tab.find(frame).await;
+        assert!(
+            !reset && times[0] == last + 1_000,
+            "{times:?} goes on behind {last}"
+        );
+        assert_eq!(series[0].values.len(), times.len());
+        last = *times.last().unwrap();
+    }
+
+    tab.ask(&Request::WatchInstant {
+        id: 8,
+        query: "count(gpu_power_watts)".into(),
+    })
+    .await;
+    let values = tab.find(|push| match push {
+        Push::Frame { id: 8, series, .. } => Some(series[0].values.clone()),
+        _ => None,
+    });
+    assert_eq!(values.await, [Some(1.0)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_cannot_be_served_says_so() {
+    let server = Server::start().await;
+    let mut tab = Tab::as_admin(&server).await;
+    for (id, request) in [
+        (
+            1,
+            Request::WatchInstant {
+                id: 1,
+                query: "sum(".into(),
+            },
+        ),
+        (
+            2,
+            Request::WatchRange {
+                id: 2,
+                query: "up".into(),
+                range_ms: 1_000,
+                step_ms: 10,
+            },
+        ),
+        (
+            3,
+            Request::WatchRun {
+                id: 3,
+                run: "none".into(),
+            },
+        ),
+        (
+            4,
+            Request::WatchRun {
+                id: 4,
+                run: "../x".into(),
+            },
+        ),
+    ] {
+        tab.ask(&request).await;
+        let message = tab.find(|push| match push {
+            Push::Failed { id: failed, message } if failed == id => Some(message),
+            _ => None,
+        });
+        assert!(!message.await.is_empty());
+    }
+    tab.0.send(Message::text("{\"op\":\"dance\"}")).await.unwrap();
+    while tab.next().await.is_some() {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_our_own_pages_may_open_it_with_a_cookie() {
+    let server = Server::start().await;
+    let log_in = server
+        .anonymous(Method::POST, "/api/session")
+        .json(&json!({ "token": ADMIN }))
+        .send()
+        .await
+        .unwrap();
+    let cookie = log_in.headers()["set-cookie"]
+        .to_str()
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned();
+    let own = server.running.url();
+    assert!(
+        Tab::open(&server, &[("cookie", &cookie), ("origin", &own)])
+            .await
+            .is_ok()
+    );
+    let foreign = Tab::open(&server, &[("cookie", &cookie), ("origin", "http://evil.example")]).await;
+    assert_eq!(foreign.err(), Some(StatusCode::FORBIDDEN));
+    assert_eq!(
+        Tab::open(&server, &[]).await.err(),
+        Some(StatusCode::UNAUTHORIZED)
+    );
+    let scrape = server.token(Role::Scrape, None).await.token;
+    let as_scrape = Tab::open(&server, &[("authorization", &format!("Bearer {scrape}"))]).await;
+    assert_eq!(as_scrape.err(), Some(StatusCode::FORBIDDEN));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopping_collector_says_goodbye() {
+    let server = Server::start().await;
+    let mut tab = Tab::as_admin(&server).await;
+    assert!(tab.next().await.is_some());
+    server.running.shutdown().await;
+    while tab.next().await.is_some() {}
+}
