@@ -115,7 +115,7 @@ pub struct RuleView {
 pub struct WebhookView {
     /// Its id.
     pub id: String,
-    /// Where it is posted to; user info and query are not shown.
+    /// Where it is posted to: scheme, host and port only, since the rest of such addresses is often a secret.
     pub url: String,
     /// Deliveries waiting.
     pub pending: u64,

@@ -108,14 +108,20 @@ mod tests {
 
     #[test]
     fn roles_include_the_smaller_ones_only() {
-        assert!(Role::Admin.allows(Role::Viewer) && Role::Admin.allows(Role::Scrape) && Role::Admin.allows(Role::Join));
+        assert!(
+            Role::Admin.allows(Role::Viewer)
+                && Role::Admin.allows(Role::Scrape)
+                && Role::Admin.allows(Role::Join)
+        );
         assert!(
             Role::Viewer.allows(Role::Scrape)
                 && !Role::Viewer.allows(Role::Operator)
                 && !Role::Operator.allows(Role::Join)
         );
         assert!(
-            Role::Scrape.allows(Role::Scrape) && !Role::Scrape.allows(Role::Viewer) && !Role::Join.allows(Role::Scrape)
+            Role::Scrape.allows(Role::Scrape)
+                && !Role::Scrape.allows(Role::Viewer)
+                && !Role::Join.allows(Role::Scrape)
         );
     }
 }

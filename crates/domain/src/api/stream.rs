@@ -136,14 +136,25 @@ mod tests {
 
     #[test]
     fn messages_keep_their_shape() {
-        let request = Request::WatchRange { id: 1, query: "up".into(), range_ms: 60_000, step_ms: 1_000 };
+        let request = Request::WatchRange {
+            id: 1,
+            query: "up".into(),
+            range_ms: 60_000,
+            step_ms: 1_000,
+        };
         let text = serde_json::to_string(&request).expect("serialises");
-        assert_eq!(text, r#"{"op":"watch_range","id":1,"query":"up","range_ms":60000,"step_ms":1000}"#);
+        assert_eq!(
+            text,
+            r#"{"op":"watch_range","id":1,"query":"up","range_ms":60000,"step_ms":1000}"#
+        );
         let push = Push::Frame {
             id: 1,
             reset: true,
             times_ms: vec![0],
-            series: vec![Column { labels: Labels::empty(), values: vec![None] }],
+            series: vec![Column {
+                labels: Labels::empty(),
+                values: vec![None],
+            }],
         };
         let text = serde_json::to_string(&push).expect("serialises");
         assert_eq!(

@@ -1,0 +1,106 @@
+//! The shipped rules on recorded runs: loss and gradient norm of the recipe `ddp`, a line a step, as the probe saw them
+//! (`crates/torch-probe/tests/data`). An explosion must be seen at its first bad step; a warm-up spike must stay silent.
+
+use std::sync::Arc;
+
+use domain::rule::alert::{Change, Holding, step};
+use domain::rule::{RuleFile, shipped};
+use domain::series::{Budget, Labels, SelectError, Selection, Series, SeriesSet, SeriesSource};
+use query::{Params, Value};
+
+/// A step of these runs took about this long.
+const STEP_MS: i64 = 50;
+/// Both ranks of data parallel see the same.
+const RANKS: [&str; 2] = ["0", "1"];
+
+struct Recorded(Vec<Series>);
+
+impl Recorded {
+    fn read(csv: &str) -> Self {
+        let rows: Vec<(i64, f64, f64)> = csv.lines().skip(1).map(row).collect();
+        let times_ms: Arc<[i64]> = rows.iter().map(|(step, ..)| step * STEP_MS).collect();
+        let best = rows.iter().scan(f64::INFINITY, |best, (_, loss, _)| {
+            *best = best.min(*loss);
+            Some(*best)
+        });
+        let columns: [(&str, Arc<[f64]>); 4] = [
+            ("train_loss", rows.iter().map(|(_, loss, _)| *loss).collect()),
+            ("train_loss_best", best.collect()),
+            ("train_grad_norm", rows.iter().map(|(.., norm)| *norm).collect()),
+            ("train_step", rows.iter().map(|(step, ..)| *step as f64).collect()),
+        ];
+        let one = |rank: &str, (name, values): &(&str, Arc<[f64]>)| Series {
+            labels: Labels::new([("__name__", *name), ("run", "r"), ("rank", rank), ("node", "n")]).expect("well formed"),
+            times_ms: Arc::clone(&times_ms),
+            values: Arc::clone(values),
+        };
+        Self(RANKS.iter().flat_map(|rank| columns.iter().map(|column| one(rank, column)).collect::<Vec<_>>()).collect())
+    }
+
+    /// When, in steps, `alert` first fires if it is evaluated at every step.
+    fn first_firing_step(&self, alert: &str) -> Option<i64> {
+        let files = shipped::FILES.iter().map(|(_, text)| RuleFile::parse(text).expect("well formed"));
+        let rule = files.flat_map(|file| file.groups).flat_map(|group| group.rules).find(|rule| rule.alert == alert);
+        let rule = rule.expect("a shipped rule");
+        let query = query::parse(&rule.expr).expect("well formed");
+        let holding = Holding { hold_ms: rule.hold_ms(), keep_firing_ms: rule.keep_firing_ms() };
+        let mut active = Vec::new();
+        let times = Arc::clone(&self.0[0].times_ms);
+        times.iter().find_map(|&now_ms| {
+            let params = Params { start_ms: now_ms, end_ms: now_ms, step_ms: 0, lookback_ms: query::LOOKBACK_DEFAULT_MS };
+            let output = query.evaluate(self, &params, &Budget::unlimited()).expect("evaluates");
+            let Value::Vector(samples) = output.value else { panic!("not a vector") };
+            let samples = samples.into_iter().map(|(labels, _, value)| (labels, value)).collect();
+            let changes = step(&mut active, samples, holding, now_ms);
+            changes.iter().any(|change| matches!(change, Change::Firing(_))).then_some(now_ms / STEP_MS)
+        })
+    }
+}
+
+fn row(line: &str) -> (i64, f64, f64) {
+    let cells: Vec<&str> = line.split(',').collect();
+    let number = |n: usize| cells[n].parse::<f64>().expect("a number");
+    (cells[0].parse().expect("a step"), number(1), number(2))
+}
+
+impl SeriesSource for Recorded {
+    fn select(&self, selection: &Selection, _: &Budget) -> Result<SeriesSet, SelectError> {
+        let matchers: Vec<_> = selection
+            .matchers
+            .iter()
+            .map(|matcher| domain::series::matcher::CompiledMatcher::new(matcher).expect("a good matcher"))
+            .collect();
+        let selected = self.0.iter().filter(|series| {
+            matchers.iter().all(|matcher| matcher.matches(series.labels.get(matcher.name()).unwrap_or("")))
+        });
+        Ok(SeriesSet { series: selected.filter_map(|series| within(series, selection)).collect() })
+    }
+}
+
+fn within(series: &Series, selection: &Selection) -> Option<Series> {
+    let from = series.times_ms.partition_point(|time| *time < selection.start_ms);
+    let to = series.times_ms.partition_point(|time| *time <= selection.end_ms);
+    (from < to).then(|| Series {
+        labels: series.labels.clone(),
+        times_ms: series.times_ms[from..to].into(),
+        values: series.values[from..to].into(),
+    })
+}
+
+macro_rules! recorded {
+    ($name:literal) => {
+        Recorded::read(include_str!(concat!("../../../torch-probe/tests/data/", $name, ".csv")))
+    };
+}
+
+#[test]
+fn an_explosion_is_seen_at_its_first_bad_step() {
+    assert_eq!(recorded!("lr1000").first_firing_step("GradientExplosion"), Some(2));
+    assert_eq!(recorded!("lr10").first_firing_step("GradientExplosion"), Some(2));
+}
+
+#[test]
+fn a_healthy_run_and_a_warm_up_spike_stay_silent() {
+    assert_eq!(recorded!("healthy").first_firing_step("GradientExplosion"), None);
+    assert_eq!(recorded!("warmup-spike").first_firing_step("GradientExplosion"), None);
+}

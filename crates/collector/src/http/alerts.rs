@@ -1,0 +1,121 @@
+//! `/api/rules`, `/api/alerts`, `/api/diagnoses`, `/api/webhooks`.
+
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::routing::{delete, get};
+use axum::{Extension, Json, Router};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use domain::api::alerts::{AlertView, CreateWebhook, Diagnosis, NewWebhook, RuleView, WebhookView};
+use domain::run::spec::FieldError;
+use rand::RngExt;
+use reqwest::Url;
+use serde::Deserialize;
+use store::state::webhooks::Webhook;
+
+use super::{ApiError, ApiResult, Caller};
+use crate::app::Shared;
+use crate::notify::webhook::{SECRET_PREFIX, sign};
+
+/// Receivers there may be; each gets every message.
+const WEBHOOKS_MAX: usize = 32;
+/// The longest URL taken.
+const URL_BYTES_MAX: usize = 2_048;
+/// Resolved alerts returned when the request does not say, and at most.
+const HISTORY_DEFAULT: u32 = 100;
+const HISTORY_MAX: u32 = 1_000;
+
+/// The routes.
+pub fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/api/rules", get(rules))
+        .route("/api/alerts", get(alerts))
+        .route("/api/diagnoses", get(diagnoses))
+        .route("/api/webhooks", get(webhooks).post(create_webhook))
+        .route("/api/webhooks/{id}", delete(delete_webhook))
+}
+
+async fn rules(State(app): State<Shared>) -> Json<Vec<RuleView>> {
+    Json(app.alerts.rules())
+}
+
+async fn diagnoses(State(app): State<Shared>) -> Json<Vec<Diagnosis>> {
+    Json(app.alerts.diagnoses())
+}
+
+#[derive(Deserialize)]
+struct AlertsQuery {
+    /// How many resolved alerts to add behind the active ones.
+    resolved: Option<u32>,
+}
+
+async fn alerts(State(app): State<Shared>, Query(query): Query<AlertsQuery>) -> ApiResult<Json<Vec<AlertView>>> {
+    let limit = query.resolved.unwrap_or(HISTORY_DEFAULT).min(HISTORY_MAX);
+    let mut alerts = app.alerts.active();
+    alerts.extend(app.store.state.alert_history(limit).await?);
+    Ok(Json(alerts))
+}
+
+async fn webhooks(State(app): State<Shared>) -> ApiResult<Json<Vec<WebhookView>>> {
+    let webhooks = app.store.state.webhooks().await?;
+    Ok(Json(webhooks.into_iter().map(view).collect()))
+}
+
+async fn create_webhook(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Json(wish): Json<CreateWebhook>,
+) -> ApiResult<(StatusCode, Json<NewWebhook>)> {
+    let url = check_url(&wish.url)?;
+    let secret = match wish.secret {
+        Some(secret) if sign(&secret, "", "", "").is_err() => {
+            return Err(invalid("secret", format!("write {SECRET_PREFIX} followed by base64, or leave it out to have one made")));
+        }
+        Some(secret) => secret,
+        None => format!("{SECRET_PREFIX}{}", STANDARD.encode(rand::rng().random::<[u8; 24]>())),
+    };
+    if app.store.state.webhooks().await?.len() >= WEBHOOKS_MAX {
+        return Err(ApiError::conflict(format!("there are {WEBHOOKS_MAX} webhooks already; delete one first")));
+    }
+    let id = format!("wh-{}", hex::encode(rand::rng().random::<[u8; 6]>()));
+    app.audit(&caller.id, "webhook_create", &id).await?;
+    app.store.state.create_webhook(&id, url.as_str(), &secret, app.now_ms()).await?;
+    
+    Ok((StatusCode::CREATED, Json(NewWebhook { id, secret })))
+}
+
+async fn delete_webhook(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> ApiResult<StatusCode> {
+    app.audit(&caller.id, "webhook_delete", &id).await?;
+    if !app.store.state.delete_webhook(&id).await? {
+        return Err(ApiError::not_found("there is no such webhook; GET /api/webhooks lists them"));
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn check_url(text: &str) -> ApiResult<Url> {
+    let parsed = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    match parsed {
+        Some(url) if text.len() <= URL_BYTES_MAX => Ok(url),
+        _ => Err(invalid("url", format!("write an http:// or https:// address of at most {URL_BYTES_MAX} bytes"))),
+    }
+}
+
+fn invalid(field: &str, message: String) -> ApiError {
+    ApiError::invalid("the webhook cannot be made", vec![FieldError { field: field.into(), message }])
+}
+
+/// A webhook without what may be secret in its URL: user info, path and query.
+fn view(webhook: Webhook) -> WebhookView {
+    let shown = Url::parse(&webhook.url).map_or_else(|_| String::new(), |url| url.origin().ascii_serialization());
+    WebhookView {
+        id: webhook.id,
+        url: shown,
+        pending: webhook.pending,
+        last_error: webhook.last_error,
+        delivered_ms: webhook.delivered_ms,
+    }
+}

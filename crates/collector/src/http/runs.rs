@@ -1,0 +1,136 @@
+//! `/api/runs`: listing, submitting, looking at, stopping, and reading logs.
+
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use domain::api::runs::{LogPiece, LogSource, RunSummary, RunView, StopRun};
+use domain::ident::{AttemptNo, Rank, RunId};
+use domain::run::spec::Spec;
+use domain::run::state::Event;
+use serde::Deserialize;
+
+use super::{ApiError, ApiResult, Caller};
+use crate::app::Shared;
+use crate::runs::{LogError, PIECE_BYTES_MAX, RunError};
+
+/// Runs listed when the request does not say, and at most.
+const LIST_DEFAULT: u32 = 200;
+const LIST_MAX: u32 = 10_000;
+/// Time between SIGTERM and SIGKILL when the request does not say, and at most (an hour: a checkpoint may be large).
+const GRACE_MS_DEFAULT: u64 = 30_000;
+const GRACE_MS_MAX: u64 = 3_600_000;
+
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/api/runs", get(list).post(submit))
+        .route("/api/runs/{id}", get(show))
+        .route("/api/runs/{id}/stop", post(stop))
+        .route("/api/runs/{id}/logs", get(logs))
+}
+
+#[derive(Deserialize)]
+struct ListQuery {
+    limit: Option<u32>,
+}
+
+async fn list(State(app): State<Shared>, Query(query): Query<ListQuery>) -> Json<Vec<RunSummary>> {
+    Json(app.runs.list(query.limit.unwrap_or(LIST_DEFAULT).min(LIST_MAX)).await)
+}
+
+async fn submit(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Json(spec): Json<Spec>,
+) -> ApiResult<(StatusCode, Json<RunView>)> {
+    let problems = spec.problems();
+    if !problems.is_empty() {
+        return Err(ApiError::invalid("the run cannot be submitted", problems));
+    }
+    app.audit(&caller.id, "run_submit", &spec.display_name()).await?;
+    let run = app.runs.submit(&app, spec).await?;
+    Ok((StatusCode::CREATED, Json(run)))
+}
+
+async fn show(State(app): State<Shared>, Path(id): Path<String>) -> ApiResult<Json<RunView>> {
+    known(&app, &id).await.map(Json)
+}
+
+async fn stop(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Json(wish): Json<StopRun>,
+) -> ApiResult<Json<RunView>> {
+    let run = known(&app, &id).await?;
+    if run.summary.state.is_final() {
+        return Err(ApiError::conflict(format!("run {id} has ended already: {}", run.summary.state.as_str())));
+    }
+    app.audit(&caller.id, "run_stop", &id).await?;
+    let event = Event::StopRequested { grace_ms: wish.grace_ms.unwrap_or(GRACE_MS_DEFAULT).min(GRACE_MS_MAX) };
+    app.runs.take(&app, &run_id(&id)?, &event, None).await?;
+    known(&app, &id).await.map(Json)
+}
+
+#[derive(Deserialize)]
+struct LogsQuery {
+    attempt: Option<u32>,
+    node: Option<String>,
+    rank: Option<u32>,
+    stream: Option<String>,
+    offset: Option<u64>,
+    limit: Option<u64>,
+}
+
+/// Without a rank it is the launcher's log; without a node, that of the rank's node or the first.
+async fn logs(State(app): State<Shared>, Path(id): Path<String>, Query(query): Query<LogsQuery>) -> ApiResult<Json<LogPiece>> {
+    let run = known(&app, &id).await?;
+    let attempt = AttemptNo(query.attempt.unwrap_or(run.summary.attempt.0));
+    let found = run.attempts.iter().find(|view| view.attempt == attempt);
+    let Some(found) = found else { return Err(ApiError::not_found(format!("run {id} has no attempt {attempt}"))) };
+    let rank = query.rank.map(Rank);
+    let has_rank = |rank: Rank| move |node: &&domain::api::runs::NodeTaskView| node.ranks.iter().any(|r| r.rank == rank);
+    let node = match (query.node, rank) {
+        (Some(node), _) => Some(node),
+        (None, Some(rank)) => found.nodes.iter().find(has_rank(rank)).map(|node| node.node.clone()),
+        (None, None) => found.nodes.first().map(|node| node.node.clone()),
+    };
+    let stream = query.stream.unwrap_or_else(|| "stdout".to_owned());
+    // Before it is placed a run has no nodes, and its logs are empty.
+    let Some(node) = node else {
+        let source = LogSource { attempt, node: String::new(), rank, stream };
+        return Ok(Json(LogPiece { source, offset: 0, next_offset: 0, length: 0, text: String::new() }));
+    };
+    let source = LogSource { attempt, node, rank, stream };
+    let (offset, limit) = (query.offset.unwrap_or(0), query.limit.unwrap_or(PIECE_BYTES_MAX));
+    Ok(Json(app.runs.log(&run_id(&id)?, &source, offset, limit).await?))
+}
+
+async fn known(app: &Shared, id: &str) -> ApiResult<RunView> {
+    let unknown = || ApiError::not_found(format!("there is no run {id:?}; GET /api/runs lists them"));
+    app.runs.view(&run_id(id)?).await.ok_or_else(unknown)
+}
+
+fn run_id(id: &str) -> ApiResult<RunId> {
+    RunId::new(id).map_err(|error| ApiError::bad_request(error.to_string()))
+}
+
+impl From<RunError> for ApiError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Unknown(_) => Self::not_found(error.to_string()),
+            RunError::Busy(_) => Self::conflict(error.to_string()),
+            RunError::State(error) => error.into(),
+            RunError::Stored { .. } => Self::internal("reading a run", &error),
+        }
+    }
+}
+
+impl From<LogError> for ApiError {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Name => Self::not_found(error.to_string()),
+            LogError::Io(_) => Self::internal("reading a log", &error),
+        }
+    }
+}
