@@ -13,6 +13,8 @@ pub mod node;
 
 pub mod sample;
 
+pub mod launch;
+
 pub mod exporter;
 pub mod uplink;
 

@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::AgentConfig;
 use crate::exporter::{self, Exporter};
+use crate::launch::{Setting, Supervisor};
 use crate::sample::host::{self, Filesystems, HostReader};
 use crate::sample::nvml::library::Library;
 use crate::sample::nvml::meter::Meter;
@@ -35,7 +36,7 @@ use crate::sample::schedule::{Tick, Worker, next_second};
 use crate::sample::{LibraryError, Samples};
 use crate::uplink::link::{LinkError, now_ms};
 use crate::uplink::spool::Spool;
-use crate::uplink::{Events, Link, session};
+use crate::uplink::{Events, Link, control, session};
 
 /// How long the first connection waits for NVML, so that the hello names the GPUs. A driver that takes longer hangs, and
 /// that is worth telling.
@@ -62,7 +63,9 @@ pub enum AgentError {
         source: io::Error,
     },
     /// Two agents on one folder would send each other's data.
-    #[error("another agent runs with the data folder {path:?}; stop it, or choose another folder with --data")]
+    #[error(
+        "another agent runs with the data folder {path:?}; stop it, or choose another folder with --data"
+    )]
     Running {
         /// The folder.
         path: PathBuf,
@@ -123,12 +126,21 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
     let spool = link.as_ref().map(|_| open_spool(&config)).transpose()?;
     let listener = listen(config.metrics_listen).await?;
     let exporter = Exporter::new(samples.clone(), &config.node)?;
-    let node = Node { config: Arc::new(config), samples, events, link, shutdown };
+    let node = Node {
+        config: Arc::new(config),
+        samples,
+        events,
+        link,
+        shutdown,
+    };
 
     let tasks = TaskTracker::new();
     if let Some(listener) = listener {
         tasks.spawn(exporter::serve(listener, exporter, node.shutdown.clone()));
     }
+    let setting = Setting::from(&*node.config);
+    let inventory = sampler.inventory.subscribe();
+    let supervisor = Supervisor::start(setting, node.samples.clone(), inventory, node.shutdown.clone());
     let mut settled = sampler.settled.subscribe();
     let ticker = sampler.start(spool.clone())?;
     tasks.spawn(ticker.run(node.shutdown.clone()));
@@ -136,19 +148,30 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
     let known = tokio::time::timeout(NVML_PATIENCE, known);
     tokio::select! {
         // Whether known or not, it is time to say hello.
-        _ = known => start_uplink(&tasks, &node, spool),
+        _ = known => start_uplink(&tasks, &node, spool, &supervisor),
         () = node.shutdown.cancelled() => {}
     }
     tasks.close();
     node.shutdown.cancelled().await;
     tasks.wait().await;
+    supervisor.stopped().await;
     drop(lock);
     Ok(())
 }
 
-fn start_uplink(tasks: &TaskTracker, node: &Node, spool: Option<Spool>) {
+fn start_uplink(tasks: &TaskTracker, node: &Node, spool: Option<Spool>, supervisor: &Arc<Supervisor>) {
     if let (Some(link), Some(spool)) = (&node.link, spool) {
-        tasks.spawn(session::run(Arc::clone(link), spool, node.events.clone(), node.shutdown.clone()));
+        tasks.spawn(session::run(
+            Arc::clone(link),
+            spool,
+            node.events.clone(),
+            node.shutdown.clone(),
+        ));
+        tasks.spawn(control::run(
+            Arc::clone(link),
+            Arc::clone(supervisor),
+            node.shutdown.clone(),
+        ));
     }
 }
 
@@ -174,12 +197,21 @@ pub async fn once(config: AgentConfig) -> Result<String, AgentError> {
 
 /// Makes the folder and locks it until the result is dropped.
 fn take_data_dir(path: &Path) -> Result<File, AgentError> {
-    let failed = |source| AgentError::DataDir { path: path.to_owned(), source };
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+    let failed = |source| AgentError::DataDir {
+        path: path.to_owned(),
+        source,
+    };
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(failed)?;
     let lock = File::create(path.join("agent.lock")).map_err(failed)?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(AgentError::Running { path: path.to_owned() }),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(AgentError::Running {
+            path: path.to_owned(),
+        }),
         Err(error) => Err(failed(error.into())),
     }
 }
@@ -192,7 +224,9 @@ fn open_spool(config: &AgentConfig) -> Result<Spool, AgentError> {
 async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, AgentError> {
     let Some(address) = address else { return Ok(None) };
     let listener = TcpListener::bind(address).await;
-    listener.map(Some).map_err(|source| AgentError::Listen { address, source })
+    listener
+        .map(Some)
+        .map_err(|source| AgentError::Listen { address, source })
 }
 
 // === Sampling ===

@@ -12,7 +12,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
-use wire::proto::{Command, ControlDown, ControlUp, Held, Holding, LogChunk, RunEvent, control_down, control_up};
+use wire::proto::{
+    Command, ControlDown, ControlUp, Held, Holding, LogChunk, RunEvent, control_down, control_up,
+};
 
 use crate::launch::Supervisor;
 use crate::launch::journal::{Entry, read_from};
@@ -49,22 +51,46 @@ async fn session(link: &Link, supervisor: &Arc<Supervisor>, retry: &mut Retry) -
     let mut client = link.connect(Stream::Control).await?;
     let (outbound, receiver) = mpsc::channel(OUTBOUND_MAX);
     send(&outbound, control_up::Message::Hello(link.hello())).await?;
-    let opened = client.control(ReceiverStream::new(receiver)).await.inspect_err(|status| link.turned_away(status))?;
+    let opened = client
+        .control(ReceiverStream::new(receiver))
+        .await
+        .inspect_err(|status| link.turned_away(status))?;
     let mut inbound = opened.into_inner();
-    let first = inbound.message().await.inspect_err(|status| link.turned_away(status))?;
+    let first = inbound
+        .message()
+        .await
+        .inspect_err(|status| link.turned_away(status))?;
     match first.and_then(|down| down.message) {
         Some(control_down::Message::Hello(ack)) => link.welcomed(&ack)?,
         _ => return Err(LinkError::Closed),
     }
     retry.reset();
     let held = supervisor.attempts();
-    let held = held.iter().map(|attempt| Held { run: attempt.run().to_string(), attempt: attempt.number().0 });
-    send(&outbound, control_up::Message::Holding(Holding { held: held.collect() })).await?;
-    Session { supervisor: supervisor.clone(), outbound, outlets: BTreeMap::new() }.serve(&mut inbound).await
+    let held = held.iter().map(|attempt| Held {
+        run: attempt.run().to_string(),
+        attempt: attempt.number().0,
+    });
+    send(
+        &outbound,
+        control_up::Message::Holding(Holding { held: held.collect() }),
+    )
+    .await?;
+    Session {
+        supervisor: supervisor.clone(),
+        outbound,
+        outlets: BTreeMap::new(),
+    }
+    .serve(&mut inbound)
+    .await
 }
 
 async fn send(outbound: &mpsc::Sender<ControlUp>, message: control_up::Message) -> Result<(), LinkError> {
-    outbound.send(ControlUp { message: Some(message) }).await.map_err(|_| LinkError::Closed)
+    outbound
+        .send(ControlUp {
+            message: Some(message),
+        })
+        .await
+        .map_err(|_| LinkError::Closed)
 }
 
 struct Session {
@@ -111,7 +137,8 @@ impl Session {
     }
 
     fn find(&self, run: &str, attempt: u32) -> Option<Arc<Attempt>> {
-        self.supervisor.attempt(&RunId::new(run).ok()?, AttemptNo(attempt))
+        self.supervisor
+            .attempt(&RunId::new(run).ok()?, AttemptNo(attempt))
     }
 
     fn command(&mut self, command: Command) {
@@ -121,21 +148,34 @@ impl Session {
         let answer = self.supervisor.command(&run, attempt, command.id, asked);
         // An answer the collector had before is offered again: it asks because it does not know.
         if let Some(entry) = answer {
-            self.outlets.entry((run, attempt)).or_default().waiting.push(entry);
+            self.outlets
+                .entry((run, attempt))
+                .or_default()
+                .waiting
+                .push(entry);
         }
     }
 
     /// Sends what is new, as far as there is room; nothing here waits.
     fn look(&mut self) {
         let attempts = self.supervisor.attempts();
-        self.outlets.retain(|key, _| attempts.iter().any(|attempt| (attempt.run(), attempt.number()) == (&key.0, key.1)));
+        self.outlets.retain(|key, _| {
+            attempts
+                .iter()
+                .any(|attempt| (attempt.run(), attempt.number()) == (&key.0, key.1))
+        });
         for attempt in &attempts {
-            let outlet = self.outlets.entry((attempt.run().clone(), attempt.number())).or_default();
+            let outlet = self
+                .outlets
+                .entry((attempt.run().clone(), attempt.number()))
+                .or_default();
             outlet.read(attempt);
             outlet.send_reports(attempt, &self.outbound);
         }
         for attempt in &attempts {
-            let Some(outlet) = self.outlets.get_mut(&(attempt.run().clone(), attempt.number())) else { continue };
+            let Some(outlet) = self.outlets.get_mut(&(attempt.run().clone(), attempt.number())) else {
+                continue;
+            };
             outlet.send_logs(attempt, &self.outbound);
             if outlet.waiting.is_empty() && attempt.all_reported() && outlet.logs.complete() {
                 self.supervisor.forget(attempt);
@@ -146,11 +186,18 @@ impl Session {
 
 impl Outlet {
     fn read(&mut self, attempt: &Attempt) {
-        for (name, offset) in [("agent.reports", &mut self.agent_offset), ("shim.reports", &mut self.shim_offset)] {
+        for (name, offset) in [
+            ("agent.reports", &mut self.agent_offset),
+            ("shim.reports", &mut self.shim_offset),
+        ] {
             match read_from(&attempt.folder().file(name), *offset) {
                 Ok((entries, end)) => {
                     *offset = end;
-                    self.waiting.extend(entries.into_iter().filter(|entry| !attempt.is_acknowledged(entry.id)));
+                    self.waiting.extend(
+                        entries
+                            .into_iter()
+                            .filter(|entry| !attempt.is_acknowledged(entry.id)),
+                    );
                 }
                 Err(error) => tracing::warn!(run = %attempt.run(), name, %error, "reports cannot be read"),
             }
@@ -163,8 +210,16 @@ impl Outlet {
             let Ok(room) = outbound.try_reserve() else { break };
             let report_json = serde_json::to_string(&entry.report).unwrap_or_default();
             let (run, attempt) = (attempt.run().to_string(), attempt.number().0);
-            let event = RunEvent { run, attempt, id: entry.id, at_ms: entry.at_ms, report_json };
-            room.send(ControlUp { message: Some(control_up::Message::Event(event)) });
+            let event = RunEvent {
+                run,
+                attempt,
+                id: entry.id,
+                at_ms: entry.at_ms,
+                report_json,
+            };
+            room.send(ControlUp {
+                message: Some(control_up::Message::Event(event)),
+            });
             sent += 1;
         }
         self.waiting.drain(..sent);
@@ -176,7 +231,7 @@ impl Outlet {
         }
         self.logs.look(attempt.folder(), self.first_rank);
         while outbound.capacity() > KEPT_FOR_REPORTS {
-            let chunk = match self.logs.next() {
+            let chunk = match self.logs.next_chunk() {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) => return,
                 Err(error) => return tracing::warn!(run = %attempt.run(), %error, "a log cannot be read"),
@@ -190,7 +245,9 @@ impl Outlet {
                 offset: chunk.offset,
                 bytes: chunk.bytes,
             };
-            room.send(ControlUp { message: Some(control_up::Message::Log(log)) });
+            room.send(ControlUp {
+                message: Some(control_up::Message::Log(log)),
+            });
         }
     }
 }

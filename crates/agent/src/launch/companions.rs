@@ -1,0 +1,130 @@
+//! What a training process needs from us, carried in the binary: the probe and the recipes, unpacked where Python finds them.
+//!
+//! `DATA/lib/SHA256/{inject,recipes}`: named by its content, so two versions of the agent never fight over it and a running
+//! training keeps the probe it began with. Folders 0755, files 0444; every launch checks each file against what is embedded.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rust_embed::RustEmbed;
+use sha2::{Digest, Sha256};
+
+/// The Python package and the recipes, without their tests.
+#[derive(RustEmbed)]
+#[folder = "../torch-probe/"]
+#[include = "inject/*"]
+#[include = "recipes/*"]
+#[exclude = "*__pycache__*"]
+#[exclude = "*.pyc"]
+struct Embedded;
+
+/// Why the companions cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CompanionsError {
+    /// The file system.
+    #[error(
+        "cannot unpack the training companions to {path:?}; look at the space and the rights of the data folder"
+    )]
+    Unpack {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody changed them.
+    #[error(
+        "{path:?} is not what this agent unpacked (changed, or owned by somebody else); remove its folder to unpack it again"
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Makes sure that the companions are unpacked and unchanged; returns their folder.
+///
+/// # Errors
+/// When they cannot be written, or are not what was written.
+pub fn unpack(data_dir: &Path) -> Result<PathBuf, CompanionsError> {
+    let files = embedded();
+    let lib = data_dir.join("lib");
+    let folder = lib.join(digest(&files));
+    if !folder.exists() {
+        let beside = lib.join(format!(".unpacking-{}", std::process::id()));
+        let unpacked = write_all(&beside, &files).and_then(|()| std::fs::rename(&beside, &folder));
+        // Another agent with the same data folder may have been quicker.
+        if let Err(source) = unpacked.or_else(|error| if folder.exists() { Ok(()) } else { Err(error) }) {
+            return Err(CompanionsError::Unpack { path: folder, source });
+        }
+    }
+    verify(&folder, &files)?;
+    Ok(folder)
+}
+
+fn embedded() -> BTreeMap<String, Vec<u8>> {
+    Embedded::iter()
+        .filter_map(|name| Some((name.to_string(), Embedded::get(&name)?.data.into_owned())))
+        .collect()
+}
+
+/// Names and contents, each behind its length, so that no two sets give the same bytes.
+fn digest(files: &BTreeMap<String, Vec<u8>>) -> String {
+    let mut hash = Sha256::new();
+    for (name, bytes) in files {
+        for part in [name.as_bytes(), bytes] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+    }
+    hex::encode(hash.finalize())
+}
+
+fn write_all(folder: &Path, files: &BTreeMap<String, Vec<u8>>) -> io::Result<()> {
+    for (name, bytes) in files {
+        let path = folder.join(name);
+        let parent = path.parent().unwrap_or(folder);
+        std::fs::create_dir_all(parent)?;
+        for made in parent.ancestors().take_while(|made| made.starts_with(folder)) {
+            std::fs::set_permissions(made, std::fs::Permissions::from_mode(0o755))?;
+        }
+        std::fs::write(&path, bytes)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444))?;
+    }
+    Ok(())
+}
+
+fn verify(folder: &Path, files: &BTreeMap<String, Vec<u8>>) -> Result<(), CompanionsError> {
+    let own = rustix::process::geteuid().as_raw();
+    for (name, bytes) in files {
+        let path = folder.join(name);
+        let trusted = std::fs::symlink_metadata(&path)
+            .is_ok_and(|meta| meta.is_file() && meta.uid() == own && meta.mode() & 0o022 == 0);
+        if !trusted || std::fs::read(&path).ok().as_ref() != Some(bytes) {
+            return Err(CompanionsError::Changed { path });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+
+    #[test]
+    fn they_are_unpacked_once_and_a_change_is_noticed() {
+        let data = tempfile::tempdir().unwrap();
+        let folder = unpack(data.path()).unwrap();
+        assert_eq!(unpack(data.path()).unwrap(), folder);
+        let probe = folder.join("inject/sitecustomize.py");
+        assert!(folder.join("recipes/ddp/main.py").exists() && !folder.join("tests").exists());
+        assert_eq!(std::fs::metadata(&probe).unwrap().mode() & 0o777, 0o444);
+        std::fs::set_permissions(&probe, std::fs::Permissions::from_mode(0o644)).unwrap();
+        std::fs::write(&probe, "import evil").unwrap();
+        assert!(matches!(unpack(data.path()), Err(CompanionsError::Changed { path }) if path == probe));
+    }
+}

@@ -1,0 +1,292 @@
+//! The folder of one attempt on one node: how agent and shim, which never talk to each other, know the same things.
+//!
+//! ```text
+//! DATA/runs/RUN.ATTEMPT/          0700
+//!   launch.json      agent → shim    what to start
+//!   stop             agent → shim    the wish to end; holds the grace in ms
+//!   lock             held (flock) by the living shim, and by nobody else
+//!   shim.reports     shim → agent    one line a report, append only, synced
+//!   agent.reports    agent           its own reports, likewise
+//!   status.json      for people
+//!   probe.sock       ranks → shim    datagrams
+//!   probe/N.jsonl    shim → agent    the same, one a line, in segments
+//!   probe.cursor     agent           how far it has read
+//!   ranks/…          torchrun        each rank's output
+//!   launcher.std*    torchrun's own output; shim.log the shim's
+//!   done             agent           the collector has everything; the folder may go
+//! ```
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use domain::ident::{AttemptNo, RunId};
+use domain::run::state::NodeReport;
+use domain::time::TimestampMs;
+use rustix::fs::FlockOperation;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Ids of the shim's reports begin here, the agent's own at 1: two writers, no id twice.
+pub const SHIM_IDS_FROM: u64 = 1_000_000;
+
+/// One attempt's folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// The folder of an attempt below the agent's data folder; may not exist.
+    #[must_use]
+    pub fn of(data_dir: &Path, run: &RunId, attempt: AttemptNo) -> Self {
+        Self {
+            path: data_dir.join("runs").join(format!("{run}.{attempt}")),
+        }
+    }
+
+    /// A folder given by its path.
+    #[must_use]
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// All attempts that have a folder, in no order.
+    ///
+    /// # Errors
+    /// When the folder of runs cannot be listed.
+    pub fn all(data_dir: &Path) -> io::Result<Vec<(RunId, AttemptNo, Self)>> {
+        let entries = match std::fs::read_dir(data_dir.join("runs")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut all = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            if let Some((run, attempt)) = entry.file_name().to_str().and_then(parse_name) {
+                all.push((run, attempt, Self { path: entry.path() }));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Makes it, for the agent's user alone.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn create(&self) -> io::Result<()> {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(self.path.join("probe"))
+    }
+
+    /// The folder itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A file in it.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Writes a file whole or not at all.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let beside = self.file(&format!("{name}.new"));
+        let mut file = File::create(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, self.file(name))
+    }
+
+    /// Reads a file of it as JSON.
+    ///
+    /// # Errors
+    /// When it is not there or is not that.
+    pub fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<T> {
+        Ok(serde_json::from_slice(&std::fs::read(self.file(name))?)?)
+    }
+
+    /// Whether a file is there.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.file(name).exists()
+    }
+
+    /// Takes the lock that only a living shim holds; `None` when one lives. The lock ends with the returned file, even when
+    /// its process is killed.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn lock(&self) -> io::Result<Option<File>> {
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(self.file("lock"))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether a shim lives in it.
+    #[must_use]
+    pub fn shim_lives(&self) -> bool {
+        self.has("lock") && matches!(self.lock(), Ok(None))
+    }
+}
+
+fn parse_name(name: &str) -> Option<(RunId, AttemptNo)> {
+    let (run, attempt) = name.rsplit_once('.')?;
+    Some((RunId::new(run).ok()?, AttemptNo(attempt.parse().ok()?)))
+}
+
+/// One line of a file of reports.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Unique within the attempt's folder.
+    pub id: u64,
+    /// When, by the node's clock.
+    pub at_ms: TimestampMs,
+    /// What.
+    pub report: NodeReport,
+}
+
+/// Appends reports to a file, each safe on disk before [`Reports::add`] returns.
+#[derive(Debug)]
+pub struct Reports {
+    file: File,
+    next_id: u64,
+}
+
+impl Reports {
+    /// Opens a file of reports, cutting off a line that a crash left half written.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn open(path: &Path, first_id: u64) -> io::Result<Self> {
+        let (entries, whole) = read_from(path, 0)?;
+        let mut file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)?;
+        file.set_len(whole)?;
+        file.seek(SeekFrom::End(0))?;
+        Ok(Self {
+            file,
+            next_id: entries.last().map_or(first_id, |last| last.id + 1),
+        })
+    }
+
+    /// Appends a report.
+    ///
+    /// # Errors
+    /// When the disk is full or fails.
+    pub fn add(&mut self, at_ms: TimestampMs, report: NodeReport) -> io::Result<Entry> {
+        let entry = Entry {
+            id: self.next_id,
+            at_ms,
+            report,
+        };
+        let mut line = serde_json::to_vec(&entry)?;
+        line.push(b'\n');
+        self.file.write_all(&line)?;
+        self.file.sync_data()?;
+        self.next_id += 1;
+        Ok(entry)
+    }
+}
+
+/// The whole lines of a file of reports behind `offset`, and the offset behind the last of them. A file that is not there
+/// has none; a line that does not read is skipped.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn read_from(path: &Path, offset: u64) -> io::Result<(Vec<Entry>, u64)> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), offset)),
+        file => file?,
+    };
+    file.seek(SeekFrom::Start(offset))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let whole = bytes
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |at| at + 1);
+    let lines = bytes[..whole].split(|byte| *byte == b'\n');
+    let entries = lines
+        .filter_map(|line| serde_json::from_slice(line).ok())
+        .collect();
+    Ok((entries, offset + whole as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+
+    #[test]
+    fn reports_survive_a_crash_in_the_middle_of_a_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("shim.reports");
+        let accepted = |command| NodeReport::Accepted { command };
+        Reports::open(&path, SHIM_IDS_FROM)
+            .unwrap()
+            .add(5, accepted(1))
+            .unwrap();
+        OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .unwrap()
+            .write_all(b"{\"id\":10000")
+            .unwrap();
+        let second = Reports::open(&path, SHIM_IDS_FROM)
+            .unwrap()
+            .add(6, accepted(2))
+            .unwrap();
+        assert_eq!(
+            second,
+            Entry {
+                id: SHIM_IDS_FROM + 1,
+                at_ms: 6,
+                report: accepted(2)
+            }
+        );
+        let (entries, end) = read_from(&path, 0).unwrap();
+        assert_eq!(
+            entries.iter().map(|entry| entry.id).collect::<Vec<_>>(),
+            [SHIM_IDS_FROM, SHIM_IDS_FROM + 1]
+        );
+        assert_eq!(read_from(&path, end).unwrap(), (vec![], end));
+    }
+
+    #[test]
+    fn a_folder_is_found_by_run_and_attempt_and_locked_once() {
+        let data = tempfile::tempdir().unwrap();
+        let (run, attempt) = (RunId::new("a.b-1").unwrap(), AttemptNo(12));
+        let folder = Folder::of(data.path(), &run, attempt);
+        folder.create().unwrap();
+        std::fs::create_dir(data.path().join("runs/other")).unwrap();
+        assert_eq!(
+            Folder::all(data.path()).unwrap(),
+            [(run, attempt, folder.clone())]
+        );
+        assert!(!folder.shim_lives());
+        let held = folder.lock().unwrap();
+        assert!(held.is_some() && folder.shim_lives());
+        drop(held);
+        assert!(!folder.shim_lives());
+    }
+}

@@ -1,0 +1,23 @@
+//! Training processes on this node: a shim owns each attempt's ranks; the agent prepares, starts, follows and stops.
+//!
+//! ```text
+//! collector ──Command──▶ supervise ──launch.json──▶ shim ──▶ torchrun ──▶ ranks
+//!     ▲                     │ ▲                      │                     │ datagrams
+//!     └──RunEvent, LogChunk─┘ └───files of a folder──┴◀────────────────────┘
+//! ```
+//! Agent and shim never talk: the files of [`journal`] are all they share, so either may die and come back.
+
+pub mod journal;
+pub mod shim;
+pub mod supervise;
+
+pub mod companions;
+pub mod torchrun;
+
+pub mod output;
+mod probe;
+
+#[cfg(test)]
+mod testing;
+
+pub use supervise::{Setting, Supervisor};

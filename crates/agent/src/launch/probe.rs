@@ -1,0 +1,132 @@
+//! The probe's records become training series.
+//!
+//! ```text
+//! probe/N.jsonl ──lines──▶ Reader ──Record──▶ RankSeries ──▶ Samples
+//!                                              │ token bucket: burst 30, one a second
+//!                                              └ beyond it steps are pooled until the next token
+//! ```
+//! The bucket runs on the records' own time, so reading late (an agent that was away) gives the same series.
+
+mod record;
+mod series;
+
+pub(crate) use record::Record;
+pub(crate) use series::{RunSeries, SharedInventory};
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+
+use serde::{Deserialize, Serialize};
+
+use crate::launch::journal::Folder;
+use crate::launch::shim::{segment_path, segments};
+
+/// Read at once; more waits for the next look.
+const READ_BYTES_MAX: u64 = 1 << 20;
+
+/// How far the agent has read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cursor {
+    segment: u64,
+    offset: u64,
+}
+
+/// Reads an attempt's segments in order.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    folder: Folder,
+    cursor: Cursor,
+    saved: Cursor,
+}
+
+impl Reader {
+    /// Goes on where an agent before this one had come to.
+    pub(crate) fn open(folder: &Folder) -> Self {
+        let cursor = folder.read("probe.cursor").unwrap_or_default();
+        Self {
+            folder: folder.clone(),
+            cursor,
+            saved: cursor,
+        }
+    }
+
+    /// The records that have come; empty when there are none.
+    pub(crate) fn read(&mut self) -> io::Result<Vec<Record>> {
+        let numbers = segments(&self.folder);
+        let Some(segment) = numbers
+            .iter()
+            .copied()
+            .find(|number| *number >= self.cursor.segment)
+        else {
+            return Ok(Vec::new());
+        };
+        if segment != self.cursor.segment {
+            self.cursor = Cursor { segment, offset: 0 };
+        }
+        let mut file = File::open(segment_path(&self.folder, segment))?;
+        file.seek(SeekFrom::Start(self.cursor.offset))?;
+        let mut bytes = Vec::new();
+        file.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
+        let whole = bytes
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |at| at + 1);
+        self.cursor.offset += whole as u64;
+        // A closed segment that is read to its end gives way to the next.
+        if whole == 0 && numbers.last() != Some(&segment) {
+            self.cursor = Cursor {
+                segment: segment + 1,
+                offset: 0,
+            };
+            return self.read();
+        }
+        Ok(bytes[..whole]
+            .split(|byte| *byte == b'\n')
+            .filter_map(Record::parse)
+            .collect())
+    }
+
+    /// Notes how far it came, so that the next agent does not begin anew.
+    pub(crate) fn save(&mut self) -> io::Result<()> {
+        if self.saved == self.cursor {
+            return Ok(());
+        }
+        self.folder
+            .write("probe.cursor", &serde_json::to_vec(&self.cursor)?)?;
+        self.saved = self.cursor;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+
+    #[test]
+    fn segments_are_read_in_order_once_and_by_whole_lines() {
+        let data = tempfile::tempdir().unwrap();
+        let folder = Folder::at(data.path());
+        folder.create().unwrap();
+        let line = |step: u32| format!("{{\"kind\":\"step\",\"rank\":0,\"step\":{step},\"wall_ns\":1}}\n");
+        std::fs::write(segment_path(&folder, 2), line(1) + &line(2)).unwrap();
+        std::fs::write(segment_path(&folder, 3), line(3) + "{\"kind\":\"st").unwrap();
+        let mut reader = Reader::open(&folder);
+        let steps = |records: Vec<Record>| {
+            let step = |record| {
+                if let Record::Step(step) = record {
+                    step.step
+                } else {
+                    None
+                }
+            };
+            records.into_iter().filter_map(step).collect::<Vec<_>>()
+        };
+        assert_eq!(steps(reader.read().unwrap()), [1.0, 2.0]);
+        reader.save().unwrap();
+        let mut next_agent = Reader::open(&folder);
+        assert_eq!(steps(next_agent.read().unwrap()), [3.0]);
+        assert_eq!(steps(next_agent.read().unwrap()), [0.0; 0]);
+    }
+}

@@ -1,0 +1,456 @@
+//! The training series of one run on this node, rank by rank.
+//!
+//! Which value stands for several steps: durations their mean, counts their sum over time, the loss the last (but a non-finite
+//! one is never hidden by a later good one), the gradient norm the largest, NaN above all.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use domain::ident::{AttemptNo, RunId};
+use domain::series::Labels;
+use domain::time::TimestampMs;
+use domain::topology::Inventory;
+
+use crate::launch::probe::record::{Hello, Record, Step};
+use crate::sample::Samples;
+use crate::sample::series::series;
+
+/// Steps that are samples of their own before pooling begins: the first minute of a run in full detail.
+const BURST: f64 = 30.0;
+/// After the burst: samples a second.
+const REFILL_PER_MS: f64 = 1.0 / 1_000.0;
+/// How often what never changes is written again, so that it is found in any window of five minutes.
+const REPEAT_MS: i64 = 15_000;
+
+/// All of a run's series on this node.
+#[derive(Debug)]
+pub(crate) struct RunSeries {
+    run: RunId,
+    attempt: AttemptNo,
+    samples: Samples,
+    ranks: BTreeMap<u32, RankSeries>,
+    repeated_ms: TimestampMs,
+}
+
+#[derive(Debug)]
+struct RankSeries {
+    labels: [(&'static str, String); 2],
+    names: BTreeMap<&'static str, Labels>,
+    tokens: f64,
+    refilled_ms: TimestampMs,
+    written_ms: TimestampMs,
+    pool: Vec<Step>,
+    last_step_ms: Option<TimestampMs>,
+    loss_best: f64,
+    nonfinite: f64,
+    /// `train_info` and `gpu_assignment_info`.
+    infos: Vec<Labels>,
+}
+
+impl RunSeries {
+    pub(crate) fn new(run: RunId, attempt: AttemptNo, samples: Samples) -> Self {
+        Self {
+            run,
+            attempt,
+            samples,
+            ranks: BTreeMap::new(),
+            repeated_ms: 0,
+        }
+    }
+
+    /// Takes a record.
+    pub(crate) fn take(&mut self, record: Record, inventory: &Inventory) {
+        match record {
+            Record::Hello(hello) => self.hello(&hello, inventory),
+            Record::Step(step) => {
+                let samples = self.samples.clone();
+                self.rank(step.rank).step(*step, &samples);
+            }
+            Record::Error {} | Record::Bye {} => {}
+        }
+    }
+
+    /// Time passes: what was pooled is written when a token has come, and ages grow.
+    pub(crate) fn tick(&mut self, now_ms: TimestampMs) {
+        let repeat = now_ms - self.repeated_ms >= REPEAT_MS;
+        if repeat {
+            self.repeated_ms = now_ms;
+        }
+        for rank in self.ranks.values_mut() {
+            rank.tick(now_ms, repeat, &self.samples);
+        }
+        let living = series("run_ranks", &[("run", self.run.as_str())]);
+        #[expect(clippy::cast_precision_loss, reason = "a node has few ranks")]
+        self.samples.push(&living, now_ms, self.ranks.len() as f64);
+    }
+
+    /// The attempt is over: pooled steps are written, then every series of the run ends here.
+    pub(crate) fn end(&mut self, now_ms: TimestampMs) {
+        for rank in self.ranks.values_mut() {
+            rank.write_pool(&self.samples);
+        }
+        let run = self.run.as_str();
+        let of_run = |labels: &Labels| labels.get("run") == Some(run);
+        self.samples.end_where(now_ms, of_run);
+        self.ranks.clear();
+    }
+
+    fn hello(&mut self, hello: &Hello, inventory: &Inventory) {
+        let (run, attempt, samples) = (
+            self.run.to_string(),
+            self.attempt.to_string(),
+            self.samples.clone(),
+        );
+        let number = hello.rank.to_string();
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let info = series(
+            "train_info",
+            &[
+                ("run", &run),
+                ("rank", &number),
+                ("attempt", &attempt),
+                ("backend", &text(&hello.backend)),
+                ("device", &text(&hello.device)),
+                ("torch", &text(&hello.torch)),
+                ("python", &text(&hello.python)),
+            ],
+        );
+        let mut infos = vec![info];
+        if let Some(gpu) = gpu_of(hello, inventory) {
+            let labels = [("gpu", gpu.to_string()), ("run", run), ("rank", number)];
+            infos.push(series(
+                "gpu_assignment_info",
+                &labels.each_ref().map(|(name, value)| (*name, value.as_str())),
+            ));
+        }
+        let at_ms = hello.wall_ns / 1_000_000;
+        let rank = self.rank(hello.rank);
+        for old in rank.infos.iter().filter(|old| !infos.contains(old)) {
+            samples.end(old, at_ms);
+        }
+        infos.iter().for_each(|info| samples.push(info, at_ms, 1.0));
+        rank.infos = infos;
+        // A counter that is there at 0 can be seen to rise to 1.
+        rank.push(
+            "train_nonfinite_steps_total",
+            at_ms,
+            Some(rank.nonfinite),
+            &samples,
+        );
+    }
+
+    fn rank(&mut self, rank: u32) -> &mut RankSeries {
+        let run = &self.run;
+        self.ranks.entry(rank).or_insert_with(|| RankSeries {
+            labels: [("run", run.to_string()), ("rank", rank.to_string())],
+            names: BTreeMap::new(),
+            tokens: BURST,
+            refilled_ms: 0,
+            written_ms: 0,
+            pool: Vec::new(),
+            last_step_ms: None,
+            loss_best: f64::INFINITY,
+            nonfinite: 0.0,
+            infos: Vec::new(),
+        })
+    }
+}
+
+impl RankSeries {
+    fn step(&mut self, step: Step, samples: &Samples) {
+        let at_ms = step.wall_ns / 1_000_000;
+        self.last_step_ms = self.last_step_ms.max(Some(at_ms));
+        if let Some(loss) = step.loss.filter(|loss| loss.is_finite()) {
+            self.loss_best = self.loss_best.min(loss);
+        }
+        if [step.loss, step.grad_norm]
+            .into_iter()
+            .flatten()
+            .any(|value| !value.is_finite())
+        {
+            self.nonfinite += 1.0;
+        }
+        self.pool.push(step);
+        self.refill(at_ms);
+        self.write_when_allowed(samples);
+    }
+
+    fn tick(&mut self, now_ms: TimestampMs, repeat: bool, samples: &Samples) {
+        if !self.pool.is_empty() {
+            self.refill(now_ms);
+            self.write_when_allowed(samples);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "an age in milliseconds")]
+        let age_s = self
+            .last_step_ms
+            .map(|last| (now_ms - last).max(0) as f64 / 1_000.0);
+        self.push("train_last_step_age_seconds", now_ms, age_s, samples);
+        if repeat {
+            self.infos.iter().for_each(|info| samples.push(info, now_ms, 1.0));
+            self.push(
+                "train_nonfinite_steps_total",
+                now_ms,
+                Some(self.nonfinite),
+                samples,
+            );
+        }
+    }
+
+    fn refill(&mut self, now_ms: TimestampMs) {
+        if self.refilled_ms > 0 && now_ms > self.refilled_ms {
+            #[expect(clippy::cast_precision_loss, reason = "a pause in milliseconds")]
+            let gained = (now_ms - self.refilled_ms) as f64 * REFILL_PER_MS;
+            self.tokens = (self.tokens + gained).min(BURST);
+        }
+        self.refilled_ms = self.refilled_ms.max(now_ms);
+    }
+
+    fn write_when_allowed(&mut self, samples: &Samples) {
+        // Two steps within a millisecond cannot be two samples.
+        let later = self
+            .pool
+            .last()
+            .is_some_and(|step| step.wall_ns / 1_000_000 > self.written_ms);
+        if self.tokens >= 1.0 && later {
+            self.tokens -= 1.0;
+            self.write_pool(samples);
+        }
+    }
+
+    /// Writes what is pooled as one sample a series, at the time of its last step.
+    fn write_pool(&mut self, samples: &Samples) {
+        let pool = std::mem::take(&mut self.pool);
+        let Some(last) = pool.last() else { return };
+        let at_ms = (last.wall_ns / 1_000_000).max(self.written_ms + 1);
+        self.written_ms = at_ms;
+        let step_s = mean(&pool, |step| step.step_s);
+        let parts = |step: &Step| Some(step.forward_s? + step.backward_s? + step.optimizer_s.unwrap_or(0.0));
+        let rate = |count: fn(&Step) -> Option<f64>| {
+            let total_s: f64 = pool.iter().filter_map(|step| step.step_s).sum();
+            let counted: Vec<f64> = pool.iter().filter_map(count).collect();
+            (!counted.is_empty() && total_s > 0.0).then(|| counted.iter().sum::<f64>() / total_s)
+        };
+        let grad_norm = |step: &Step| step.grad_norm.or_else(|| step.grad_norm_local_sq.map(f64::sqrt));
+        let values = [
+            ("train_step", last.step),
+            ("train_step_seconds", step_s),
+            ("train_data_seconds", mean(&pool, |step| step.data_s)),
+            ("train_forward_seconds", mean(&pool, |step| step.forward_s)),
+            ("train_backward_seconds", mean(&pool, |step| step.backward_s)),
+            ("train_optimizer_seconds", mean(&pool, |step| step.optimizer_s)),
+            ("train_sync_seconds", mean(&pool, |step| step.sync_s)),
+            ("train_compute_ratio", ratio(mean(&pool, parts), step_s)),
+            ("train_loss", loss(&pool)),
+            (
+                "train_loss_best",
+                Some(self.loss_best).filter(|best| best.is_finite()),
+            ),
+            ("train_grad_norm", largest(pool.iter().filter_map(grad_norm))),
+            ("train_samples_per_second", rate(|step| step.samples)),
+            ("train_tokens_per_second", rate(|step| step.tokens)),
+            ("train_nonfinite_steps_total", Some(self.nonfinite)),
+            (
+                "train_skipped_steps_total",
+                latest(&pool, |step| step.skipped_steps),
+            ),
+            (
+                "train_memory_allocated_bytes",
+                largest(pool.iter().filter_map(|step| step.cuda_allocated_bytes)),
+            ),
+            (
+                "train_memory_reserved_bytes",
+                largest(pool.iter().filter_map(|step| step.cuda_reserved_bytes)),
+            ),
+            ("train_probe_dropped_total", latest(&pool, |step| step.dropped)),
+        ];
+        for (metric, value) in values {
+            self.push(metric, at_ms, value, samples);
+        }
+    }
+
+    fn push(&mut self, metric: &'static str, at_ms: TimestampMs, value: Option<f64>, samples: &Samples) {
+        let Some(value) = value else { return };
+        let labels = &self.labels;
+        let name = self.names.entry(metric).or_insert_with(|| {
+            series(
+                metric,
+                &labels.each_ref().map(|(name, value)| (*name, value.as_str())),
+            )
+        });
+        samples.push(name, at_ms, value);
+    }
+}
+
+fn mean(pool: &[Step], part: impl Fn(&Step) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = pool.iter().filter_map(part).collect();
+    #[expect(clippy::cast_precision_loss, reason = "a pool holds a second of steps")]
+    let count = values.len() as f64;
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / count)
+}
+
+fn ratio(part: Option<f64>, whole: Option<f64>) -> Option<f64> {
+    let whole = whole.filter(|whole| *whole > 0.0)?;
+    Some((part? / whole).clamp(0.0, 1.0))
+}
+
+fn loss(pool: &[Step]) -> Option<f64> {
+    let mut losses = pool.iter().rev().filter_map(|step| step.loss);
+    let last = losses.clone().next();
+    losses.find(|loss| !loss.is_finite()).or(last)
+}
+
+fn latest(pool: &[Step], counter: impl Fn(&Step) -> Option<f64>) -> Option<f64> {
+    pool.iter().rev().find_map(counter)
+}
+
+/// The largest; NaN when one is NaN.
+fn largest(values: impl Iterator<Item = f64>) -> Option<f64> {
+    values.reduce(|a, b| {
+        if a.is_nan() || b.is_nan() {
+            f64::NAN
+        } else {
+            a.max(b)
+        }
+    })
+}
+
+/// The index NVML gives the rank's GPU.
+fn gpu_of(hello: &Hello, inventory: &Inventory) -> Option<u32> {
+    let by = |own: &Option<String>, of: fn(&domain::topology::Gpu) -> &str| {
+        let own = own.as_deref()?;
+        inventory
+            .gpus
+            .iter()
+            .find(|gpu| of(gpu).eq_ignore_ascii_case(own))
+            .map(|gpu| gpu.index)
+    };
+    by(&hello.gpu_uuid, |gpu| &gpu.uuid).or_else(|| by(&hello.gpu_pci_bus_id, |gpu| &gpu.pci_bus_id))
+}
+
+/// The inventory as readers hand it around.
+pub(crate) type SharedInventory = tokio::sync::watch::Receiver<Arc<Inventory>>;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use domain::series::is_stale;
+
+    use super::*;
+
+    fn run() -> (RunSeries, Samples) {
+        let samples = Samples::new();
+        (
+            RunSeries::new(RunId::new("ddp-1").unwrap(), AttemptNo(1), samples.clone()),
+            samples,
+        )
+    }
+
+    fn step(n: u32, at_ms: i64, loss: f64) -> Record {
+        Record::Step(Box::new(Step {
+            wall_ns: at_ms * 1_000_000,
+            step: Some(n.into()),
+            step_s: Some(0.1),
+            forward_s: Some(0.03),
+            backward_s: Some(0.04),
+            optimizer_s: Some(0.01),
+            loss: Some(loss),
+            grad_norm: Some(n.into()),
+            samples: Some(8.0),
+            ..Step::default()
+        }))
+    }
+
+    fn values(samples: &Samples, metric: &str) -> Vec<(i64, f64)> {
+        let of_metric = samples
+            .latest()
+            .into_iter()
+            .filter(|sample| sample.series.metric_name() == Some(metric));
+        of_metric.map(|sample| (sample.at_ms, sample.value)).collect()
+    }
+
+    #[test]
+    fn the_first_steps_are_samples_of_their_own_then_one_a_second() {
+        let (mut series, samples) = run();
+        let none = Inventory::default();
+        for n in 0..130 {
+            series.take(step(n, 1_000_000 + i64::from(n) * 100, 1.0), &none);
+        }
+        let all = samples.drain();
+        let times: Vec<i64> = all
+            .iter()
+            .filter(|s| s.series.metric_name() == Some("train_step"))
+            .map(|s| s.at_ms)
+            .collect();
+        // 30 at once, and 12.9 s of refill.
+        assert_eq!(times.len(), 42);
+        assert!(times.windows(2).all(|pair| pair[0] < pair[1]));
+        let ratio = values(&samples, "train_compute_ratio")[0].1;
+        assert!((ratio - 0.8).abs() < 1e-9, "{ratio}");
+        let rate = values(&samples, "train_samples_per_second")[0].1;
+        assert!((rate - 80.0).abs() < 1e-9, "{rate}");
+    }
+
+    #[test]
+    fn a_bad_loss_is_not_hidden_by_the_good_ones_around_it() {
+        let (mut series, samples) = run();
+        let none = Inventory::default();
+        for n in 0..40 {
+            let loss = if n == 35 {
+                f64::NAN
+            } else {
+                2.0 - f64::from(n) / 100.0
+            };
+            series.take(step(n, 1_000_000 + i64::from(n), loss), &none);
+        }
+        series.tick(1_001_100);
+        assert!(values(&samples, "train_loss")[0].1.is_nan());
+        assert_eq!(values(&samples, "train_nonfinite_steps_total")[0].1, 1.0);
+        assert!((values(&samples, "train_loss_best")[0].1 - 1.61).abs() < 1e-9);
+        assert_eq!(values(&samples, "train_grad_norm")[0].1, 39.0);
+        assert_eq!(
+            values(&samples, "train_last_step_age_seconds"),
+            [(1_001_100, 1.061)]
+        );
+    }
+
+    #[test]
+    fn an_ended_attempt_leaves_no_series_behind() {
+        let (mut series, samples) = run();
+        let gpu = domain::topology::Gpu {
+            index: 3,
+            uuid: "GPU-a".into(),
+            ..domain::topology::Gpu::default()
+        };
+        let inventory = Inventory {
+            gpus: vec![gpu],
+            ..Inventory::default()
+        };
+        let hello = Hello {
+            wall_ns: 1_000_000,
+            gpu_uuid: Some("GPU-a".into()),
+            ..Hello::default()
+        };
+        series.take(Record::Hello(Box::new(hello)), &inventory);
+        series.take(step(1, 1_000, 1.0), &inventory);
+        series.tick(2_000);
+        let assigned = samples
+            .latest()
+            .into_iter()
+            .find(|s| s.series.metric_name() == Some("gpu_assignment_info"));
+        assert_eq!(
+            assigned.unwrap().series.to_string(),
+            r#"gpu_assignment_info{gpu="3", rank="0", run="ddp-1"}"#
+        );
+        series.end(3_000);
+        assert!(samples.latest().is_empty());
+        assert!(
+            samples
+                .drain()
+                .iter()
+                .rev()
+                .take(3)
+                .all(|sample| is_stale(sample.value))
+        );
+    }
+}

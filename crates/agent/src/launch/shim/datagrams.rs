@@ -1,0 +1,122 @@
+//! The probe's socket: takes the ranks' datagrams and writes them as lines, in segments that are bounded and go oldest first.
+//!
+//! The kernel queues few datagrams (`net.unix.max_dgram_qlen`, often 10), and a full queue makes the probe drop: so this only
+//! copies, and reads nothing but the beginning of a record.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use crate::launch::journal::Folder;
+
+/// Twice the probe's own limit.
+const DATAGRAM_BYTES_MAX: usize = 16_384;
+/// A segment is closed behind this size.
+pub(crate) const SEGMENT_BYTES: u64 = 8 << 20;
+/// Segments kept: 128 MiB, which is an hour of 8 ranks with ten steps a second. An agent that is away longer finds the newest.
+pub(crate) const SEGMENTS_MAX: u64 = 16;
+/// `sun_path` holds 108 bytes with its zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// The socket and the segment being written.
+#[derive(Debug)]
+pub(crate) struct Datagrams {
+    pub(crate) socket: UnixDatagram,
+    folder: Folder,
+    segment: u64,
+    file: File,
+    written: u64,
+}
+
+impl Datagrams {
+    pub(crate) fn open(folder: &Folder) -> io::Result<Self> {
+        let segment = segments(folder).last().map_or(1, |last| last + 1);
+        let socket = bind(folder.path(), "probe.sock")?;
+        socket.set_nonblocking(true)?;
+        Ok(Self {
+            socket,
+            folder: folder.clone(),
+            segment,
+            file: create(folder, segment)?,
+            written: 0,
+        })
+    }
+
+    /// Takes what is queued; calls `look` with each line.
+    pub(crate) fn take(&mut self, mut look: impl FnMut(&[u8])) -> io::Result<()> {
+        let mut buffer = [0_u8; DATAGRAM_BYTES_MAX];
+        loop {
+            match self.socket.recv(&mut buffer[..DATAGRAM_BYTES_MAX - 1]) {
+                Ok(0) => {}
+                Ok(length) => {
+                    let line = &mut buffer[..length];
+                    line.iter_mut()
+                        .filter(|byte| **byte == b'\n')
+                        .for_each(|byte| *byte = b' ');
+                    look(line);
+                    buffer[length] = b'\n';
+                    self.write(&buffer[..=length])?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        self.file.write_all(line)?;
+        self.written += line.len() as u64;
+        if self.written < SEGMENT_BYTES {
+            return Ok(());
+        }
+        self.segment += 1;
+        self.file = create(&self.folder, self.segment)?;
+        self.written = 0;
+        if let Some(oldest) = self.segment.checked_sub(SEGMENTS_MAX) {
+            let _gone = std::fs::remove_file(segment_path(&self.folder, oldest));
+        }
+        Ok(())
+    }
+}
+
+/// The numbers of the segments there are, ascending.
+pub(crate) fn segments(folder: &Folder) -> Vec<u64> {
+    let entries = std::fs::read_dir(folder.file("probe"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let number = |name: &str| name.strip_suffix(".jsonl")?.parse().ok();
+    let mut numbers: Vec<u64> = entries
+        .filter_map(|entry| number(entry.file_name().to_str()?))
+        .collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+pub(crate) fn segment_path(folder: &Folder, segment: u64) -> std::path::PathBuf {
+    folder.file("probe").join(format!("{segment}.jsonl"))
+}
+
+fn create(folder: &Folder, segment: u64) -> io::Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(segment_path(folder, segment))
+}
+
+/// Binds also below a path that is longer than an address may be, by way of the opened folder.
+fn bind(folder: &Path, name: &str) -> io::Result<UnixDatagram> {
+    let path = folder.join(name);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    if path.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
+        return UnixDatagram::bind(path);
+    }
+    let opened = File::open(folder)?;
+    UnixDatagram::bind(format!("/proc/self/fd/{}/{name}", opened.as_raw_fd()))
+}

@@ -1,0 +1,220 @@
+//! One rank as the shim sees it: found among torchrun's children, watched by a pidfd, its end read before torchrun takes it.
+//!
+//! torchrun is the ranks' parent, so the kernel tells the exit status to torchrun alone. But a dead process stays readable
+//! until its parent looks, which torchrun does twice a second; the pidfd wakes the shim at once. Where the status is gone
+//! all the same, torchrun's own log names it.
+
+use std::os::fd::OwnedFd;
+
+use domain::ident::Rank;
+use domain::run::state::RankExit;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::Deserialize;
+
+use crate::launch::shim::tree::{self, Stat};
+
+/// A living rank, or one whose end is known.
+#[derive(Debug)]
+pub(crate) struct RankProcess {
+    pub(crate) rank: u32,
+    pub(crate) pid: i32,
+    /// Readable once the process has ended.
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) exit: Option<RankExit>,
+    /// It ended, and torchrun took its status before we saw it.
+    pub(crate) gone: bool,
+}
+
+/// What a rank's probe said when an exception ended it.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub(crate) struct LastWords {
+    pub(crate) rank: u32,
+    #[serde(default)]
+    pub(crate) wall_ns: i64,
+    #[serde(default, rename = "type")]
+    pub(crate) kind: String,
+    #[serde(default)]
+    pub(crate) message: String,
+    #[serde(default)]
+    pub(crate) traceback: String,
+}
+
+/// How a process ended: exit code or signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct End {
+    pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+}
+
+impl End {
+    /// From a status as wait(2) gives it.
+    pub(crate) fn from_wait_status(status: i32) -> Self {
+        match status & 0x7f {
+            0 => Self {
+                code: Some((status >> 8) & 0xff),
+                signal: None,
+            },
+            signal => Self {
+                code: None,
+                signal: Some(signal),
+            },
+        }
+    }
+
+    /// From a number as Python writes it: negative for signals.
+    pub(crate) fn from_python(number: i32) -> Self {
+        if number < 0 {
+            Self {
+                code: None,
+                signal: Some(-number),
+            }
+        } else {
+            Self {
+                code: Some(number),
+                signal: None,
+            }
+        }
+    }
+}
+
+impl RankProcess {
+    /// Takes a child of torchrun for a rank when its environment says so: `(local rank, process)`.
+    pub(crate) fn recognise(pid: i32) -> Option<(u32, Self)> {
+        let environment = tree::environment(pid);
+        let number = |name: &str| -> Option<u32> {
+            let value = environment
+                .iter()
+                .find_map(|variable| variable.strip_prefix(name.as_bytes()))?;
+            std::str::from_utf8(value).ok()?.parse().ok()
+        };
+        let (rank, local_rank) = (number("RANK=")?, number("LOCAL_RANK=")?);
+        let pidfd = rustix::process::pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+        Some((
+            local_rank,
+            Self {
+                rank,
+                pid,
+                pidfd,
+                exit: None,
+                gone: false,
+            },
+        ))
+    }
+
+    pub(crate) fn lives(&self) -> bool {
+        self.exit.is_none() && !self.gone
+    }
+
+    /// Whether not even its remains are there.
+    pub(crate) fn is_gone(&self) -> bool {
+        let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        rustix::event::poll(&mut ended, Some(&at_once)).is_ok_and(|ready| ready > 0)
+            && Stat::read(self.pid).is_none_or(|stat| !stat.is_zombie())
+    }
+
+    /// By pidfd: never reaches another process that got the same number.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let _gone = rustix::process::pidfd_send_signal(&self.pidfd, signal);
+    }
+
+    /// How it ended, while it has not been taken from us.
+    pub(crate) fn end(&self) -> Option<End> {
+        let stat = Stat::read(self.pid).filter(|stat| stat.is_zombie())?;
+        Some(End::from_wait_status(stat.wait_status))
+    }
+
+    /// Its exit, from all that is known.
+    pub(crate) fn describe(
+        &self,
+        end: End,
+        words: Option<&LastWords>,
+        seen_ns: i64,
+        out_of_memory: bool,
+    ) -> RankExit {
+        let words = words.filter(|_| end.code != Some(0));
+        let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        RankExit {
+            rank: Rank(self.rank),
+            code: end.code,
+            signal: end.signal,
+            out_of_memory: out_of_memory && end.signal == Some(9),
+            error_type: words.and_then(|words| text(&words.kind)),
+            message: words.and_then(|words| text(&words.message)),
+            traceback: words.and_then(|words| text(&words.traceback)),
+            // The exception came before the exit: the rank that raised first is the cause, however long its teardown took.
+            at_ns: words
+                .map(|words| words.wall_ns)
+                .filter(|at| *at > 0)
+                .unwrap_or(seen_ns)
+                .min(seen_ns),
+        }
+    }
+}
+
+/// What torchrun's log says of a process: `… failed (exitcode: -9) local_rank: 1 (pid: 42) of binary …`.
+pub(crate) fn end_by_log(log: &str, pid: i32) -> Option<End> {
+    let line = log
+        .lines()
+        .find(|line| line.contains("exitcode:") && line.contains(&format!("(pid: {pid})")))?;
+    let number = line.split("exitcode:").nth(1)?.trim_start();
+    let length = number
+        .bytes()
+        .take_while(|b| b.is_ascii_digit() || *b == b'-')
+        .count();
+    number[..length].parse().ok().map(End::from_python)
+}
+
+/// How often the kernel has killed for memory since the machine started.
+pub(crate) fn memory_kills() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_read_as_the_kernel_and_python_write_them() {
+        assert_eq!(
+            End::from_wait_status(0x0100),
+            End {
+                code: Some(1),
+                signal: None
+            }
+        );
+        assert_eq!(
+            End::from_wait_status(9),
+            End {
+                code: None,
+                signal: Some(9)
+            }
+        );
+        assert_eq!(
+            End::from_wait_status(0x8b),
+            End {
+                code: None,
+                signal: Some(11)
+            }
+        );
+        let log = "E0101 api.py:1] failed (exitcode: -9) local_rank: 1 (pid: 42) of binary: python\nx";
+        assert_eq!(
+            end_by_log(log, 42),
+            Some(End {
+                code: None,
+                signal: Some(9)
+            })
+        );
+        assert_eq!(end_by_log(log, 4), None);
+        assert_eq!(
+            end_by_log("failed (exitcode: 3) local_rank: 0 (pid: 7)", 7).and_then(|end| end.code),
+            Some(3)
+        );
+    }
+}

@@ -1,0 +1,355 @@
+//! The shim with real processes: Python ranks without PyTorch under a stand-in for torchrun that spawns, polls and reaps as
+//! torchrun does, and real torchrun where the test environment has it.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::Child;
+
+use domain::run::state::RankExit;
+
+use super::*;
+use crate::launch::journal::{Entry, read_from};
+use crate::launch::testing;
+
+/// Spawns ranks, looks every half second, and on a failure ends the others and says which failed: torchrun's manners.
+const LAUNCHER: &str = r#"
+import os, subprocess, sys, time
+ranks = []
+for local in range(int(sys.argv[1])):
+    env = dict(os.environ, RANK=str(local), LOCAL_RANK=str(local), WORLD_SIZE=sys.argv[1], TORCHELASTIC_RUN_ID="x")
+    ranks.append(subprocess.Popen([sys.executable, "-c", os.environ["SCRIPT"]], env=env, start_new_session=True))
+while True:
+    time.sleep(0.5)
+    codes = [rank.poll() for rank in ranks]
+    bad = [(local, code) for local, code in enumerate(codes) if code not in (None, 0)]
+    if bad:
+        for rank in ranks:
+            rank.terminate()
+        for rank in ranks:
+            rank.wait()
+        for local, code in bad:
+            print(f"failed (exitcode: {code}) local_rank: {local} (pid: {ranks[local].pid}) of binary: x", file=sys.stderr)
+        sys.exit(1)
+    if all(code == 0 for code in codes):
+        sys.exit(0)
+"#;
+
+/// How long any of it may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The shim itself: this test's own executable, started again by [`Case::start`].
+#[test]
+#[ignore = "the process under test; other tests start it"]
+fn shim_process() {
+    let dir = std::env::args_os()
+        .next_back()
+        .filter(|dir| Path::new(dir).is_dir());
+    std::process::exit(main(Path::new(&dir.unwrap())).into());
+}
+
+struct Case {
+    folder: Folder,
+    shim: Child,
+    mark: String,
+    _data: tempfile::TempDir,
+}
+
+impl Case {
+    fn start(script: &str) -> Self {
+        let argv = ["python3", "-c", LAUNCHER, "2"].map(str::to_owned).to_vec();
+        Self::launch(argv, script)
+    }
+
+    fn launch(argv: Vec<String>, script: &str) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let folder = Folder::at(data.path().join("runs/x.1"));
+        folder.create().unwrap();
+        let run = format!("t{}", data.path().file_name().unwrap().to_str().unwrap());
+        let env = [
+            ("SCRIPT", script.to_owned()),
+            ("LOCKSTEP_RUN", run.clone()),
+            ("SOCKET", folder.file("probe.sock").to_str().unwrap().to_owned()),
+        ];
+        let launch = Launch {
+            argv: argv
+                .into_iter()
+                .map(|word| word.replace("@DIR", folder.path().to_str().unwrap()))
+                .collect(),
+            env: env.map(|(name, value)| (name.to_owned(), value)).into(),
+            workdir: data.path().to_str().unwrap().to_owned(),
+            nproc: 2,
+            ..Launch::default()
+        };
+        folder
+            .write("launch.json", &serde_json::to_vec(&launch).unwrap())
+            .unwrap();
+        let shim = Command::new(std::env::current_exe().unwrap())
+            .args(testing::SHIM_ARGUMENTS)
+            .arg(folder.path())
+            .env("LOCKSTEP_TOKEN", "secret")
+            .stdout(Stdio::null())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        Self {
+            folder,
+            shim,
+            mark: format!("LOCKSTEP_RUN={run}"),
+            _data: data,
+        }
+    }
+
+    fn reports(&self) -> Vec<Entry> {
+        read_from(&self.folder.file("shim.reports"), 0).unwrap().0
+    }
+
+    fn wait_for(&self, what: impl Fn(&NodeReport) -> bool) -> NodeReport {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(entry) = self.reports().into_iter().find(|entry| what(&entry.report)) {
+                return entry.report;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "waited in vain; there is: {:#?}",
+                self.reports()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn pid_of(&self, rank: u32) -> i32 {
+        let started =
+            self.wait_for(|report| matches!(report, NodeReport::RankStarted { rank: r, .. } if r.0 == rank));
+        let NodeReport::RankStarted { pid, .. } = started else {
+            unreachable!()
+        };
+        i32::try_from(pid).unwrap()
+    }
+
+    fn wait_for_file(&self, name: &str) -> PathBuf {
+        let path = self.folder.path().parent().unwrap().parent().unwrap().join(name);
+        let deadline = Instant::now() + PATIENCE;
+        while !path.exists() {
+            assert!(Instant::now() < deadline, "{name} never came");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        path
+    }
+
+    /// The end, the ranks' exits in order of their ranks, and proof that nothing is left.
+    fn end(mut self) -> (NodeEnd, Vec<RankExit>) {
+        let NodeReport::Ended(end) = self.wait_for(|report| matches!(report, NodeReport::Ended(_))) else {
+            unreachable!()
+        };
+        assert!(self.shim.wait().unwrap().success());
+        assert_eq!(
+            marked(std::slice::from_ref(&self.mark)),
+            [0_i32; 0],
+            "processes were left behind"
+        );
+        assert!(!self.folder.shim_lives());
+        let mut exits: Vec<RankExit> = self
+            .reports()
+            .into_iter()
+            .filter_map(|entry| {
+                if let NodeReport::RankExited(exit) = entry.report {
+                    Some(exit)
+                } else {
+                    None
+                }
+            })
+            .collect();
+        exits.sort_by_key(|exit| exit.rank);
+        (end, exits)
+    }
+}
+
+impl Drop for Case {
+    fn drop(&mut self) {
+        for pid in marked(std::slice::from_ref(&self.mark)) {
+            signal(pid, Signal::KILL);
+        }
+        let _ended = self.shim.kill();
+        let _reaped = self.shim.wait();
+    }
+}
+
+fn codes(exits: &[RankExit]) -> Vec<(Option<i32>, Option<i32>)> {
+    exits.iter().map(|exit| (exit.code, exit.signal)).collect()
+}
+
+#[test]
+fn ranks_that_end_well_are_a_success() {
+    let case = Case::start("import os; assert 'LOCKSTEP_TOKEN' not in os.environ; print('hello')");
+    let (end, exits) = case.end();
+    assert_eq!(
+        end,
+        NodeEnd {
+            code: Some(0),
+            ..NodeEnd::default()
+        }
+    );
+    assert_eq!(codes(&exits), [(Some(0), None); 2]);
+}
+
+#[test]
+fn a_killed_rank_is_the_first_to_fail_and_takes_the_others_along() {
+    let case = Case::start("import time; time.sleep(600)");
+    let _both = case.pid_of(0);
+    signal(case.pid_of(1), Signal::KILL);
+    let began = Instant::now();
+    let (end, exits) = case.end();
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert_eq!(codes(&exits), [(None, Some(15)), (None, Some(9))]);
+    assert!(exits[1].at_ns < exits[0].at_ns);
+    assert_eq!((end.code, end.cause), (Some(1), EndCause::Finished));
+    assert!(end.message.contains("exitcode: -9"), "{}", end.message);
+}
+
+#[test]
+fn a_stop_ends_ranks_that_ignore_sigterm_after_the_grace() {
+    let case = Case::start(
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('deaf' + __import__('os').environ['RANK'], 'w'); time.sleep(600)",
+    );
+    case.wait_for_file("deaf0");
+    case.wait_for_file("deaf1");
+    case.folder.write("stop", b"300").unwrap();
+    let began = Instant::now();
+    let (end, exits) = case.end();
+    assert!(
+        (Duration::from_millis(290)..Duration::from_secs(6)).contains(&began.elapsed()),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(end.cause, EndCause::Stopped);
+    assert_eq!(codes(&exits), [(None, Some(9)); 2]);
+}
+
+#[test]
+fn sigterm_to_the_shim_is_a_stop_with_time_to_save() {
+    let script = "import signal, sys, time\n\
+                  def stop(*_): time.sleep(0.3); open('saved', 'w'); sys.exit(0)\n\
+                  signal.signal(signal.SIGTERM, stop); open('ready' + __import__('os').environ['RANK'], 'w'); time.sleep(600)";
+    let case = Case::start(script);
+    case.wait_for_file("ready0");
+    case.wait_for_file("ready1");
+    signal(i32::try_from(case.shim.id()).unwrap(), Signal::TERM);
+    case.wait_for_file("saved");
+    let (end, exits) = case.end();
+    assert_eq!(end.cause, EndCause::Stopped);
+    assert_eq!(codes(&exits), [(Some(0), None); 2]);
+}
+
+#[test]
+fn orphans_in_their_own_session_do_not_survive() {
+    let script = "import os, subprocess, sys, time\n\
+                  deaf = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open(\"orphan\", \"w\"); time.sleep(600)'\n\
+                  if os.environ['RANK'] == '0':\n\
+                  \x20   subprocess.Popen([sys.executable, '-c', deaf], start_new_session=True)\n\
+                  while not os.path.exists('orphan'): time.sleep(0.02)";
+    let (end, exits) = Case::start(script).end();
+    assert_eq!((end.code, exits.len()), (Some(0), 2));
+}
+
+#[test]
+fn an_exception_travels_from_the_probe_into_the_exit() {
+    let script = "import os, json, socket, time, sys\n\
+                  rank = int(os.environ['RANK'])\n\
+                  s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.connect(os.environ['SOCKET'])\n\
+                  def say(**r): s.send(json.dumps(dict(v=1, rank=rank, wall_ns=time.time_ns(), **r), separators=(',', ':')).encode())\n\
+                  say(kind='step', step=1)\n\
+                  if rank == 1: say(kind='error', type='ValueError', message='bad batch', traceback='T'); sys.exit(1)\n\
+                  time.sleep(600)";
+    let case = Case::start(script);
+    case.wait_for(|report| {
+        matches!(
+            report,
+            NodeReport::FirstStep {
+                rank: Rank(1),
+                step: 1
+            }
+        )
+    });
+    let folder = case.folder.clone();
+    let kept = || std::fs::read_to_string(segment_path(&folder, 1)).unwrap();
+    case.wait_for(|report| matches!(report, NodeReport::RankExited(exit) if exit.rank == Rank(1)));
+    assert!(kept().lines().count() >= 2 && kept().contains("bad batch"));
+    let (_, exits) = case.end();
+    assert_eq!(
+        (exits[1].error_type.as_deref(), exits[1].message.as_deref()),
+        (Some("ValueError"), Some("bad batch"))
+    );
+    assert_eq!((exits[1].code, exits[0].signal), (Some(1), Some(15)));
+}
+
+#[test]
+fn a_program_that_is_not_there_is_said_so() {
+    let mut case = Case::launch(vec!["/nonexistent/python".into()], "");
+    let report = case.wait_for(|report| matches!(report, NodeReport::StartFailed { .. }));
+    let NodeReport::StartFailed { message } = report else {
+        unreachable!()
+    };
+    assert!(message.contains("/nonexistent/python"), "{message}");
+    case.shim.wait().unwrap();
+}
+
+#[test]
+fn datagrams_go_to_segments_and_the_oldest_goes() {
+    let data = tempfile::tempdir().unwrap();
+    let folder = Folder::at(data.path().join("a-rather-long-name-".repeat(8)));
+    folder.create().unwrap();
+    let mut datagrams = Datagrams::open(&folder).unwrap();
+    let opened = File::open(folder.path()).unwrap();
+    let address = format!(
+        "/proc/self/fd/{}/probe.sock",
+        std::os::fd::AsRawFd::as_raw_fd(&opened)
+    );
+    let sender = UnixDatagram::unbound().unwrap();
+    let line = vec![b'x'; 8_000];
+    for _ in 0..(SEGMENTS_MAX + 2) * SEGMENT_BYTES / 8_000 {
+        sender.send_to(&line, &address).unwrap();
+        datagrams.take(|_| {}).unwrap();
+    }
+    sender.send_to(b"two\nlines", &address).unwrap();
+    let mut seen = Vec::new();
+    datagrams.take(|line| seen.push(line.to_vec())).unwrap();
+    assert_eq!(seen, [b"two lines"]);
+    let numbers = segments(&folder);
+    assert_eq!(numbers.len() as u64, SEGMENTS_MAX);
+    assert_eq!(numbers.last(), Some(&(SEGMENTS_MAX + 2)));
+}
+
+use super::datagrams::{SEGMENT_BYTES, SEGMENTS_MAX};
+
+/// With PyTorch: the environment that `cargo xtask test` makes.
+#[test]
+fn real_torchrun_names_the_killed_rank() {
+    let Some(python) = testing::python_with_torch() else {
+        return;
+    };
+    let data = tempfile::tempdir().unwrap();
+    let script = data.path().join("sleep.py");
+    std::fs::write(&script, "import time; print('up', flush=True); time.sleep(600)").unwrap();
+    let options = "-m torch.distributed.run --nnodes=1 --node-rank=0 --nproc-per-node=2 --max-restarts=0 --rdzv-backend=static \
+                   --rdzv-id=x.1 --master-addr=127.0.0.1 --monitor-interval=0.5 --log-dir=@DIR/ranks --redirects=3";
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let mut argv = vec![python.to_str().unwrap().to_owned()];
+    argv.extend(options.split_whitespace().map(str::to_owned));
+    argv.extend([
+        format!("--master-port={port}"),
+        script.to_str().unwrap().to_owned(),
+    ]);
+    let case = Case::launch(argv, "");
+    let _both = case.pid_of(0);
+    signal(case.pid_of(1), Signal::KILL);
+    let (end, exits) = case.end();
+    assert_eq!(codes(&exits), [(None, Some(15)), (None, Some(9))]);
+    assert_eq!(end.code, Some(1));
+}

@@ -1,0 +1,152 @@
+//! Processes as `/proc` shows them: who descends from whom, how one ended, and which carry a run's mark.
+//!
+//! The shim is a subreaper: whatever its ranks start and abandon is handed to it by the kernel, so walking parents finds all
+//! of it. Should the shim itself be killed, the mark in the environment still finds what it left.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+
+use rustix::process::{Pid, Signal};
+
+/// A process's line in `/proc/PID/stat`, as far as it matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// `R`, `S`, `D`, `Z`, …
+    pub(crate) state: u8,
+    /// Its parent.
+    pub(crate) parent: i32,
+    /// Its wait status once it is a zombie; 0 where the kernel does not show it.
+    pub(crate) wait_status: i32,
+}
+
+impl Stat {
+    /// Reads a process; `None` when it is gone.
+    pub(crate) fn read(pid: i32) -> Option<Self> {
+        parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    pub(crate) fn is_zombie(self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+}
+
+/// `PID (NAME) STATE PPID …`; the name may hold blanks and parentheses. Field 52, the last, is the wait status.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let rest = &text[text.rfind(')')? + 1..];
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    Some(Stat {
+        state: *fields.first()?.as_bytes().first()?,
+        parent: fields.get(1)?.parse().ok()?,
+        wait_status: fields.get(49).and_then(|field| field.parse().ok()).unwrap_or(0),
+    })
+}
+
+/// Every living process below `root`, itself left out.
+pub(crate) fn descendants(root: i32) -> Vec<i32> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for pid in all_processes() {
+        if let Some(stat) = Stat::read(pid).filter(|stat| !stat.is_zombie()) {
+            children.entry(stat.parent).or_default().push(pid);
+        }
+    }
+    let mut found = Vec::new();
+    let mut seen = HashSet::from([root]);
+    let mut todo = vec![root];
+    while let Some(parent) = todo.pop() {
+        for child in children.remove(&parent).unwrap_or_default() {
+            if seen.insert(child) {
+                found.push(child);
+                todo.push(child);
+            }
+        }
+    }
+    found
+}
+
+/// The direct children of a process, whichever of its threads started them.
+pub(crate) fn children(pid: i32) -> Vec<i32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for thread in threads.flatten() {
+        match fs::read_to_string(thread.path().join("children")) {
+            Ok(list) => found.extend(
+                list.split_ascii_whitespace()
+                    .filter_map(|pid| pid.parse::<i32>().ok()),
+            ),
+            // A kernel without CONFIG_PROC_CHILDREN.
+            Err(_) if !thread.path().join("children").exists() => return children_by_parent(pid),
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+fn children_by_parent(pid: i32) -> Vec<i32> {
+    all_processes()
+        .filter(|child| Stat::read(*child).is_some_and(|stat| stat.parent == pid))
+        .collect()
+}
+
+/// Living processes whose environment, as it was at their start, holds all of these `NAME=VALUE`.
+pub(crate) fn marked(marks: &[String]) -> Vec<i32> {
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let carries = |pid: &i32| {
+        let environment = environment(*pid);
+        marks
+            .iter()
+            .all(|mark| environment.iter().any(|variable| variable == mark.as_bytes()))
+    };
+    let living = |pid: &i32| Stat::read(*pid).is_some_and(|stat| !stat.is_zombie());
+    all_processes()
+        .filter(|pid| *pid != own)
+        .filter(carries)
+        .filter(living)
+        .collect()
+}
+
+/// The environment a process was started with, `NAME=VALUE` each; empty when it is gone or not ours to read.
+pub(crate) fn environment(pid: i32) -> Vec<Vec<u8>> {
+    let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    bytes
+        .split(|byte| *byte == 0)
+        .filter(|variable| !variable.is_empty())
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+/// Sends a signal; a process that is gone is as good as signalled.
+pub(crate) fn signal(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _gone = rustix::process::kill_process(pid, signal);
+    }
+}
+
+fn all_processes() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_does_not_confuse() {
+        let mut fields = vec!["0"; 50];
+        fields[0] = "Z";
+        fields[1] = "7";
+        fields[49] = "9";
+        let text = format!("42 (a) (b c) {}\n", fields.join(" "));
+        assert_eq!(
+            parse_stat(&text),
+            Some(Stat {
+                state: b'Z',
+                parent: 7,
+                wait_status: 9
+            })
+        );
+        assert_eq!(parse_stat(""), None);
+    }
+}

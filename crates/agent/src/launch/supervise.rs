@@ -1,0 +1,229 @@
+//! The agent's side of the attempts on this node: takes commands, starts shims, follows what they write, adopts what an
+//! agent before this one left.
+//!
+//! Everything that must survive lies in the attempt's folder; what is in memory can be made from it. A command is noted
+//! before it is carried out, so the same command twice does nothing twice.
+
+mod attempt;
+
+pub(crate) use attempt::Attempt;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use domain::ident::{AttemptNo, NodeName, RunId};
+use domain::run::state::NodeCommand;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::AgentConfig;
+use crate::launch::companions;
+use crate::launch::journal::{Entry, Folder};
+use crate::launch::probe::SharedInventory;
+use crate::launch::torchrun::Surroundings;
+use crate::sample::Samples;
+
+/// Attempts one node follows at once: far more than have room on it; beyond, new ones are refused.
+const ATTEMPTS_MAX: usize = 64;
+/// Folders of attempts that are over are kept this long for people who want to look.
+const KEEP_DONE: Duration = Duration::from_secs(24 * 3_600);
+
+/// What the supervisor needs to know of the agent.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// This node.
+    pub node: NodeName,
+    /// The agent's data folder.
+    pub data_dir: PathBuf,
+    /// The Python for runs that name none.
+    pub python: Option<PathBuf>,
+    /// The collector's URL.
+    pub collector: Option<String>,
+    /// Whether runs may be started here.
+    pub accepts_runs: bool,
+    /// How to start a shim: a program and arguments, behind which the folder goes.
+    pub shim: Vec<OsString>,
+}
+
+impl From<&AgentConfig> for Setting {
+    fn from(config: &AgentConfig) -> Self {
+        Self {
+            node: config.node.clone(),
+            data_dir: config.data_dir.clone(),
+            python: config.python.clone(),
+            collector: config.collector.clone(),
+            accepts_runs: config.accepts_runs,
+            shim: Self::own_shim(),
+        }
+    }
+}
+
+impl Setting {
+    /// This executable's own hidden subcommand.
+    #[must_use]
+    pub fn own_shim() -> Vec<OsString> {
+        let exe = std::env::current_exe().unwrap_or_else(|_| "lockstep".into());
+        vec![exe.into(), "shim".into(), "--dir".into()]
+    }
+}
+
+/// All attempts on this node.
+#[derive(Debug)]
+pub struct Supervisor {
+    setting: Setting,
+    samples: Samples,
+    inventory: SharedInventory,
+    attempts: Mutex<BTreeMap<(RunId, AttemptNo), Arc<Attempt>>>,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+impl Supervisor {
+    /// Adopts what is there and follows it until `shutdown`, which leaves every shim alone.
+    #[must_use]
+    pub fn start(
+        setting: Setting,
+        samples: Samples,
+        inventory: SharedInventory,
+        shutdown: CancellationToken,
+    ) -> Arc<Self> {
+        let supervisor = Arc::new(Self {
+            setting,
+            samples,
+            inventory,
+            attempts: Mutex::default(),
+            tasks: TaskTracker::new(),
+            shutdown,
+        });
+        supervisor.adopt();
+        supervisor
+    }
+
+    /// Waits until nobody follows anything any more; after `shutdown`.
+    pub async fn stopped(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Carries out a command, once. Returns what to tell the collector: the acceptance, also when it came before.
+    pub fn command(
+        self: &Arc<Self>,
+        run: &RunId,
+        attempt: AttemptNo,
+        id: u64,
+        command: Result<NodeCommand, String>,
+    ) -> Option<Entry> {
+        let stops = matches!(command, Ok(NodeCommand::Stop { .. }));
+        let followed = match self.attempt(run, attempt) {
+            Some(followed) => followed,
+            None => self.take_up(run, attempt, stops)?,
+        };
+        match command {
+            _ if !self.setting.accepts_runs && !stops => followed.refuse(
+                id,
+                "this node does not accept runs: its agent was started with --no-runs",
+            ),
+            Ok(command) => followed.accept(id, command),
+            Err(error) => followed.refuse(
+                id,
+                &format!(
+                    "this agent does not understand the command, it may be older than the collector: {error}"
+                ),
+            ),
+        }
+    }
+
+    /// What is followed.
+    pub(crate) fn attempts(&self) -> Vec<Arc<Attempt>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// One attempt.
+    pub(crate) fn attempt(&self, run: &RunId, attempt: AttemptNo) -> Option<Arc<Attempt>> {
+        self.lock().get(&(run.clone(), attempt)).cloned()
+    }
+
+    /// The collector has everything: the attempt is closed and forgotten.
+    pub(crate) fn forget(&self, attempt: &Attempt) {
+        if let Err(error) = attempt.folder().write("done", b"") {
+            tracing::warn!(run = %attempt.run(), %error, "a finished attempt could not be closed; it will be reported again");
+        }
+        self.lock().remove(&(attempt.run().clone(), attempt.number()));
+    }
+
+    fn adopt(self: &Arc<Self>) {
+        let folders = Folder::all(&self.setting.data_dir).unwrap_or_else(|error| {
+            tracing::error!(%error, "the attempts on this node cannot be listed; running ones go on unwatched");
+            Vec::new()
+        });
+        for (run, attempt, folder) in folders {
+            if folder.has("done") {
+                remove_when_old(&folder);
+            } else if let Err(error) = self.follow(&run, attempt, folder) {
+                tracing::error!(%run, %attempt, %error, "an attempt cannot be adopted; look at its folder");
+            } else {
+                tracing::info!(%run, %attempt, "an attempt of an earlier agent is adopted");
+            }
+        }
+    }
+
+    fn take_up(self: &Arc<Self>, run: &RunId, attempt: AttemptNo, stops: bool) -> Option<Arc<Attempt>> {
+        if self.lock().len() >= ATTEMPTS_MAX && !stops {
+            tracing::error!(%run, "this node follows {ATTEMPTS_MAX} attempts already; the command waits");
+            return None;
+        }
+        let folder = Folder::of(&self.setting.data_dir, run, attempt);
+        let made = folder.create().and_then(|()| self.follow(run, attempt, folder));
+        made.inspect_err(|error| tracing::error!(%run, %attempt, %error, "an attempt's folder cannot be made; the command waits")).ok()
+    }
+
+    fn follow(
+        self: &Arc<Self>,
+        run: &RunId,
+        number: AttemptNo,
+        folder: Folder,
+    ) -> std::io::Result<Arc<Attempt>> {
+        let (attempt, commands) = Attempt::open(run.clone(), number, folder)?;
+        let attempt = Arc::new(attempt);
+        self.lock().insert((run.clone(), number), attempt.clone());
+        let follower = attempt::Follower::new(attempt.clone(), self.clone(), commands);
+        let shutdown = self.shutdown.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = follower.follow() => {}
+            }
+        });
+        Ok(attempt)
+    }
+
+    fn surroundings(&self) -> Result<Surroundings, companions::CompanionsError> {
+        Ok(Surroundings {
+            python: self.setting.python.clone(),
+            companions: companions::unpack(&self.setting.data_dir)?,
+            collector: self.setting.collector.clone(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(RunId, AttemptNo), Arc<Attempt>>> {
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn remove_when_old(folder: &Folder) {
+    let modified = std::fs::metadata(folder.file("done")).and_then(|meta| meta.modified());
+    let age = modified
+        .ok()
+        .and_then(|at| SystemTime::now().duration_since(at).ok());
+    if age.is_some_and(|age| age > KEEP_DONE)
+        && let Err(error) = std::fs::remove_dir_all(folder.path())
+    {
+        tracing::warn!(folder = %folder.path().display(), %error, "the folder of an old attempt cannot be removed");
+    }
+}
+
+#[cfg(test)]
+mod tests;

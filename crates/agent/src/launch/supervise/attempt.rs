@@ -1,0 +1,525 @@
+//! One attempt on this node, and the task that follows it.
+//!
+//! ```text
+//! Prepare ──▶ prepare.json ──▶ Prepared │ PrepareFailed
+//! Start   ──▶ launch.json  ──▶ shim … its reports
+//! Stop    ──▶ stop         ──▶ the shim's Ended, or our own where no shim ever was
+//! shim gone without Ended  ──▶ what it left is killed, Ended (shim_died)
+//! ```
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use domain::ident::{AttemptNo, RunId};
+use domain::run::spec::Spec;
+use domain::run::state::{EndCause, NodeCommand, NodeEnd, NodeReport, Start};
+use domain::run::torchrun::{self as command_line, Launch, Paths};
+use rustix::process::Signal;
+use tokio::sync::mpsc;
+
+use crate::launch::journal::{Entry, Folder, Reports, read_from};
+use crate::launch::probe::{Reader, RunSeries};
+use crate::launch::shim::{marked, signal};
+use crate::launch::supervise::Supervisor;
+use crate::launch::torchrun::{Lease, prepare};
+use crate::uplink::link::now_ms;
+
+/// How often files are looked at: a step is on its way to the collector within a tenth of a second.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often series that age are written and the shim is looked for.
+const TICK: Duration = Duration::from_secs(1);
+/// Time for a new shim to take its lock.
+const SHIM_STARTS_WITHIN: Duration = Duration::from_secs(10);
+/// Commands that wait for their turn; an attempt gets three or four in its life.
+const COMMANDS_MAX: usize = 16;
+
+/// One attempt, as all parts of the agent see it.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    run: RunId,
+    number: AttemptNo,
+    folder: Folder,
+    state: Mutex<State>,
+    commands: mpsc::Sender<NodeCommand>,
+}
+
+#[derive(Debug)]
+struct State {
+    reports: Reports,
+    acknowledged: BTreeSet<u64>,
+}
+
+impl Attempt {
+    pub(super) fn open(
+        run: RunId,
+        number: AttemptNo,
+        folder: Folder,
+    ) -> io::Result<(Self, mpsc::Receiver<NodeCommand>)> {
+        let reports = Reports::open(&folder.file("agent.reports"), 1)?;
+        let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+        let state = Mutex::new(State {
+            reports,
+            acknowledged: BTreeSet::new(),
+        });
+        Ok((
+            Self {
+                run,
+                number,
+                folder,
+                state,
+                commands,
+            },
+            receiver,
+        ))
+    }
+
+    pub(crate) fn run(&self) -> &RunId {
+        &self.run
+    }
+
+    pub(crate) fn number(&self) -> AttemptNo {
+        self.number
+    }
+
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// The place in the world of this node's first rank; 0 before the start.
+    pub(crate) fn first_rank(&self) -> u32 {
+        self.folder
+            .read::<Launch>("launch.json")
+            .map_or(0, |launch| launch.first_rank)
+    }
+
+    /// Notes that the collector has a report for good.
+    pub(crate) fn acknowledge(&self, id: u64) {
+        self.lock().acknowledged.insert(id);
+    }
+
+    pub(crate) fn is_acknowledged(&self, id: u64) -> bool {
+        self.lock().acknowledged.contains(&id)
+    }
+
+    /// Whether the collector has everything up to the end of the attempt.
+    pub(crate) fn all_reported(&self) -> bool {
+        let entries = self.entries();
+        let state = self.lock();
+        entries.iter().any(|entry| is_end(&entry.report))
+            && entries.iter().all(|entry| state.acknowledged.contains(&entry.id))
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        let read = |name: &str| {
+            read_from(&self.folder.file(name), 0)
+                .map(|(entries, _)| entries)
+                .unwrap_or_default()
+        };
+        let mut entries = read("agent.reports");
+        entries.extend(read("shim.reports"));
+        entries
+    }
+
+    pub(super) fn accept(&self, id: u64, command: NodeCommand) -> Option<Entry> {
+        if let Some(before) = self.answer_to(id) {
+            return Some(before);
+        }
+        if self.entries().iter().any(|entry| is_end(&entry.report)) {
+            // Late: what was asked for is over.
+            return self.add(NodeReport::Accepted { command: id }).ok();
+        }
+        // Noted only when there is room to carry it out; else the collector sends it again.
+        let place = self.commands.try_reserve().ok()?;
+        let noted = match &command {
+            NodeCommand::Prepare { spec, .. } => self.note("prepare.json", spec),
+            NodeCommand::Start(start) => self.note("start.json", start),
+            NodeCommand::Stop { grace_ms } => self.note_stop(*grace_ms),
+        };
+        let entry = noted.and_then(|()| self.add(NodeReport::Accepted { command: id }));
+        match entry {
+            Ok(entry) => {
+                place.send(command);
+                Some(entry)
+            }
+            Err(error) => {
+                tracing::error!(run = %self.run, %error, "a command cannot be noted; is the disk full? It waits");
+                None
+            }
+        }
+    }
+
+    pub(super) fn refuse(&self, id: u64, reason: &str) -> Option<Entry> {
+        let before = self.answer_to(id);
+        before.or_else(|| {
+            self.add(NodeReport::Refused {
+                command: id,
+                reason: reason.to_owned(),
+            })
+            .ok()
+        })
+    }
+
+    fn answer_to(&self, id: u64) -> Option<Entry> {
+        let answers = |entry: &Entry| match &entry.report {
+            NodeReport::Accepted { command } | NodeReport::Refused { command, .. } => *command == id,
+            _ => false,
+        };
+        self.entries().into_iter().find(answers)
+    }
+
+    fn note(&self, name: &str, what: &impl serde::Serialize) -> io::Result<()> {
+        self.folder.write(name, &serde_json::to_vec(what)?)
+    }
+
+    /// The shortest grace ever wished stays.
+    fn note_stop(&self, grace_ms: u64) -> io::Result<()> {
+        let before = std::fs::read_to_string(self.folder.file("stop"))
+            .ok()
+            .and_then(|text| text.trim().parse().ok());
+        let grace_ms = before.map_or(grace_ms, |before: u64| before.min(grace_ms));
+        self.folder.write("stop", grace_ms.to_string().as_bytes())
+    }
+
+    fn add(&self, report: NodeReport) -> io::Result<Entry> {
+        self.lock().reports.add(now_ms(), report)
+    }
+
+    /// Adds a report that must not get lost; a full disk is waited out.
+    async fn report(&self, report: NodeReport) {
+        while let Err(error) = self.add(report.clone()) {
+            tracing::error!(run = %self.run, %error, "a report cannot be written; is the disk full? Trying again");
+            tokio::time::sleep(TICK).await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a report closes the attempt on this node.
+fn is_end(report: &NodeReport) -> bool {
+    matches!(
+        report,
+        NodeReport::Ended(_)
+            | NodeReport::Refused { .. }
+            | NodeReport::PrepareFailed { .. }
+            | NodeReport::StartFailed { .. }
+    )
+}
+
+/// Follows one attempt to its end.
+pub(super) struct Follower {
+    attempt: Arc<Attempt>,
+    supervisor: Arc<Supervisor>,
+    commands: mpsc::Receiver<NodeCommand>,
+    /// Held until the start.
+    lease: Option<Lease>,
+    shim: Option<Child>,
+    shim_since: Option<Instant>,
+    reader: Reader,
+    series: RunSeries,
+    /// Sizes of the files of reports when `ended` was found.
+    reports_seen: Option<(u64, u64)>,
+    ended: bool,
+}
+
+impl Follower {
+    pub(super) fn new(
+        attempt: Arc<Attempt>,
+        supervisor: Arc<Supervisor>,
+        commands: mpsc::Receiver<NodeCommand>,
+    ) -> Self {
+        let series = RunSeries::new(attempt.run.clone(), attempt.number, supervisor.samples.clone());
+        let reader = Reader::open(&attempt.folder);
+        Self {
+            attempt,
+            supervisor,
+            commands,
+            lease: None,
+            shim: None,
+            shim_since: None,
+            reader,
+            series,
+            reports_seen: None,
+            ended: false,
+        }
+    }
+
+    pub(super) async fn follow(mut self) {
+        self.take_up_again().await;
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let mut ticked = Instant::now();
+        loop {
+            tokio::select! {
+                Some(command) = self.commands.recv() => self.carry_out(command).await,
+                _ = looks.tick() => self.take_records(),
+            }
+            if ticked.elapsed() >= TICK {
+                ticked = Instant::now();
+                self.tick().await;
+            }
+            if self.has_ended() {
+                break;
+            }
+        }
+        self.close().await;
+    }
+
+    /// What an agent before this one began and did not finish.
+    async fn take_up_again(&mut self) {
+        let entries = self.attempt.entries();
+        let folder = self.attempt.folder.clone();
+        if self.has_ended() || folder.shim_lives() {
+            return;
+        }
+        if folder.has("stop") {
+            return self.stop().await;
+        }
+        if folder.has("start.json") {
+            // With a word from the shim it has run; `tick` finds out that it is gone.
+            let ran =
+                read_from(&folder.file("shim.reports"), 0).is_ok_and(|(reports, _)| !reports.is_empty());
+            if !ran && let Ok(start) = folder.read::<Start>("start.json") {
+                self.start(&start).await;
+            }
+            return;
+        }
+        let answered = entries
+            .iter()
+            .any(|entry| matches!(entry.report, NodeReport::Prepared(_)));
+        if !answered && let Ok(spec) = folder.read::<Spec>("prepare.json") {
+            self.prepare(&spec).await;
+        }
+    }
+
+    async fn carry_out(&mut self, command: NodeCommand) {
+        match command {
+            NodeCommand::Prepare { spec, .. } => self.prepare(&spec).await,
+            NodeCommand::Start(start) => self.start(&start).await,
+            NodeCommand::Stop { .. } => self.stop().await,
+        }
+    }
+
+    async fn prepare(&mut self, spec: &Spec) {
+        let around = match self.supervisor.surroundings() {
+            Ok(around) => around,
+            Err(error) => {
+                return self
+                    .attempt
+                    .report(NodeReport::PrepareFailed {
+                        message: explained(&error),
+                    })
+                    .await;
+            }
+        };
+        let folder = self.attempt.folder.clone();
+        let stopped = async {
+            while !folder.has("stop") {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let report = tokio::select! {
+            // The stop that waits in the queue answers.
+            () = stopped => return,
+            prepared = prepare(spec, &around) => match prepared {
+                Ok((prepared, lease)) => {
+                    self.lease = Some(lease);
+                    NodeReport::Prepared(prepared)
+                }
+                Err(error) => NodeReport::PrepareFailed { message: explained(&error) },
+            },
+        };
+        self.attempt.report(report).await;
+    }
+
+    async fn start(&mut self, start: &Start) {
+        if self.attempt.folder.has("stop") || self.has_ended() {
+            return;
+        }
+        // torchrun binds the port itself.
+        self.lease = None;
+        if let Err(message) = self.start_shim(start) {
+            self.attempt.report(NodeReport::StartFailed { message }).await;
+        }
+    }
+
+    fn start_shim(&mut self, start: &Start) -> Result<(), String> {
+        let around = self
+            .supervisor
+            .surroundings()
+            .map_err(|error| explained(&error))?;
+        let folder = &self.attempt.folder;
+        let text = |path: &std::path::Path| path.display().to_string();
+        let python = self
+            .attempt
+            .entries()
+            .into_iter()
+            .find_map(|entry| match entry.report {
+                NodeReport::Prepared(prepared) => Some(prepared.python),
+                _ => None,
+            });
+        let paths = Paths {
+            python: python.ok_or("it was told to start without having been prepared")?,
+            companions: text(&around.companions),
+            folder: text(folder.path()),
+            probe_socket: text(&folder.file("probe.sock")),
+        };
+        let setting = &self.supervisor.setting;
+        let launch = command_line::launch(
+            &self.attempt.run,
+            self.attempt.number,
+            &setting.node,
+            start,
+            &paths,
+        );
+        self.attempt
+            .note("launch.json", &launch)
+            .map_err(|error| explained(&error))?;
+        let log = std::fs::File::create(folder.file("shim.log")).map_err(|error| explained(&error))?;
+        let (program, arguments) = setting
+            .shim
+            .split_first()
+            .ok_or("no program to start shims with")?;
+        let shim = Command::new(program)
+            .args(arguments)
+            .arg(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(OwnedFd::from(log))
+            .spawn()
+            .map_err(|error| format!("{program:?} cannot be started: {error}"))?;
+        self.shim = Some(shim);
+        self.shim_since = Some(Instant::now());
+        Ok(())
+    }
+
+    /// A shim reads the stop file itself; without one there is nothing to wait for.
+    async fn stop(&mut self) {
+        self.lease = None;
+        let started = self.attempt.folder.has("launch.json")
+            && (self.shim.is_some() || self.attempt.folder.shim_lives());
+        if !started && !self.has_ended() && !self.attempt.folder.has("shim.reports") {
+            let end = NodeEnd {
+                cause: EndCause::NeverStarted,
+                ..NodeEnd::default()
+            };
+            self.attempt.report(NodeReport::Ended(end)).await;
+        }
+    }
+
+    fn take_records(&mut self) {
+        let inventory = self.supervisor.inventory.borrow().clone();
+        match self.reader.read() {
+            Ok(records) => records
+                .into_iter()
+                .for_each(|record| self.series.take(record, &inventory)),
+            Err(error) => {
+                tracing::warn!(run = %self.attempt.run, %error, "the probe's records cannot be read")
+            }
+        }
+    }
+
+    async fn tick(&mut self) {
+        if self.attempt.folder.has("launch.json") {
+            self.series.tick(now_ms());
+        }
+        if let Err(error) = self.reader.save() {
+            tracing::warn!(run = %self.attempt.run, %error, "how far the probe's records were read cannot be noted");
+        }
+        if self.shim_is_gone() {
+            self.bury().await;
+        }
+    }
+
+    /// Started once, not alive, and without a last word.
+    fn shim_is_gone(&mut self) -> bool {
+        if !self.attempt.folder.has("launch.json") {
+            return false;
+        }
+        let child_lives = self
+            .shim
+            .as_mut()
+            .is_some_and(|shim| matches!(shim.try_wait(), Ok(None)));
+        let starting = child_lives
+            && self
+                .shim_since
+                .is_some_and(|since| since.elapsed() < SHIM_STARTS_WITHIN);
+        // The order matters: a shim writes its last word before it lets go of the lock.
+        !starting && !self.attempt.folder.shim_lives() && !child_lives && !self.has_ended()
+    }
+
+    /// The shim was killed, or the machine went down: nothing it owned may go on without an owner.
+    async fn bury(&mut self) {
+        let attempt = &self.attempt;
+        let marks = [
+            format!("LOCKSTEP_RUN={}", attempt.run),
+            format!("LOCKSTEP_ATTEMPT={}", attempt.number),
+            format!("LOCKSTEP_NODE={}", self.supervisor.setting.node),
+        ];
+        tracing::error!(run = %attempt.run, attempt = %attempt.number, "a shim vanished; what it left is ended");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let mut left = marked(&marks);
+        while !left.is_empty() && Instant::now() < deadline {
+            left.iter().for_each(|pid| signal(*pid, Signal::KILL));
+            tokio::time::sleep(LOOK).await;
+            left = marked(&marks);
+        }
+        let log = std::fs::read_to_string(attempt.folder.file("shim.log")).unwrap_or_default();
+        let message = log.lines().last().unwrap_or_default().to_owned();
+        attempt
+            .report(NodeReport::Ended(NodeEnd {
+                cause: EndCause::ShimDied,
+                message,
+                ..NodeEnd::default()
+            }))
+            .await;
+    }
+
+    /// Asked ten times a second: reads the reports only when there are new ones.
+    fn has_ended(&mut self) -> bool {
+        let size =
+            |name: &str| std::fs::metadata(self.attempt.folder.file(name)).map_or(0, |meta| meta.len());
+        let sizes = (size("agent.reports"), size("shim.reports"));
+        if self.reports_seen != Some(sizes) {
+            self.reports_seen = Some(sizes);
+            self.ended = self.attempt.entries().iter().any(|entry| is_end(&entry.report));
+        }
+        self.ended
+    }
+
+    /// Reads what is left of the records, ends the series, reaps the shim.
+    async fn close(mut self) {
+        while let Ok(records) = self.reader.read() {
+            if records.is_empty() {
+                break;
+            }
+            let inventory = self.supervisor.inventory.borrow().clone();
+            records
+                .into_iter()
+                .for_each(|record| self.series.take(record, &inventory));
+        }
+        self.series.end(now_ms());
+        let _saved_or_over = self.reader.save();
+        if let Some(mut shim) = self.shim.take() {
+            let _reaped = tokio::task::spawn_blocking(move || shim.wait()).await;
+        }
+        // A stop that comes late is answered from the journal.
+        self.commands.close();
+    }
+}
+
+fn explained(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
