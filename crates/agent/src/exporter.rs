@@ -31,9 +31,14 @@ const STALE_AFTER_MS: TimestampMs = 300_000;
 
 /// Serves `/metrics` until `shutdown`.
 pub(crate) async fn serve(listener: TcpListener, exporter: Exporter, shutdown: CancellationToken) {
-    let address = listener.local_addr().map(|address: SocketAddr| address.to_string()).unwrap_or_default();
+    let address = listener
+        .local_addr()
+        .map(|address: SocketAddr| address.to_string())
+        .unwrap_or_default();
     tracing::info!("metrics at http://{address}/metrics");
-    let app = Router::new().route("/metrics", get(metrics)).with_state(Arc::new(exporter));
+    let app = Router::new()
+        .route("/metrics", get(metrics))
+        .with_state(Arc::new(exporter));
     let served = axum::serve(listener, app).with_graceful_shutdown(shutdown.cancelled_owned());
     if let Err(error) = served.await {
         tracing::warn!(%error, "the metrics listener ended");
@@ -83,15 +88,32 @@ struct Latest {
 impl Latest {
     fn new(samples: Samples, node: &NodeName) -> Result<Self, prometheus::Error> {
         let describe = |metric: &Metric| {
-            let labels = metric.labels.iter().chain(&["node"]).map(ToString::to_string).collect();
-            Desc::new(metric.name.to_owned(), metric.help.to_owned(), labels, HashMap::new())
+            let labels = metric
+                .labels
+                .iter()
+                .chain(&["node"])
+                .map(ToString::to_string)
+                .collect();
+            Desc::new(
+                metric.name.to_owned(),
+                metric.help.to_owned(),
+                labels,
+                HashMap::new(),
+            )
         };
         let descriptions = CATALOGUE.iter().map(describe).collect::<Result<_, _>>()?;
-        Ok(Self { samples, node: node.to_string(), descriptions })
+        Ok(Self {
+            samples,
+            node: node.to_string(),
+            descriptions,
+        })
     }
 
     fn metric(&self, kind: Kind, sample: &Sample) -> proto::Metric {
-        let own = sample.series.iter().filter(|label| &*label.name != METRIC_NAME && &*label.name != "node");
+        let own = sample
+            .series
+            .iter()
+            .filter(|label| &*label.name != METRIC_NAME && &*label.name != "node");
         let mut labels: Vec<_> = own.map(|label| pair(&label.name, &label.value)).collect();
         labels.push(pair("node", &self.node));
         labels.sort();
@@ -120,7 +142,12 @@ impl Collector for Latest {
     fn collect(&self) -> Vec<proto::MetricFamily> {
         let oldest = now_ms() - STALE_AFTER_MS;
         let mut by_name: HashMap<String, Vec<Sample>> = HashMap::new();
-        for sample in self.samples.latest().into_iter().filter(|sample| sample.at_ms >= oldest) {
+        for sample in self
+            .samples
+            .latest()
+            .into_iter()
+            .filter(|sample| sample.at_ms >= oldest)
+        {
             if let Some(name) = sample.series.metric_name().map(str::to_owned) {
                 by_name.entry(name).or_default().push(sample);
             }
@@ -134,7 +161,12 @@ impl Collector for Latest {
                 Kind::Gauge => proto::MetricType::GAUGE,
                 Kind::Counter => proto::MetricType::COUNTER,
             });
-            family.set_metric(samples.iter().map(|sample| self.metric(metric.kind, sample)).collect::<Vec<_>>());
+            family.set_metric(
+                samples
+                    .iter()
+                    .map(|sample| self.metric(metric.kind, sample))
+                    .collect::<Vec<_>>(),
+            );
             Some(family)
         };
         CATALOGUE.iter().filter_map(family).collect()
@@ -158,10 +190,21 @@ mod tests {
     fn text_holds_help_type_node_and_odd_values() {
         let samples = Samples::new();
         let now = now_ms();
-        samples.push(&series("train_loss", &[("run", "a\"b"), ("rank", "0")]), now, f64::NAN);
+        samples.push(
+            &series("train_loss", &[("run", "a\"b"), ("rank", "0")]),
+            now,
+            f64::NAN,
+        );
         samples.push(&series("gpu_energy_joules_total", &[("gpu", "1")]), now, 1.5);
-        samples.push(&series("gpu_up", &[("gpu", "1")]), now - STALE_AFTER_MS - 1_000, 1.0);
-        let text = Exporter::new(samples, &NodeName::new("n1").unwrap()).unwrap().text().unwrap();
+        samples.push(
+            &series("gpu_up", &[("gpu", "1")]),
+            now - STALE_AFTER_MS - 1_000,
+            1.0,
+        );
+        let text = Exporter::new(samples, &NodeName::new("n1").unwrap())
+            .unwrap()
+            .text()
+            .unwrap();
         let expected = "# HELP gpu_energy_joules_total Energy used since the driver was loaded.\n\
             # TYPE gpu_energy_joules_total counter\n\
             gpu_energy_joules_total{gpu=\"1\",node=\"n1\"} 1.5\n\

@@ -19,7 +19,12 @@ pub(crate) struct OwnReader {
 impl OwnReader {
     /// A reader that has read nothing yet.
     pub(crate) fn new(meter: Arc<Meter>, spool: Option<Spool>, samples: Samples) -> Self {
-        Self { meter, spool, samples, family: Family::default() }
+        Self {
+            meter,
+            spool,
+            samples,
+            family: Family::default(),
+        }
     }
 
     /// Reads once.
@@ -38,7 +43,10 @@ impl OwnReader {
             out.put("lockstep_agent_memory_bytes", bytes);
         }
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        out.put("lockstep_agent_cpu_seconds_total", cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9);
+        out.put(
+            "lockstep_agent_cpu_seconds_total",
+            cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
+        );
     }
 }
 

@@ -37,12 +37,17 @@ pub(crate) struct Identities {
 impl Identities {
     /// Reads under this root's `/proc`.
     pub(crate) fn new(root: &std::path::Path) -> Self {
-        Self { proc: root.join("proc"), known: HashMap::new() }
+        Self {
+            proc: root.join("proc"),
+            known: HashMap::new(),
+        }
     }
 
     /// Who `pid` is; empty when it has gone or may not be looked at.
     pub(crate) fn of(&mut self, pid: u32) -> Identity {
-        let Some(started) = self.started(pid) else { return Identity::default() };
+        let Some(started) = self.started(pid) else {
+            return Identity::default();
+        };
         if let Some((then, identity)) = self.known.get(&pid)
             && *then == started
         {
@@ -71,14 +76,25 @@ impl Identities {
             let _ = file.take(ENVIRONMENT_BYTES_MAX).read_to_end(&mut environment);
         }
         let find = |names: &[&str]| names.iter().find_map(|name| variable(&environment, name));
-        Identity { name: name.trim_end().to_owned(), run: find(&RUN_VARIABLES), rank: find(&RANK_VARIABLES) }
+        Identity {
+            name: name.trim_end().to_owned(),
+            run: find(&RUN_VARIABLES),
+            rank: find(&RANK_VARIABLES),
+        }
     }
 }
 
 fn variable(environment: &[u8], name: &str) -> Option<String> {
-    let value = |entry: &[u8]| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
+    let value = |entry: &[u8]| {
+        entry
+            .strip_prefix(name.as_bytes())?
+            .strip_prefix(b"=")
+            .map(<[u8]>::to_vec)
+    };
     let value = environment.split(|byte| *byte == 0).find_map(value)?;
-    String::from_utf8(value).ok().filter(|value| !value.is_empty() && value != "none")
+    String::from_utf8(value)
+        .ok()
+        .filter(|value| !value.is_empty() && value != "none")
 }
 
 #[cfg(test)]
@@ -95,15 +111,28 @@ mod tests {
         let stat = |started: u64| format!("77 (py) thon) S {} {started} 0", ["1"; 18].join(" "));
         write("stat", &stat(500));
         write("comm", "python\n");
-        write("environ", "SECRET=x\0TORCHELASTIC_RUN_ID=none\0LOCKSTEP_RUN=ddp-ab12cd\0RANK=3\0");
+        write(
+            "environ",
+            "SECRET=x\0TORCHELASTIC_RUN_ID=none\0LOCKSTEP_RUN=ddp-ab12cd\0RANK=3\0",
+        );
         let mut identities = Identities::new(root.path());
-        let rank =
-            Identity { name: "python".into(), run: Some("ddp-ab12cd".into()), rank: Some("3".into()) };
+        let rank = Identity {
+            name: "python".into(),
+            run: Some("ddp-ab12cd".into()),
+            rank: Some("3".into()),
+        };
         assert_eq!(identities.of(77), rank);
         write("environ", "");
         assert_eq!(identities.of(77), rank);
         write("stat", &stat(900));
-        assert_eq!(identities.of(77), Identity { name: "python".into(), run: None, rank: None });
+        assert_eq!(
+            identities.of(77),
+            Identity {
+                name: "python".into(),
+                run: None,
+                rank: None
+            }
+        );
         assert_eq!(identities.of(78), Identity::default());
     }
 }

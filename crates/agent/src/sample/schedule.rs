@@ -54,14 +54,21 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Starts a thread that reads whenever a tick comes, until the worker is dropped.
-    pub(crate) fn spawn(
-        name: &str,
-        read: impl FnOnce(Receiver<Tick>) + Send + 'static,
-    ) -> io::Result<Self> {
+    pub(crate) fn spawn(name: &str, read: impl FnOnce(Receiver<Tick>) + Send + 'static) -> io::Result<Self> {
         let (ticks, receiver) = sync_channel(1);
-        let builder = thread::Builder::new().name(name.into()).stack_size(READER_STACK_BYTES);
+        let builder = thread::Builder::new()
+            .name(name.into())
+            .stack_size(READER_STACK_BYTES);
         let thread = builder.spawn(move || read(receiver))?;
-        Ok(Self { ticks, missed: Tick { at_ms: 0, slow: false, topology: false }, thread })
+        Ok(Self {
+            ticks,
+            missed: Tick {
+                at_ms: 0,
+                slow: false,
+                topology: false,
+            },
+            thread,
+        })
     }
 
     /// Ends the thread after what it is doing, or leaves it behind when that takes too long.
@@ -78,9 +85,17 @@ impl Worker {
     pub(crate) fn tick(&mut self, tick: Tick) {
         let slow = tick.slow || self.missed.slow;
         let topology = tick.topology || self.missed.topology;
-        let tick = Tick { slow, topology, ..tick };
+        let tick = Tick {
+            slow,
+            topology,
+            ..tick
+        };
         let taken = self.ticks.try_send(tick).is_ok();
-        self.missed = Tick { slow: slow && !taken, topology: topology && !taken, ..tick };
+        self.missed = Tick {
+            slow: slow && !taken,
+            topology: topology && !taken,
+            ..tick
+        };
     }
 }
 
@@ -107,7 +122,7 @@ mod tests {
     #[test]
     fn a_busy_reader_misses_ticks_but_no_tier() {
         let (go, gate) = sync_channel::<()>(0);
-        let (seen, saw) = std::sync::mpsc::channel();
+        let (seen, saw) = sync_channel(4);
         let mut worker = Worker::spawn("test", move |ticks| {
             for tick in ticks {
                 seen.send(tick).unwrap();
@@ -122,10 +137,24 @@ mod tests {
         worker.tick(Tick::nth(10, 10));
         worker.tick(Tick::nth(11, 11));
         go.send(()).unwrap();
-        assert_eq!(saw.recv().unwrap(), Tick { at_ms: 2, slow: false, topology: false });
+        assert_eq!(
+            saw.recv().unwrap(),
+            Tick {
+                at_ms: 2,
+                slow: false,
+                topology: false
+            }
+        );
         worker.tick(Tick::nth(12, 12));
         go.send(()).unwrap();
-        assert_eq!(saw.recv().unwrap(), Tick { at_ms: 12, slow: true, topology: false });
+        assert_eq!(
+            saw.recv().unwrap(),
+            Tick {
+                at_ms: 12,
+                slow: true,
+                topology: false
+            }
+        );
         drop(worker);
         go.send(()).unwrap();
     }

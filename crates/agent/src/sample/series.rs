@@ -10,10 +10,14 @@ use crate::sample::Samples;
 
 /// Labels of a metric. Label values may be anything; empty ones vanish.
 pub(crate) fn series(metric: &str, labels: &[(&str, &str)]) -> Labels {
-    debug_assert!(domain::metric::catalogue::find(metric).is_some(), "{metric} is not in the catalogue");
+    debug_assert!(
+        domain::metric::catalogue::find(metric).is_some(),
+        "{metric} is not in the catalogue"
+    );
     let name = std::iter::once((METRIC_NAME, metric));
     Labels::from_trusted(
-        name.chain(labels.iter().copied()).map(|(name, value)| (Arc::from(name), Arc::from(shortened(value)))),
+        name.chain(labels.iter().copied())
+            .map(|(name, value)| (Arc::from(name), Arc::from(shortened(value)))),
     )
 }
 
@@ -33,7 +37,10 @@ pub(crate) struct Family {
 impl Family {
     /// A family whose series all carry these labels.
     pub(crate) fn new(common: Vec<(&'static str, String)>) -> Self {
-        Self { common, names: HashMap::new() }
+        Self {
+            common,
+            names: HashMap::new(),
+        }
     }
 
     fn get(&mut self, metric: &'static str, extra: Option<(&'static str, &'static str)>) -> &Labels {
@@ -47,7 +54,11 @@ impl Family {
 
     /// Everything written through the result has this time.
     pub(crate) fn at<'a>(&'a mut self, samples: &'a Samples, at_ms: TimestampMs) -> Writer<'a> {
-        Writer { family: self, samples, at_ms }
+        Writer {
+            family: self,
+            samples,
+            at_ms,
+        }
     }
 }
 
@@ -61,7 +72,8 @@ pub(crate) struct Writer<'a> {
 impl Writer<'_> {
     /// A metric with the family's labels only.
     pub(crate) fn put(&mut self, metric: &'static str, value: impl Into<f64>) {
-        self.samples.push(self.family.get(metric, None), self.at_ms, value.into());
+        self.samples
+            .push(self.family.get(metric, None), self.at_ms, value.into());
     }
 
     /// A metric with one more label from a closed set of values.
@@ -71,6 +83,7 @@ impl Writer<'_> {
         label: (&'static str, &'static str),
         value: impl Into<f64>,
     ) {
-        self.samples.push(self.family.get(metric, Some(label)), self.at_ms, value.into());
+        self.samples
+            .push(self.family.get(metric, Some(label)), self.at_ms, value.into());
     }
 }

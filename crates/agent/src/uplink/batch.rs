@@ -21,7 +21,10 @@ pub(crate) fn frames(samples: impl IntoIterator<Item = Indexed>) -> Vec<Frame> {
         frame.series.push(series);
         frame.values.extend(points.into_values());
     }
-    let mut frames: Vec<Frame> = by_axis.into_iter().map(|(times_ms, frame)| Frame { times_ms, ..frame }).collect();
+    let mut frames: Vec<Frame> = by_axis
+        .into_iter()
+        .map(|(times_ms, frame)| Frame { times_ms, ..frame })
+        .collect();
     frames.sort_by(|a, b| a.times_ms.cmp(&b.times_ms));
     frames
 }
@@ -33,10 +36,24 @@ mod tests {
 
     #[test]
     fn series_with_the_same_times_share_a_frame() {
-        let samples = [(1, 10, 1.0), (2, 10, 2.0), (3, 10, 3.0), (3, 5, 0.5), (1, 10, 1.5)];
+        let samples = [
+            (1, 10, 1.0),
+            (2, 10, 2.0),
+            (3, 10, 3.0),
+            (3, 5, 0.5),
+            (1, 10, 1.5),
+        ];
         let expected = [
-            Frame { series: vec![3], times_ms: vec![5, 10], values: vec![0.5, 3.0] },
-            Frame { series: vec![1, 2], times_ms: vec![10], values: vec![1.5, 2.0] },
+            Frame {
+                series: vec![3],
+                times_ms: vec![5, 10],
+                values: vec![0.5, 3.0],
+            },
+            Frame {
+                series: vec![1, 2],
+                times_ms: vec![10],
+                values: vec![1.5, 2.0],
+            },
         ];
         assert_eq!(frames(samples), expected);
     }
@@ -46,7 +63,7 @@ mod tests {
         fn no_sample_is_lost_and_frames_are_well_formed(samples in proptest::collection::vec((0_u32..6, 0_i64..6, 0.0..9.0), 0..60)) {
             let frames = frames(samples.clone());
             let mut expected = BTreeMap::new();
-            samples.iter().for_each(|(series, at, value)| drop(expected.insert((*series, *at), *value)));
+            expected.extend(samples.iter().map(|(series, at, value)| ((*series, *at), *value)));
             let mut found = BTreeMap::new();
             for frame in &frames {
                 prop_assert_eq!(frame.check(), Ok(()));

@@ -79,8 +79,15 @@ impl Segment {
     pub(crate) fn create(folder: &Path, now_ms: TimestampMs) -> io::Result<Self> {
         let name = random_name();
         let path = folder.join(format!("{now_ms:013}-{name}.seg"));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        let written = file.write_all_at(MAGIC, 0).and_then(|()| file.write_all_at(&0_u64.to_le_bytes(), 8));
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)?;
+        let written = file
+            .write_all_at(MAGIC, 0)
+            .and_then(|()| file.write_all_at(&0_u64.to_le_bytes(), 8));
         if let Err(error) = written {
             // An empty segment file helps nobody, on a full disk least of all.
             let _ = std::fs::remove_file(&path);
@@ -96,8 +103,13 @@ impl Segment {
 
     /// Takes up what an earlier agent left; `None` for a file that is no segment.
     pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
-        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-        let Some((_, name)) = stem.split_once('-') else { return Ok(None) };
+        let stem = path
+            .file_stem()
+            .and_then(|stem| stem.to_str())
+            .unwrap_or_default();
+        let Some((_, name)) = stem.split_once('-') else {
+            return Ok(None);
+        };
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let mut header = [0; HEADER_BYTES as usize];
         if file.read_exact_at(&mut header, 0).is_err() || header[..8] != *MAGIC {
@@ -132,7 +144,10 @@ impl Segment {
             if let Record::Batch(batch) = record {
                 self.last_seq = batch.seq;
                 if batch.seq > acked {
-                    self.waiting.push_back(Waiting { samples: samples(&batch), bytes: next - offset });
+                    self.waiting.push_back(Waiting {
+                        samples: samples(&batch),
+                        bytes: next - offset,
+                    });
                 }
             }
             offset = next;
@@ -207,16 +222,30 @@ impl Segment {
         for (n, names) in fresh.chunks(DEFINITIONS_MAX).enumerate() {
             let first = known + (n * DEFINITIONS_MAX) as u32;
             let series: Vec<Series> = names.iter().map(|labels| wire::labels::encode(labels)).collect();
-            put_record(&mut bytes, DEFINITIONS, &Definitions { segment: self.name.clone(), first, series });
+            put_record(
+                &mut bytes,
+                DEFINITIONS,
+                &Definitions {
+                    segment: self.name.clone(),
+                    first,
+                    series,
+                },
+            );
         }
         let start = bytes.len();
         let batch = wire::frame::encode(&self.name, self.last_seq + 1, &batch::frames(indexed));
         put_record(&mut bytes, BATCH, &batch);
         self.body.write(self.length, &bytes)?;
-        self.waiting.push_back(Waiting { samples: crate::uplink::segment::samples(&batch), bytes: (bytes.len() - start) as u64 });
+        self.waiting.push_back(Waiting {
+            samples: crate::uplink::segment::samples(&batch),
+            bytes: (bytes.len() - start) as u64,
+        });
         self.length += bytes.len() as u64;
         self.last_seq += 1;
-        let added: Vec<(Labels, u32)> = added.into_iter().map(|(labels, index)| (labels.clone(), index)).collect();
+        let added: Vec<(Labels, u32)> = added
+            .into_iter()
+            .map(|(labels, index)| (labels.clone(), index))
+            .collect();
         self.dictionary.extend(added);
         Ok(())
     }
@@ -228,7 +257,9 @@ impl Segment {
             seq += 1;
         }
         self.refused.retain(|refused| *refused > seq);
-        self.waiting.drain(..usize::try_from(seq - self.acked).map_or(self.waiting.len(), |n| n.min(self.waiting.len())));
+        self.waiting.drain(
+            ..usize::try_from(seq - self.acked).map_or(self.waiting.len(), |n| n.min(self.waiting.len())),
+        );
         if seq > self.acked {
             self.acked = seq;
             self.body.note_acked(seq);
@@ -237,8 +268,15 @@ impl Segment {
 
     /// The collector will never take `seq`. Gives how many samples are lost with it, once.
     pub(crate) fn refuse(&mut self, seq: u64) -> u64 {
-        let Some(place) = seq.checked_sub(self.acked + 1).and_then(|n| usize::try_from(n).ok()) else { return 0 };
-        let Some(batch) = self.waiting.get(place).copied() else { return 0 };
+        let Some(place) = seq
+            .checked_sub(self.acked + 1)
+            .and_then(|n| usize::try_from(n).ok())
+        else {
+            return 0;
+        };
+        let Some(batch) = self.waiting.get(place).copied() else {
+            return 0;
+        };
         if !self.refused.insert(seq) {
             return 0;
         }
@@ -281,9 +319,11 @@ impl Segment {
             return Ok(None);
         }
         let header = self.body.read(offset, RECORD_HEADER_BYTES)?;
-        let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four of eight bytes"));
+        let word =
+            |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four of eight bytes"));
         let (length, checksum) = (word(0) as usize, word(4));
-        let whole = (1..=MESSAGE_BYTES_MAX).contains(&length) && (RECORD_HEADER_BYTES + length) as u64 <= left;
+        let whole =
+            (1..=MESSAGE_BYTES_MAX).contains(&length) && (RECORD_HEADER_BYTES + length) as u64 <= left;
         if !whole {
             return Ok(None);
         }
@@ -305,7 +345,11 @@ fn random_name() -> String {
 }
 
 fn samples(batch: &Batch) -> u64 {
-    batch.frames.iter().map(|frame| frame.values.len() as u64 / 8).sum()
+    batch
+        .frames
+        .iter()
+        .map(|frame| frame.values.len() as u64 / 8)
+        .sum()
 }
 
 fn put_record(bytes: &mut Vec<u8>, kind: u8, message: &impl Message) {

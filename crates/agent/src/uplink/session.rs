@@ -84,13 +84,20 @@ struct Cursor {
 
 impl Cursor {
     fn in_flight(&self) -> u64 {
-        self.sent.saturating_sub(self.acked.max(self.first.saturating_sub(1)))
+        self.sent
+            .saturating_sub(self.acked.max(self.first.saturating_sub(1)))
     }
 }
 
 impl<'a> Session<'a> {
     fn new(link: &'a Link, spool: &'a Spool, events: &'a Events) -> Self {
-        Self { link, spool, events, cursors: HashMap::new(), progress: Instant::now() }
+        Self {
+            link,
+            spool,
+            events,
+            cursors: HashMap::new(),
+            progress: Instant::now(),
+        }
     }
 
     /// Ends well only when it should begin again at once.
@@ -124,18 +131,29 @@ impl<'a> Session<'a> {
     async fn open(&self) -> Result<(mpsc::Sender<TelemetryUp>, Streaming<TelemetryDown>), LinkError> {
         let mut client = self.link.connect(Stream::Telemetry).await?;
         let (outgoing, receiver) = mpsc::channel(OUTGOING);
-        let hello = TelemetryUp { message: Some(Up::Hello(self.link.hello())) };
+        let hello = TelemetryUp {
+            message: Some(Up::Hello(self.link.hello())),
+        };
         outgoing.try_send(hello).map_err(|_| LinkError::Closed)?;
         let opened = async {
-            let mut incoming = client.telemetry(ReceiverStream::new(receiver)).await?.into_inner();
+            let mut incoming = client
+                .telemetry(ReceiverStream::new(receiver))
+                .await?
+                .into_inner();
             let first = incoming.message().await?.ok_or(LinkError::Closed)?;
             Ok::<_, LinkError>((incoming, first))
         };
         let opened = tokio::time::timeout(WELCOME_PATIENCE, opened).await;
         let (incoming, first) = opened.map_err(|_| LinkError::NotWelcomed)??;
-        let Some(Down::Hello(ack)) = first.message else { return Err(LinkError::NotWelcomed) };
+        let Some(Down::Hello(ack)) = first.message else {
+            return Err(LinkError::NotWelcomed);
+        };
         self.link.welcomed(&ack)?;
-        tracing::info!(collector = self.link.url(), version = ack.collector_version, "connected");
+        tracing::info!(
+            collector = self.link.url(),
+            version = ack.collector_version,
+            "connected"
+        );
         Ok((outgoing, incoming))
     }
 
@@ -147,7 +165,11 @@ impl<'a> Session<'a> {
                 self.spool.acknowledge(&ack.segment, ack.seq);
             }
             Some(Down::Refusal(refusal)) => {
-                tracing::warn!(seq = refusal.seq, reason = refusal.reason, "the collector refuses a batch; it is dropped");
+                tracing::warn!(
+                    seq = refusal.seq,
+                    reason = refusal.reason,
+                    "the collector refuses a batch; it is dropped"
+                );
                 self.spool.refuse(&refusal.segment, refusal.seq);
                 // A refusal says nothing of earlier batches, but their order is kept, so it is as good as an answer.
                 self.settled(&refusal.segment, refusal.seq);
@@ -187,7 +209,8 @@ impl<'a> Session<'a> {
             return None;
         }
         let backlog = self.spool.backlog();
-        self.cursors.retain(|name, _| *name == live || backlog.contains(name));
+        self.cursors
+            .retain(|name, _| *name == live || backlog.contains(name));
         backlog.iter().find_map(|segment| self.next_of(segment))
     }
 
@@ -209,5 +232,7 @@ impl<'a> Session<'a> {
 }
 
 fn encode_event(event: &domain::event::Event) -> Up {
-    Up::Event(NodeEvent { event_json: serde_json::to_string(event).expect("an event is plain data") })
+    Up::Event(NodeEvent {
+        event_json: serde_json::to_string(event).expect("an event is plain data"),
+    })
 }

@@ -52,7 +52,10 @@ impl Spool {
     /// When the folder cannot be made or read.
     pub(crate) fn open(folder: &Path, bytes_max: u64) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
-        let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)?.flatten().map(|entry| entry.path()).collect();
+        let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)?
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "seg"));
         paths.sort();
         let mut state = State {
@@ -65,7 +68,10 @@ impl Spool {
         paths.iter().for_each(|path| state.take_up(path));
         state.start_segment();
         state.keep_bound();
-        Ok(Self { state: Arc::new(Mutex::new(state)), grown: Arc::default() })
+        Ok(Self {
+            state: Arc::new(Mutex::new(state)),
+            grown: Arc::default(),
+        })
     }
 
     /// Keeps a second's samples until they are acknowledged.
@@ -101,7 +107,10 @@ impl Spool {
     pub(crate) fn backlog(&self) -> Vec<String> {
         let state = self.lock();
         let older = state.segments.iter().take(state.segments.len().saturating_sub(1));
-        older.filter(|segment| !segment.is_done()).map(|segment| segment.name().to_owned()).collect()
+        older
+            .filter(|segment| !segment.is_done())
+            .map(|segment| segment.name().to_owned())
+            .collect()
     }
 
     /// The next record of a segment behind `offset` that the collector needs, and the offset behind it.
@@ -153,7 +162,10 @@ impl State {
             Ok(Some(segment)) if segment.is_done() => segment.delete(),
             Ok(Some(segment)) => self.segments.push_back(segment),
             Ok(None) => {
-                tracing::warn!(?path, "not a spool segment (or one cut off at its start); removed");
+                tracing::warn!(
+                    ?path,
+                    "not a spool segment (or one cut off at its start); removed"
+                );
                 let _ = std::fs::remove_file(path);
             }
             Err(error) => tracing::warn!(?path, %error, "cannot read a spool segment; left where it is"),
@@ -206,7 +218,9 @@ impl State {
     /// Goes on in memory, in the segment that is already there when there is one.
     fn start_in_memory(&mut self) {
         let in_memory = self.segments.back().is_some_and(|live| {
-            !live.is_on_disk() && live.length() < SEGMENT_BYTES_MAX && live.started().elapsed() < SEGMENT_AGE_MAX
+            !live.is_on_disk()
+                && live.length() < SEGMENT_BYTES_MAX
+                && live.started().elapsed() < SEGMENT_AGE_MAX
         });
         if !in_memory {
             self.segments.push_back(Segment::in_memory());
@@ -246,7 +260,11 @@ impl State {
     }
 
     fn bytes(&self, on_disk: bool) -> u64 {
-        self.segments.iter().filter(|segment| segment.is_on_disk() == on_disk).map(Segment::length).sum()
+        self.segments
+            .iter()
+            .filter(|segment| segment.is_on_disk() == on_disk)
+            .map(Segment::length)
+            .sum()
     }
 
     fn drop_at(&mut self, at: usize) {
@@ -258,3 +276,7 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "spool_tests.rs"]
+mod tests;

@@ -6,7 +6,9 @@ use super::text;
 use crate::sample::series::Writer;
 
 /// Columns of the `cpu` line. Guest time is part of user time and left there.
-const MODES: [&str; 8] = ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"];
+const MODES: [&str; 8] = [
+    "user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal",
+];
 /// Linux shows times to user space in hundredths of a second on every architecture we run on (`USER_HZ`).
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -27,7 +29,10 @@ fn read_stat(stat: &str, out: &mut Writer<'_>) {
         let mut words = line.split_ascii_whitespace();
         match words.next() {
             Some("cpu") => {
-                for (mode, ticks) in MODES.into_iter().zip(words.map_while(|word| word.parse::<f64>().ok())) {
+                for (mode, ticks) in MODES
+                    .into_iter()
+                    .zip(words.map_while(|word| word.parse::<f64>().ok()))
+                {
                     out.put_by("node_cpu_seconds_total", ("mode", mode), ticks / TICKS_PER_SECOND);
                 }
             }

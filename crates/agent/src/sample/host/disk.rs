@@ -20,9 +20,13 @@ pub(super) struct Disks(HashMap<String, Family>);
 
 impl Disks {
     pub(super) fn read(&mut self, root: &Path, samples: &Samples, at_ms: TimestampMs) {
-        let Some(stats) = text(root, "proc/diskstats") else { return };
+        let Some(stats) = text(root, "proc/diskstats") else {
+            return;
+        };
         for line in stats.lines() {
-            let Some((device, counters)) = parse(line) else { continue };
+            let Some((device, counters)) = parse(line) else {
+                continue;
+            };
             if !is_disk(root, device) {
                 continue;
             }
@@ -50,8 +54,11 @@ fn parse(line: &str) -> Option<(&str, [f64; 11])> {
 /// A partition has no folder of its own directly under `/sys/block`.
 fn is_disk(root: &Path, device: &str) -> bool {
     let of_kind = |prefix: &str| {
-        device.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        device
+            .strip_prefix(prefix)
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
     // sysfs writes `!` for the `/` in names such as cciss/c0d0.
-    !NOT_DISKS.iter().any(|prefix| of_kind(prefix)) && root.join("sys/block").join(device.replace('/', "!")).is_dir()
+    !NOT_DISKS.iter().any(|prefix| of_kind(prefix))
+        && root.join("sys/block").join(device.replace('/', "!")).is_dir()
 }

@@ -12,8 +12,8 @@ use crate::sample::series::Family;
 
 /// Kinds of file systems that hold people's data.
 const KINDS: [&str; 16] = [
-    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "vfat", "nfs", "nfs4", "cifs", "lustre", "beegfs", "ceph",
-    "gpfs", "overlay",
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "vfat", "nfs", "nfs4", "cifs", "lustre", "beegfs",
+    "ceph", "gpfs", "overlay",
 ];
 /// The most file systems worth series; a node with more has one mount a container.
 const SHOWN_MAX: usize = 64;
@@ -35,7 +35,11 @@ struct Mount {
 impl Filesystems {
     /// Reads under `root`.
     pub(crate) fn new(root: &Path, samples: Samples) -> Self {
-        Self { root: root.to_owned(), samples, families: HashMap::new() }
+        Self {
+            root: root.to_owned(),
+            samples,
+            families: HashMap::new(),
+        }
     }
 
     /// Runs until the ticks end.
@@ -52,11 +56,16 @@ impl Filesystems {
         let mounts = mounts(&self.root);
         for mount in &mounts {
             let path = self.root.join(mount.mountpoint.trim_start_matches('/'));
-            let Ok(stat) = rustix::fs::statvfs(&path) else { continue };
+            let Ok(stat) = rustix::fs::statvfs(&path) else {
+                continue;
+            };
             if stat.f_blocks == 0 {
                 continue;
             }
-            let family = self.families.entry(mount.clone()).or_insert_with(|| mount.family());
+            let family = self
+                .families
+                .entry(mount.clone())
+                .or_insert_with(|| mount.family());
             let out = &mut family.at(&self.samples, tick.at_ms);
             let fragment = stat.f_frsize as f64;
             out.put("node_filesystem_size_bytes", stat.f_blocks as f64 * fragment);
@@ -66,11 +75,17 @@ impl Filesystems {
     }
 
     fn end_unmounted(&mut self, mounts: &[Mount], tick: &Tick) {
-        let gone: Vec<Mount> = self.families.keys().filter(|mount| !mounts.contains(mount)).cloned().collect();
+        let gone: Vec<Mount> = self
+            .families
+            .keys()
+            .filter(|mount| !mounts.contains(mount))
+            .cloned()
+            .collect();
         for mount in gone {
             self.families.remove(&mount);
             self.samples.end_where(tick.at_ms, |series| {
-                series.get("mountpoint") == Some(&mount.mountpoint) && series.get("device") == Some(&mount.device)
+                series.get("mountpoint") == Some(&mount.mountpoint)
+                    && series.get("device") == Some(&mount.device)
             });
         }
     }
@@ -78,17 +93,25 @@ impl Filesystems {
 
 impl Mount {
     fn family(&self) -> Family {
-        Family::new(vec![("mountpoint", self.mountpoint.clone()), ("device", self.device.clone())])
+        Family::new(vec![
+            ("mountpoint", self.mountpoint.clone()),
+            ("device", self.device.clone()),
+        ])
     }
 }
 
 /// The host's mounts: of process 1, since `/proc/mounts` is the reader's own view. A device mounted at several places (bind
 /// mounts) is shown once, at the first.
 fn mounts(root: &Path) -> Vec<Mount> {
-    let table = text(root, "proc/1/mounts").or_else(|| text(root, "proc/mounts")).unwrap_or_default();
+    let table = text(root, "proc/1/mounts")
+        .or_else(|| text(root, "proc/mounts"))
+        .unwrap_or_default();
     let mut seen = HashSet::new();
     let parsed = table.lines().filter_map(parse);
-    parsed.filter(|mount| seen.insert(mount.device.clone())).take(SHOWN_MAX).collect()
+    parsed
+        .filter(|mount| seen.insert(mount.device.clone()))
+        .take(SHOWN_MAX)
+        .collect()
 }
 
 /// `device mountpoint kind options …`.
@@ -96,10 +119,16 @@ fn parse(line: &str) -> Option<Mount> {
     let mut words = line.split(' ');
     let (device, mountpoint, kind) = (words.next()?, words.next()?, words.next()?);
     let is_data = KINDS.contains(&kind) || kind.starts_with("fuse.");
-    is_data.then(|| Mount { device: unescaped(device), mountpoint: unescaped(mountpoint) })
+    is_data.then(|| Mount {
+        device: unescaped(device),
+        mountpoint: unescaped(mountpoint),
+    })
 }
 
 /// The kernel writes white space and backslashes as three octal digits.
 fn unescaped(text: &str) -> String {
-    text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+    text.replace("\\040", " ")
+        .replace("\\011", "\t")
+        .replace("\\012", "\n")
+        .replace("\\134", "\\")
 }

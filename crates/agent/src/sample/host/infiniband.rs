@@ -31,13 +31,17 @@ impl Ports {
     pub(super) fn read(&mut self, root: &Path, samples: &Samples, at_ms: TimestampMs) {
         let (mut total, mut bandwidth, mut busiest, mut any) = ([0.0, 0.0], 0.0, None::<f64>, false);
         for port in ports(root) {
-            let Some((counters, speed)) = self.counters(&port) else { continue };
+            let Some((counters, speed)) = self.counters(&port) else {
+                continue;
+            };
             any = true;
             total = [total[0] + counters[0], total[1] + counters[1]];
             bandwidth += speed;
             let now = Instant::now();
-            if let Some(rate) =
-                self.last.insert(port, (now, counters)).and_then(|before| busier_rate(before, now, counters))
+            if let Some(rate) = self
+                .last
+                .insert(port, (now, counters))
+                .and_then(|before| busier_rate(before, now, counters))
             {
                 busiest = Some(busiest.unwrap_or(0.0).max(rate / speed));
             }
@@ -77,7 +81,13 @@ impl Ports {
 
 /// Ports whose link layer is InfiniBand and whose link is active; Ethernet ports (RoCE) are counted as interfaces.
 fn ports(root: &Path) -> Vec<PathBuf> {
-    let folders = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let folders = |path: PathBuf| {
+        std::fs::read_dir(path)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+    };
     let says = |port: &Path, file: &str, word: &str| {
         std::fs::read_to_string(port.join(file)).is_ok_and(|text| text.contains(word))
     };

@@ -7,7 +7,9 @@ use crate::sample::series::Writer;
 
 /// Memory and swap.
 pub(super) fn read(root: &Path, out: &mut Writer<'_>) {
-    let Some(meminfo) = text(root, "proc/meminfo") else { return };
+    let Some(meminfo) = text(root, "proc/meminfo") else {
+        return;
+    };
     if let Some(bytes) = total_bytes(&meminfo) {
         out.put("node_memory_total_bytes", bytes);
     }
@@ -26,7 +28,9 @@ pub(super) fn total_bytes(meminfo: &str) -> Option<f64> {
 
 /// `MemTotal:       24503412 kB`; the kernel's kB are KiB.
 fn bytes(meminfo: &str, name: &str) -> Option<f64> {
-    let rest = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let rest = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let kib: f64 = rest.trim().strip_suffix(" kB")?.parse().ok()?;
     Some(kib * 1024.0)
 }

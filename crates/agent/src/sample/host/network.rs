@@ -44,7 +44,9 @@ impl Networks {
         let mut sum = Sum::default();
         let mut present = HashSet::new();
         for (name, received, sent) in dev.lines().filter_map(parse) {
-            if name == "lo" || (self.interfaces.len() >= INTERFACES_MAX && !self.interfaces.contains_key(name)) {
+            if name == "lo"
+                || (self.interfaces.len() >= INTERFACES_MAX && !self.interfaces.contains_key(name))
+            {
                 continue;
             }
             present.insert(name.to_owned());
@@ -64,12 +66,17 @@ impl Networks {
         at_ms: TimestampMs,
     ) {
         let folder = root.join("sys/class/net").join(name);
-        let interface = self.interfaces.entry(name.to_owned()).or_insert_with(|| Interface {
-            family: Family::new(vec![("device", name.to_owned())]),
-            last: None,
-        });
+        let interface = self
+            .interfaces
+            .entry(name.to_owned())
+            .or_insert_with(|| Interface {
+                family: Family::new(vec![("device", name.to_owned())]),
+                last: None,
+            });
         // Megabits a second; -1 or an error where there is no such thing, as on a link that is down.
-        let speed = number(&folder.join("speed")).filter(|speed| *speed > 0.0).map(|speed| speed * 125_000.0);
+        let speed = number(&folder.join("speed"))
+            .filter(|speed| *speed > 0.0)
+            .map(|speed| speed * 125_000.0);
         let out = &mut interface.family.at(samples, at_ms);
         out.put("node_network_receive_bytes_total", received);
         out.put("node_network_transmit_bytes_total", sent);
@@ -86,7 +93,12 @@ impl Networks {
     }
 
     fn forget_absent(&mut self, present: &HashSet<String>, samples: &Samples, at_ms: TimestampMs) {
-        let gone: Vec<String> = self.interfaces.keys().filter(|name| !present.contains(*name)).cloned().collect();
+        let gone: Vec<String> = self
+            .interfaces
+            .keys()
+            .filter(|name| !present.contains(*name))
+            .cloned()
+            .collect();
         for name in gone {
             self.interfaces.remove(&name);
             let of_network = |metric: Option<&str>| metric.is_some_and(|m| m.starts_with("node_network_"));
@@ -124,7 +136,11 @@ impl Sum {
 }
 
 /// Bytes a second in the busier direction; `None` where a counter started again.
-pub(super) fn busier_rate((then, before): (Instant, [f64; 2]), now: Instant, counters: [f64; 2]) -> Option<f64> {
+pub(super) fn busier_rate(
+    (then, before): (Instant, [f64; 2]),
+    now: Instant,
+    counters: [f64; 2],
+) -> Option<f64> {
     let seconds = now.duration_since(then).as_secs_f64();
     let grown = [counters[0] - before[0], counters[1] - before[1]];
     (seconds > 0.0 && grown.iter().all(|bytes| *bytes >= 0.0)).then(|| grown[0].max(grown[1]) / seconds)
@@ -133,6 +149,9 @@ pub(super) fn busier_rate((then, before): (Instant, [f64; 2]), now: Instant, cou
 /// `  eth0: 1234 …`: eight counters of receiving, then eight of sending; bytes come first.
 fn parse(line: &str) -> Option<(&str, f64, f64)> {
     let (name, counters) = line.split_once(':')?;
-    let counters: Vec<f64> = counters.split_ascii_whitespace().map_while(|word| word.parse().ok()).collect();
+    let counters: Vec<f64> = counters
+        .split_ascii_whitespace()
+        .map_while(|word| word.parse().ok())
+        .collect();
     Some((name.trim(), *counters.first()?, *counters.get(8)?))
 }

@@ -35,11 +35,18 @@ const THROTTLE_REASONS: [(u64, &str); 7] = [
 ];
 
 /// Series that outlive the GPU's answers: whether it answers, what it is, who used it, and what it complained of.
-const OUTLIVING: [&str; 4] = ["gpu_up", "gpu_info", "gpu_assignment_info", "gpu_xid_errors_total"];
+const OUTLIVING: [&str; 4] = [
+    "gpu_up",
+    "gpu_info",
+    "gpu_assignment_info",
+    "gpu_xid_errors_total",
+];
 
 /// Whether a series stops when this GPU (or, with `None`, any GPU) stops answering.
 pub(crate) fn ends_with_gpu(series: &Labels, gpu: Option<u32>) -> bool {
-    let of_gpu = series.get("gpu").is_some_and(|index| gpu.is_none_or(|gpu| index == gpu.to_string()));
+    let of_gpu = series
+        .get("gpu")
+        .is_some_and(|index| gpu.is_none_or(|gpu| index == gpu.to_string()));
     of_gpu && !series.metric_name().is_some_and(|name| OUTLIVING.contains(&name))
 }
 
@@ -74,7 +81,13 @@ impl<'a> Slot<'a> {
     /// A slot that has not been asked anything.
     pub(crate) fn new(index: u32, around: Surroundings<'a>) -> Self {
         let up = Family::new(vec![("gpu", index.to_string())]);
-        Self { index, around, reading: None, up, lost: None }
+        Self {
+            index,
+            around,
+            reading: None,
+            up,
+            lost: None,
+        }
     }
 
     /// The device, while it answers.
@@ -84,7 +97,11 @@ impl<'a> Slot<'a> {
 
     /// Reads what is due.
     pub(crate) fn read(&mut self, tick: &Tick, naming: &mut Naming<'_>) {
-        if self.lost.as_ref().is_some_and(|lost| Instant::now() < lost.retry_at) {
+        if self
+            .lost
+            .as_ref()
+            .is_some_and(|lost| Instant::now() < lost.retry_at)
+        {
             return self.put_up(tick, false);
         }
         match self.try_read(tick, naming) {
@@ -96,15 +113,24 @@ impl<'a> Slot<'a> {
     fn try_read(&mut self, tick: &Tick, naming: &mut Naming<'_>) -> Result<(), GpuLost> {
         if self.reading.is_none() {
             let around = self.around;
-            let device = around.meter.call(Some(self.index), || around.nvml.device_by_index(self.index));
+            let device = around
+                .meter
+                .call(Some(self.index), || around.nvml.device_by_index(self.index));
             self.reading = Some(Reading::new(self.index, device.map_err(GpuLost)?, around));
         }
-        self.reading.as_mut().map_or(Ok(()), |reading| reading.read(tick, naming))
+        self.reading
+            .as_mut()
+            .map_or(Ok(()), |reading| reading.read(tick, naming))
     }
 
     fn answered(&mut self, tick: &Tick) {
         if self.lost.take().is_some() {
-            self.report(tick, Severity::Info, "gpu_recovered", format!("GPU {} answers again", self.index));
+            self.report(
+                tick,
+                Severity::Info,
+                "gpu_recovered",
+                format!("GPU {} answers again", self.index),
+            );
         }
         self.put_up(tick, true);
     }
@@ -119,9 +145,14 @@ impl<'a> Slot<'a> {
             }
         };
         self.reading = None;
-        self.lost = Some(Lost { wait, retry_at: Instant::now() + wait });
+        self.lost = Some(Lost {
+            wait,
+            retry_at: Instant::now() + wait,
+        });
         self.put_up(tick, false);
-        self.around.samples.end_where(tick.at_ms, |series| ends_with_gpu(series, Some(self.index)));
+        self.around
+            .samples
+            .end_where(tick.at_ms, |series| ends_with_gpu(series, Some(self.index)));
     }
 
     fn put_up(&mut self, tick: &Tick, up: bool) {
@@ -130,7 +161,15 @@ impl<'a> Slot<'a> {
 
     fn report(&self, tick: &Tick, severity: Severity, kind: &str, message: String) {
         let (at_ms, gpu) = (tick.at_ms, Some(self.index));
-        self.around.events.report(Event { at_ms, severity, kind: kind.into(), node: None, gpu, run: None, message });
+        self.around.events.report(Event {
+            at_ms,
+            severity,
+            kind: kind.into(),
+            node: None,
+            gpu,
+            run: None,
+            message,
+        });
     }
 }
 
@@ -213,8 +252,14 @@ struct Reading<'a> {
 
 impl<'a> Reading<'a> {
     fn new(index: u32, device: Device<'a>, around: Surroundings<'a>) -> Self {
-        let asker =
-            Asker { index, device, meter: around.meter, refused: HashSet::new(), answers: 0, failure: None };
+        let asker = Asker {
+            index,
+            device,
+            meter: around.meter,
+            refused: HashSet::new(),
+            answers: 0,
+            failure: None,
+        };
         Self {
             asker,
             family: Family::new(vec![("gpu", index.to_string())]),
@@ -243,7 +288,9 @@ impl<'a> Reading<'a> {
 
     fn read_processes(&mut self, tick: &Tick, naming: &mut Naming<'_>) -> Result<(), GpuLost> {
         if let Some(running) = self.asker.ask("processes", raw::compute_processes)? {
-            self.family.at(self.samples, tick.at_ms).put("gpu_processes", running.len() as f64);
+            self.family
+                .at(self.samples, tick.at_ms)
+                .put("gpu_processes", running.len() as f64);
             self.processes.show(running, naming, self.samples, tick.at_ms);
         }
         Ok(())
@@ -263,11 +310,21 @@ impl<'a> Reading<'a> {
 fn info(asker: &mut Asker<'_>) -> Result<Option<Labels>, GpuLost> {
     let uuid = asker.ask("uuid", |gpu| gpu.uuid())?.unwrap_or_default();
     let name = asker.ask("name", |gpu| gpu.name())?.unwrap_or_default();
-    let pci = asker.ask("pci", |gpu| gpu.pci_info())?.map(|pci| pci.bus_id).unwrap_or_default();
-    let driver = asker.ask("driver", |gpu| gpu.nvml().sys_driver_version())?.unwrap_or_default();
+    let pci = asker
+        .ask("pci", |gpu| gpu.pci_info())?
+        .map(|pci| pci.bus_id)
+        .unwrap_or_default();
+    let driver = asker
+        .ask("driver", |gpu| gpu.nvml().sys_driver_version())?
+        .unwrap_or_default();
     let index = asker.index.to_string();
-    let labels =
-        [("gpu", index.as_str()), ("uuid", &uuid), ("name", &name), ("pci_bus_id", &pci), ("driver_version", &driver)];
+    let labels = [
+        ("gpu", index.as_str()),
+        ("uuid", &uuid),
+        ("name", &name),
+        ("pci_bus_id", &pci),
+        ("driver_version", &driver),
+    ];
     Ok((!uuid.is_empty()).then(|| crate::sample::series::series("gpu_info", &labels)))
 }
 
@@ -307,7 +364,10 @@ fn read_health(asker: &mut Asker<'_>, out: &mut Writer<'_>) -> Result<(), GpuLos
     if let Some(megahertz) = asker.ask("sm clock max", |gpu| gpu.max_clock_info(Clock::SM))? {
         out.put("gpu_sm_clock_max_hertz", f64::from(megahertz) * 1e6);
     }
-    let ecc = [("corrected", MemoryError::Corrected), ("uncorrected", MemoryError::Uncorrected)];
+    let ecc = [
+        ("corrected", MemoryError::Corrected),
+        ("uncorrected", MemoryError::Uncorrected),
+    ];
     for (kind, error) in ecc {
         let count = asker.ask(kind, |gpu| gpu.total_ecc_errors(error, EccCounter::Volatile))?;
         if let Some(count) = count {
@@ -367,13 +427,17 @@ fn read_fields<const N: usize>(
     asker: &mut Asker<'_>,
     fields: &[Field; N],
 ) -> Result<[Option<f64>; N], GpuLost> {
-    let asked: Vec<usize> = (0..N).filter(|&n| !asker.refused.contains(fields[n].name)).collect();
+    let asked: Vec<usize> = (0..N)
+        .filter(|&n| !asker.refused.contains(fields[n].name))
+        .collect();
     let mut values = [None; N];
     if asked.is_empty() {
         return Ok(values);
     }
     let ids: Vec<_> = asked.iter().map(|&n| (fields[n].id, fields[n].scope)).collect();
-    let answers = asker.ask("fields", |gpu| raw::fields(gpu, &ids))?.unwrap_or_default();
+    let answers = asker
+        .ask("fields", |gpu| raw::fields(gpu, &ids))?
+        .unwrap_or_default();
     for (n, answer) in asked.into_iter().zip(answers) {
         values[n] = asker.judge(fields[n].name, answer)?;
     }
@@ -384,8 +448,12 @@ fn read_fields<const N: usize>(
 
 /// GPM metric ids: SM active, occupancy, tensor, DRAM in percent; PCIe and NVLink in MiB/s.
 const GPM_IDS: [u32; 8] = [2, 3, 5, 10, 20, 21, 61, 60];
-const GPM_RATIOS: [&str; 4] =
-    ["gpu_sm_active_ratio", "gpu_sm_occupancy_ratio", "gpu_tensor_active_ratio", "gpu_dram_active_ratio"];
+const GPM_RATIOS: [&str; 4] = [
+    "gpu_sm_active_ratio",
+    "gpu_sm_occupancy_ratio",
+    "gpu_tensor_active_ratio",
+    "gpu_dram_active_ratio",
+];
 const MIB: f64 = 1_048_576.0;
 
 /// What goes over the links, and what the performance counters say.
@@ -431,7 +499,8 @@ impl<'a> Traffic<'a> {
             })?;
             return Ok(None);
         };
-        let Some((interval, values)) = asker.ask("gpm metrics", |gpu| gpm.read(gpu, &GPM_IDS))?.flatten() else {
+        let Some((interval, values)) = asker.ask("gpm metrics", |gpu| gpm.read(gpu, &GPM_IDS))?.flatten()
+        else {
             return Ok(None);
         };
         for (metric, percent) in GPM_RATIOS.into_iter().zip(&values) {
@@ -440,7 +509,11 @@ impl<'a> Traffic<'a> {
             }
         }
         let pair = |first: usize| -> Pair { [values[first] * MIB, values[first + 1] * MIB] };
-        let activity = Activity { interval, pcie: pair(4), nvlink: pair(6) };
+        let activity = Activity {
+            interval,
+            pcie: pair(4),
+            nvlink: pair(6),
+        };
         if activity.pcie.iter().all(|rate| rate.is_finite()) {
             asker.refuse("pcie tx");
             asker.refuse("pcie rx");
@@ -482,20 +555,26 @@ impl<'a> Traffic<'a> {
     }
 
     fn read_nvlink_limits(&mut self, asker: &mut Asker<'a>, out: &mut Writer<'_>) -> Result<(), GpuLost> {
-        let Some(links) = asker.ask("nvlinks", nvlinks)? else { return Ok(()) };
+        let Some(links) = asker.ask("nvlinks", nvlinks)? else {
+            return Ok(());
+        };
         let mut active = 0_u32;
         for link in 0..links {
             // A link that cannot say is not up; the question stays allowed for the others.
-            let state = asker.ask("nvlink state", |gpu| match gpu.link_wrapper_for(link).is_active() {
-                Err(NvmlError::InvalidArg | NvmlError::NotSupported) => Ok(false),
-                answer => answer,
+            let state = asker.ask("nvlink state", |gpu| {
+                match gpu.link_wrapper_for(link).is_active() {
+                    Err(NvmlError::InvalidArg | NvmlError::NotSupported) => Ok(false),
+                    answer => answer,
+                }
             })?;
             active += u32::from(state == Some(true));
         }
         out.put("gpu_nvlinks", links);
         out.put("gpu_nvlinks_active", active);
         let speeds: Vec<_> = (0..links).map(|link| (LINK_SPEED, link)).collect();
-        let speeds = asker.ask("nvlink speed", |gpu| raw::fields(gpu, &speeds))?.unwrap_or_default();
+        let speeds = asker
+            .ask("nvlink speed", |gpu| raw::fields(gpu, &speeds))?
+            .unwrap_or_default();
         let megabytes: f64 = speeds.iter().filter_map(|speed| speed.as_ref().ok()).sum();
         // Measured against all links: one that is down makes the GPU slower, not its links fuller.
         let up = f64::from(active.max(1)) / f64::from(links.max(1));
@@ -506,8 +585,14 @@ impl<'a> Traffic<'a> {
 
 /// How many NVLinks there are; a GPU without any says it is not supported, or zero.
 pub(crate) fn nvlinks(device: &Device<'_>) -> Result<u32, NvmlError> {
-    let count = raw::fields(device, &[(LINK_COUNT, 0)])?.pop().unwrap_or(Err(NvmlError::NotSupported))?;
-    if count > 0.0 { Ok(count as u32) } else { Err(NvmlError::NotSupported) }
+    let count = raw::fields(device, &[(LINK_COUNT, 0)])?
+        .pop()
+        .unwrap_or(Err(NvmlError::NotSupported))?;
+    if count > 0.0 {
+        Ok(count as u32)
+    } else {
+        Err(NvmlError::NotSupported)
+    }
 }
 
 /// Rates in bytes a second over the interval between two GPM samples.

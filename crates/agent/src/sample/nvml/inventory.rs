@@ -14,18 +14,26 @@ pub(super) fn describe<'a>(
 ) {
     inventory.simulated = simulated.cloned();
     inventory.driver_version = nvml.sys_driver_version().unwrap_or_default();
-    inventory.cuda_version = nvml.sys_cuda_driver_version().map(cuda_version).unwrap_or_default();
+    inventory.cuda_version = nvml
+        .sys_cuda_driver_version()
+        .map(cuda_version)
+        .unwrap_or_default();
     let known = std::mem::take(&mut inventory.gpus);
     let before = |index: u32| known.iter().find(|gpu| gpu.index == index).cloned();
     let place = |(index, device): (u32, Option<&'a Device<'a>>)| match (before(index), device) {
         // What a GPU is does not change while it is known; asking again could only meet a sick one.
         (Some(gpu), _) if !gpu.uuid.is_empty() => gpu,
         (_, Some(device)) => gpu(index, device),
-        (_, None) => Gpu { index, ..Gpu::default() },
+        (_, None) => Gpu {
+            index,
+            ..Gpu::default()
+        },
     };
     inventory.gpus = devices.map(place).collect();
-    inventory.gpus_missing =
-        inventory.gpus.is_empty().then(|| "the NVIDIA driver is there, but it knows of no GPU".to_owned());
+    inventory.gpus_missing = inventory
+        .gpus
+        .is_empty()
+        .then(|| "the NVIDIA driver is there, but it knows of no GPU".to_owned());
 }
 
 fn gpu(index: u32, device: &Device<'_>) -> Gpu {
@@ -35,7 +43,9 @@ fn gpu(index: u32, device: &Device<'_>) -> Gpu {
         name: device.name().unwrap_or_default(),
         pci_bus_id: device.pci_info().map(|pci| pci.bus_id).unwrap_or_default(),
         memory_total_bytes: device.memory_info().map_or(0, |memory| memory.total),
-        power_limit_watts: device.enforced_power_limit().map_or(0.0, |milliwatts| f64::from(milliwatts) / 1e3),
+        power_limit_watts: device
+            .enforced_power_limit()
+            .map_or(0.0, |milliwatts| f64::from(milliwatts) / 1e3),
         nvlinks: nvlinks(device).unwrap_or(0),
         gpm: device.gpm_support().unwrap_or(false),
     }

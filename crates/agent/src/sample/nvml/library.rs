@@ -30,7 +30,9 @@ pub enum LibraryError {
         beside: PathBuf,
     },
     /// Something else than the simulator.
-    #[error("{path:?} is not the simulator, so it cannot simulate {spec:?}; leave --simulate or --nvml-library out")]
+    #[error(
+        "{path:?} is not the simulator, so it cannot simulate {spec:?}; leave --simulate or --nvml-library out"
+    )]
     NotSimulator {
         /// The library.
         path: PathBuf,
@@ -77,12 +79,21 @@ impl Library {
     /// Only when a simulation was asked for and cannot be had. A machine without GPUs is no error.
     pub(crate) fn find(source: &NvmlSource) -> Result<Self, LibraryError> {
         match source {
-            NvmlSource::System => Ok(Self { path: SYSTEM_LIBRARY.into(), simulated: None }),
-            NvmlSource::Path(path) => Ok(Self { path: path.clone().into(), simulated: None }),
+            NvmlSource::System => Ok(Self {
+                path: SYSTEM_LIBRARY.into(),
+                simulated: None,
+            }),
+            NvmlSource::Path(path) => Ok(Self {
+                path: path.clone().into(),
+                simulated: None,
+            }),
             NvmlSource::Simulated { library, spec } => {
                 let path = library.clone().map_or_else(beside_executable, Ok)?;
                 configure(&path, spec)?;
-                Ok(Self { path: path.into(), simulated: Some(spec.clone()) })
+                Ok(Self {
+                    path: path.into(),
+                    simulated: Some(spec.clone()),
+                })
             }
         }
     }
@@ -124,13 +135,24 @@ impl Library {
 fn beside_executable() -> Result<PathBuf, LibraryError> {
     let executable = std::env::current_exe().unwrap_or_default();
     let beside = executable.with_file_name(SIMULATOR);
-    if beside.is_file() { Ok(beside) } else { Err(LibraryError::NoSimulator { beside }) }
+    if beside.is_file() {
+        Ok(beside)
+    } else {
+        Err(LibraryError::NoSimulator { beside })
+    }
 }
 
 fn configure(path: &std::path::Path, spec: &str) -> Result<(), LibraryError> {
-    let opened = SimulatedLibrary::open(path.as_os_str())
-        .map_err(|source| LibraryError::Load { path: path.to_owned(), source })?;
-    let library =
-        opened.ok_or_else(|| LibraryError::NotSimulator { path: path.to_owned(), spec: spec.to_owned() })?;
-    library.configure(spec).map_err(|reason| LibraryError::Spec { spec: spec.to_owned(), reason })
+    let opened = SimulatedLibrary::open(path.as_os_str()).map_err(|source| LibraryError::Load {
+        path: path.to_owned(),
+        source,
+    })?;
+    let library = opened.ok_or_else(|| LibraryError::NotSimulator {
+        path: path.to_owned(),
+        spec: spec.to_owned(),
+    })?;
+    library.configure(spec).map_err(|reason| LibraryError::Spec {
+        spec: spec.to_owned(),
+        reason,
+    })
 }

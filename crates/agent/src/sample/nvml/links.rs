@@ -81,7 +81,10 @@ mod tests {
         let mut flow = Flow::default();
         let start = Instant::now();
         assert_eq!(flow.counted(start, [1_000.0, 5.0]), None);
-        assert_eq!(flow.counted(start + Duration::from_secs(2), [3_000.0, 5.0]), Some([1_000.0, 0.0]));
+        assert_eq!(
+            flow.counted(start + Duration::from_secs(2), [3_000.0, 5.0]),
+            Some([1_000.0, 0.0])
+        );
         flow.rated(Duration::from_millis(500), [100.0, 200.0]);
         assert_eq!(flow.total(), [2_050.0, 100.0]);
     }

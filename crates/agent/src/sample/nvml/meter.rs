@@ -60,7 +60,10 @@ impl Meter {
     /// Calls made, and the time they took together.
     pub(crate) fn totals(&self) -> (u64, Duration) {
         let nanoseconds = self.nanoseconds.load(Ordering::Relaxed);
-        (self.calls.load(Ordering::Relaxed), Duration::from_nanos(nanoseconds))
+        (
+            self.calls.load(Ordering::Relaxed),
+            Duration::from_nanos(nanoseconds),
+        )
     }
 
     fn set(&self, call: Option<Call>) {

@@ -28,7 +28,10 @@ impl Naming<'_> {
             Naming::Simulated(nvml) => {
                 let path = nvml.sys_process_name(pid, 256).unwrap_or_default();
                 let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-                Identity { name, ..Identity::default() }
+                Identity {
+                    name,
+                    ..Identity::default()
+                }
             }
         }
     }
@@ -42,7 +45,10 @@ pub(crate) struct Processes {
 
 impl Processes {
     pub(crate) fn new(gpu: u32) -> Self {
-        Self { gpu: gpu.to_string(), shown: HashSet::new() }
+        Self {
+            gpu: gpu.to_string(),
+            shown: HashSet::new(),
+        }
     }
 
     /// Writes what runs now, and ends the series of what has gone.
@@ -70,12 +76,17 @@ impl Processes {
                 now.insert(assignment);
             }
         }
-        self.shown.difference(&now).for_each(|gone| samples.end(gone, at_ms));
+        self.shown
+            .difference(&now)
+            .for_each(|gone| samples.end(gone, at_ms));
         self.shown = now;
     }
 
     fn memory(&self, pid: u32, process: &str) -> Labels {
         let pid = pid.to_string();
-        series("gpu_process_memory_bytes", &[("gpu", &self.gpu), ("pid", &pid), ("process", process)])
+        series(
+            "gpu_process_memory_bytes",
+            &[("gpu", &self.gpu), ("pid", &pid), ("process", process)],
+        )
     }
 }

@@ -6,15 +6,18 @@
 //! - Running processes in one call instead of two; it is the dearest call there is.
 //! - Remapped rows, and the clocks' event reasons under their new name.
 //! - Registering for events without losing the whole set when one GPU cannot.
-#![allow(unsafe_code, reason = "NVML is a C library; every call it takes to fill the wrapper's gaps is in this file")]
+#![allow(
+    unsafe_code,
+    reason = "NVML is a C library; every call it takes to fill the wrapper's gaps is in this file"
+)]
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::time::{Duration, Instant};
 
+use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::event::EventSet;
 use nvml_wrapper::gpm::GpmSample;
-use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::{
     nvmlFieldValue_t, nvmlGpmMetric_t, nvmlGpmMetricsGet_t, nvmlProcessInfo_t,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT,
@@ -45,7 +48,10 @@ pub(crate) fn fields(
     // SAFETY: the handle lives as long as `device`; `values` holds `count` entries and one more.
     nvml_try(unsafe { call(device.handle(), count, values.as_mut_ptr()) })?;
     values.truncate(wanted.len());
-    Ok(values.iter().map(|value| nvml_try(value.nvmlReturn).and_then(|()| number(value))).collect())
+    Ok(values
+        .iter()
+        .map(|value| nvml_try(value.nvmlReturn).and_then(|()| number(value)))
+        .collect())
 }
 
 fn number(field: &nvmlFieldValue_t) -> Result<f64, NvmlError> {
@@ -83,7 +89,12 @@ impl<'nvml> Gpm<'nvml> {
         nvml_sym(device.nvml().lib().nvmlGpmSampleFree.as_ref())?;
         // SAFETY: numbers and pointers; all zeroes is a value of each, and NVML sets the pointers it reads.
         let request = unsafe { Box::new(std::mem::zeroed()) };
-        Ok(Self { before: device.gpm_sample()?, now: device.gpm_sample()?, taken: Instant::now(), request })
+        Ok(Self {
+            before: device.gpm_sample()?,
+            now: device.gpm_sample()?,
+            taken: Instant::now(),
+            request,
+        })
     }
 
     /// The metrics since the last call and the time they cover; `None` when called again too soon. A metric this GPU does
@@ -127,7 +138,8 @@ impl<'nvml> Gpm<'nvml> {
             request.sample2 = self.now.handle();
             nvml_try(call(request))?;
         }
-        let value = |metric: &nvmlGpmMetric_t| nvml_try(metric.nvmlReturn).map_or(f64::NAN, |()| metric.value);
+        let value =
+            |metric: &nvmlGpmMetric_t| nvml_try(metric.nvmlReturn).map_or(f64::NAN, |()| metric.value);
         Ok(request.metrics.iter().take(ids.len()).map(value).collect())
     }
 }
@@ -141,7 +153,13 @@ const PROCESSES_MAX: usize = 4_096;
 
 /// A compute process: pid, and its device memory in bytes where the driver knows it.
 pub(crate) fn compute_processes(device: &Device<'_>) -> Result<Vec<(u32, Option<u64>)>, NvmlError> {
-    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetComputeRunningProcesses_v3.as_ref())?;
+    let call = nvml_sym(
+        device
+            .nvml()
+            .lib()
+            .nvmlDeviceGetComputeRunningProcesses_v3
+            .as_ref(),
+    )?;
     let mut room = PROCESSES_FIRST;
     loop {
         // SAFETY: plain numbers.
@@ -157,7 +175,10 @@ pub(crate) fn compute_processes(device: &Device<'_>) -> Result<Vec<(u32, Option<
         nvml_try(code)?;
         infos.truncate(count as usize);
         let known = |bytes: u64| (bytes != u64::MAX).then_some(bytes);
-        return Ok(infos.iter().map(|info| (info.pid, known(info.usedGpuMemory))).collect());
+        return Ok(infos
+            .iter()
+            .map(|info| (info.pid, known(info.usedGpuMemory)))
+            .collect());
     }
 }
 
@@ -177,8 +198,21 @@ pub(crate) fn remapped_rows(device: &Device<'_>) -> Result<RemappedRows, NvmlErr
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetRemappedRows.as_ref())?;
     let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
     // SAFETY: the handle lives, and the four numbers are ours.
-    nvml_try(unsafe { call(device.handle(), &mut corrected, &mut uncorrected, &mut pending, &mut failed) })?;
-    Ok(RemappedRows { corrected, uncorrected, pending: pending != 0, failed: failed != 0 })
+    nvml_try(unsafe {
+        call(
+            device.handle(),
+            &mut corrected,
+            &mut uncorrected,
+            &mut pending,
+            &mut failed,
+        )
+    })?;
+    Ok(RemappedRows {
+        corrected,
+        uncorrected,
+        pending: pending != 0,
+        failed: failed != 0,
+    })
 }
 
 /// Why the clocks are held down, as NVML's bits. Older libraries have only the old name.
@@ -224,7 +258,11 @@ impl SimulatedLibrary {
         // SAFETY: loading runs the library's initialisers: the NVML library the user chose, which is loaded anyway.
         let library = unsafe { libloading::Library::new(path)? };
         // SAFETY: the symbol is looked up, not called.
-        let simulated = unsafe { library.get::<*const ()>(SIM_CONFIGURE.to_bytes_with_nul()).is_ok() };
+        let simulated = unsafe {
+            library
+                .get::<*const ()>(SIM_CONFIGURE.to_bytes_with_nul())
+                .is_ok()
+        };
         Ok(simulated.then_some(Self(library)))
     }
 
@@ -234,8 +272,12 @@ impl SimulatedLibrary {
         // SAFETY: the simulator's two symbols have these signatures; `text` lives through the call, and the message is
         // copied before anything else is called.
         let result = unsafe {
-            let configure = self.0.get::<unsafe extern "C" fn(*const c_char) -> c_int>(SIM_CONFIGURE.to_bytes_with_nul());
-            let error = self.0.get::<unsafe extern "C" fn() -> *const c_char>(c"lockstep_sim_error".to_bytes_with_nul());
+            let configure = self
+                .0
+                .get::<unsafe extern "C" fn(*const c_char) -> c_int>(SIM_CONFIGURE.to_bytes_with_nul());
+            let error = self
+                .0
+                .get::<unsafe extern "C" fn() -> *const c_char>(c"lockstep_sim_error".to_bytes_with_nul());
             match configure.map(|configure| configure(text.as_ptr())) {
                 Ok(0) => Ok(()),
                 Ok(code) => Err(error.map_or_else(

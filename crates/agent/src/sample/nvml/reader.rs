@@ -95,10 +95,20 @@ impl<'a> Gpus<'a> {
             None => Naming::Host(Identities::new(&reader.root)),
         };
         let count = reader.meter.call(None, || nvml.device_count()).unwrap_or(0);
-        let around =
-            Surroundings { nvml, meter: &reader.meter, samples: &reader.samples, events: &reader.events };
+        let around = Surroundings {
+            nvml,
+            meter: &reader.meter,
+            samples: &reader.samples,
+            events: &reader.events,
+        };
         let slots = (0..count).map(|index| Slot::new(index, around)).collect();
-        Self { reader, nvml, simulated, naming, slots }
+        Self {
+            reader,
+            nvml,
+            simulated,
+            naming,
+            slots,
+        }
     }
 
     fn read(&mut self, tick: &Tick) {

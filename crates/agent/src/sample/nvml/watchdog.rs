@@ -34,7 +34,12 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     /// A watchdog that has seen nothing yet.
     pub(crate) fn new(meter: Arc<Meter>, samples: Samples, events: Events) -> Self {
-        Self { meter, samples, events, hung: None }
+        Self {
+            meter,
+            samples,
+            events,
+            hung: None,
+        }
     }
 
     /// Looks once. `gpus` is how many GPUs are known.
@@ -53,18 +58,24 @@ impl Watchdog {
         }
         if self.hung.is_some() || self.meter.is_open() {
             let up = if self.hung.is_some() { 0.0 } else { 1.0 };
-            self.samples.push(&series("lockstep_agent_nvml_up", &[]), at_ms, up);
+            self.samples
+                .push(&series("lockstep_agent_nvml_up", &[]), at_ms, up);
         }
     }
 
     fn put_down(&self, at_ms: TimestampMs, gpu: u32) {
-        self.samples.push(&series("gpu_up", &[("gpu", &gpu.to_string())]), at_ms, 0.0);
+        self.samples
+            .push(&series("gpu_up", &[("gpu", &gpu.to_string())]), at_ms, 0.0);
     }
 
     fn stuck(&self, at_ms: TimestampMs, call: Call) {
         let up = |name: Option<&str>| name == Some("gpu_up");
-        self.samples.end_where(at_ms, |series| ends_with_gpu(series, None) || up(series.metric_name()));
-        let whom = call.gpu.map_or("The NVIDIA driver".to_owned(), |gpu| format!("GPU {gpu}"));
+        self.samples.end_where(at_ms, |series| {
+            ends_with_gpu(series, None) || up(series.metric_name())
+        });
+        let whom = call
+            .gpu
+            .map_or("The NVIDIA driver".to_owned(), |gpu| format!("GPU {gpu}"));
         let message = format!(
             "{whom} has not answered for {} s; no GPU of this node is read until it does",
             PATIENCE.as_secs()
@@ -78,7 +89,15 @@ impl Watchdog {
     }
 
     fn report(&self, at_ms: TimestampMs, severity: Severity, kind: &str, gpu: Option<u32>, message: String) {
-        self.events.report(Event { at_ms, severity, kind: kind.into(), node: None, gpu, run: None, message });
+        self.events.report(Event {
+            at_ms,
+            severity,
+            kind: kind.into(),
+            node: None,
+            gpu,
+            run: None,
+            message,
+        });
     }
 }
 

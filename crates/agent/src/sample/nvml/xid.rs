@@ -39,11 +39,21 @@ pub(super) fn watch(nvml: Arc<Nvml>, samples: Samples, events: Events) -> Watch 
     let ended = Arc::new(AtomicBool::new(false));
     let ending = Arc::clone(&ended);
     let body = move || {
-        if let Err(error) = (Xids { samples, events, counts: HashMap::new() }).run(&nvml, &ending) {
+        if let Err(error) = (Xids {
+            samples,
+            events,
+            counts: HashMap::new(),
+        })
+        .run(&nvml, &ending)
+        {
             tracing::warn!(%error, "Xid errors cannot be watched on this node");
         }
     };
-    if let Err(error) = thread::Builder::new().name("xid".into()).stack_size(256 << 10).spawn(body) {
+    if let Err(error) = thread::Builder::new()
+        .name("xid".into())
+        .stack_size(256 << 10)
+        .spawn(body)
+    {
         tracing::warn!(%error, "cannot start the thread that waits for Xid errors");
     }
     Watch(ended)
@@ -59,7 +69,9 @@ impl Xids {
     fn run(mut self, nvml: &Nvml, ended: &AtomicBool) -> Result<(), NvmlError> {
         let set = nvml.create_event_set()?;
         let count = nvml.device_count()?;
-        let gpus: Vec<_> = (0..count).filter_map(|index| Some((index, nvml.device_by_index(index).ok()?))).collect();
+        let gpus: Vec<_> = (0..count)
+            .filter_map(|index| Some((index, nvml.device_by_index(index).ok()?)))
+            .collect();
         for (index, gpu) in &gpus {
             if let Err(error) = raw::register_xid(&set, gpu) {
                 tracing::debug!(gpu = index, %error, "this GPU reports no Xid errors");
@@ -79,7 +91,9 @@ impl Xids {
     fn wait(&mut self, set: &EventSet<'_>, gpus: &[(u32, Device<'_>)]) {
         match set.wait(WAIT_MS) {
             Ok(event) => {
-                let gpu = gpus.iter().find(|(_, gpu)| raw::is_same_device(gpu, &event.device));
+                let gpu = gpus
+                    .iter()
+                    .find(|(_, gpu)| raw::is_same_device(gpu, &event.device));
                 let xid = match event.event_data {
                     Some(XidError::Value(xid)) => xid,
                     Some(XidError::Unknown) => 999,
@@ -102,21 +116,39 @@ impl Xids {
         }
         *count += 1.0;
         put(&self.samples, gpu, xid, at_ms, *count);
-        let severity = if OF_APPLICATIONS.contains(&xid) { Severity::Warning } else { Severity::Critical };
+        let severity = if OF_APPLICATIONS.contains(&xid) {
+            Severity::Warning
+        } else {
+            Severity::Critical
+        };
         let message = format!("GPU {gpu} reports Xid {xid}: {}", meaning(xid));
         let kind = "xid".to_owned();
-        self.events.report(Event { at_ms, severity, kind, node: None, gpu: Some(gpu), run: None, message });
+        self.events.report(Event {
+            at_ms,
+            severity,
+            kind,
+            node: None,
+            gpu: Some(gpu),
+            run: None,
+            message,
+        });
     }
 
     fn repeat(&self) {
         let at_ms = now_ms();
-        self.counts.iter().for_each(|(&(gpu, xid), &count)| put(&self.samples, gpu, xid, at_ms, count));
+        self.counts
+            .iter()
+            .for_each(|(&(gpu, xid), &count)| put(&self.samples, gpu, xid, at_ms, count));
     }
 }
 
 fn put(samples: &Samples, gpu: u32, xid: u64, at_ms: i64, count: f64) {
     let (gpu, xid) = (gpu.to_string(), xid.to_string());
-    samples.push(&series("gpu_xid_errors_total", &[("gpu", &gpu), ("xid", &xid)]), at_ms, count);
+    samples.push(
+        &series("gpu_xid_errors_total", &[("gpu", &gpu), ("xid", &xid)]),
+        at_ms,
+        count,
+    );
 }
 
 /// The common ones in words, after NVIDIA's Xid catalogue.

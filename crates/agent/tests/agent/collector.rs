@@ -1,0 +1,268 @@
+//! The other end of the protocol: a collector that remembers what it was sent, and answers as a test wants.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use domain::event::Event;
+use domain::topology::Inventory;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::{Stream, StreamExt};
+use tonic::codec::CompressionEncoding;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status, Streaming};
+use wire::proto::telemetry_down::Message as Down;
+use wire::proto::telemetry_up::Message as Up;
+use wire::proto::uplink_server::{Uplink, UplinkServer};
+use wire::proto::{Ack, Batch, ControlDown, ControlUp, HelloAck, Refusal, TelemetryDown, TelemetryUp};
+
+use crate::support::until;
+
+/// How the collector behaves.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Manners {
+    /// Acknowledges nothing.
+    pub(crate) silent: bool,
+    /// Refuses every batch with this number.
+    pub(crate) refuse_seq: Option<u64>,
+    /// Ends the stream after this many batches of a connection.
+    pub(crate) hang_up_after: Option<u64>,
+}
+
+/// What was heard so far.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) tokens: Vec<String>,
+    pub(crate) inventories: Vec<Inventory>,
+    pub(crate) events: Vec<Event>,
+    /// Each series' samples by time; a repeat must bring the same value.
+    pub(crate) series: HashMap<String, BTreeMap<i64, f64>>,
+    /// Segment and number of each batch, in the order they came, and whether it was acknowledged.
+    pub(crate) batches: Vec<(String, u64)>,
+    dictionaries: HashMap<String, Vec<String>>,
+}
+
+impl Heard {
+    /// Values of a series in the order of time.
+    pub(crate) fn values(&self, series: &str) -> Vec<f64> {
+        self.series
+            .get(series)
+            .map(|samples| samples.values().copied().collect())
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn kinds(&self) -> Vec<&str> {
+        self.events.iter().map(|event| event.kind.as_str()).collect()
+    }
+
+    fn take(&mut self, batch: &Batch) {
+        let dictionary = self
+            .dictionaries
+            .get(&batch.segment)
+            .expect("names come before batches");
+        for frame in wire::frame::decode(batch).expect("a whole batch") {
+            for (s, series) in frame.series.iter().enumerate() {
+                let samples = self
+                    .series
+                    .entry(dictionary[*series as usize].clone())
+                    .or_default();
+                for (at, value) in frame.times_ms.iter().zip(frame.row(s)) {
+                    let before = samples.insert(*at, *value);
+                    assert!(before.is_none_or(|before| before.to_bits() == value.to_bits()));
+                }
+            }
+        }
+        self.batches.push((batch.segment.clone(), batch.seq));
+    }
+}
+
+#[derive(Clone, Default)]
+struct Service {
+    heard: Arc<Mutex<Heard>>,
+    manners: Arc<Mutex<Manners>>,
+}
+
+/// A collector that runs until dropped, in a runtime of its own, so that its connections end with it.
+pub(crate) struct Collector {
+    pub(crate) address: SocketAddr,
+    service: Service,
+    runtime: Option<Runtime>,
+}
+
+impl Collector {
+    pub(crate) async fn start() -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap()).await
+    }
+
+    /// Starts where another one was, once that one has let go of the address.
+    pub(crate) async fn start_at(address: SocketAddr) -> Self {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let mut bound = std::net::TcpListener::bind(address);
+        until("the address", Duration::from_secs(5), || {
+            if bound.is_err() {
+                bound = std::net::TcpListener::bind(address);
+            }
+            bound.is_ok()
+        })
+        .await;
+        let listener = bound.unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let service = Service::default();
+        let uplink = UplinkServer::new(service.clone())
+            .accept_compressed(CompressionEncoding::Zstd)
+            .send_compressed(CompressionEncoding::Zstd);
+        runtime.spawn(async move {
+            let incoming = TcpListenerStream::new(TcpListener::from_std(listener).unwrap());
+            Server::builder()
+                .add_service(uplink)
+                .serve_with_incoming(incoming)
+                .await
+                .unwrap();
+        });
+        Self {
+            address,
+            service,
+            runtime: Some(runtime),
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(crate) fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.service.heard.lock().unwrap()
+    }
+
+    pub(crate) fn behave(&self, manners: Manners) {
+        *self.service.manners.lock().unwrap() = manners;
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Uplink for Service {
+    type TelemetryStream = Answers<TelemetryDown>;
+    type ControlStream = Answers<ControlDown>;
+
+    async fn telemetry(
+        &self,
+        request: Request<Streaming<TelemetryUp>>,
+    ) -> Result<Response<Self::TelemetryStream>, Status> {
+        let token = request
+            .metadata()
+            .get("authorization")
+            .map(|token| token.to_str().unwrap().to_owned());
+        let token = token.ok_or_else(|| Status::unauthenticated("no token"))?;
+        self.heard.lock().unwrap().tokens.push(token.clone());
+        match token.as_str() {
+            "Bearer lsj_test" | "Bearer lsc_credential" => {}
+            _ => return Err(Status::unauthenticated("unknown token")),
+        }
+        let (sender, receiver) = mpsc::channel(16);
+        tokio::spawn(self.clone().converse(request.into_inner(), sender));
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn control(
+        &self,
+        _: Request<Streaming<ControlUp>>,
+    ) -> Result<Response<Self::ControlStream>, Status> {
+        Ok(Response::new(Box::pin(tokio_stream::pending())))
+    }
+}
+
+impl Service {
+    async fn converse(
+        self,
+        mut incoming: Streaming<TelemetryUp>,
+        answers: mpsc::Sender<Result<TelemetryDown, Status>>,
+    ) {
+        let mut batches = 0;
+        while let Some(Ok(message)) = incoming.next().await {
+            let answer = self.answer(message.message.unwrap());
+            batches += u64::from(matches!(answer, Some(Down::Ack(_) | Down::Refusal(_)) | None));
+            let manners = *self.manners.lock().unwrap();
+            if let Some(answer) = answer
+                && !(manners.silent && matches!(answer, Down::Ack(_)))
+                && answers
+                    .send(Ok(TelemetryDown {
+                        message: Some(answer),
+                    }))
+                    .await
+                    .is_err()
+            {
+                return;
+            }
+            if manners.hang_up_after.is_some_and(|after| batches >= after) {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, message: Up) -> Option<Down> {
+        let mut heard = self.heard.lock().unwrap();
+        match message {
+            Up::Hello(hello) => {
+                assert_eq!(hello.node, "n1");
+                heard
+                    .inventories
+                    .push(serde_json::from_str(&hello.inventory_json).unwrap());
+                let credential = "lsc_credential".to_owned();
+                Some(Down::Hello(HelloAck {
+                    protocol: 1,
+                    credential,
+                    ..HelloAck::default()
+                }))
+            }
+            Up::Definitions(definitions) => {
+                let names = definitions.series.iter().map(|series| {
+                    let labels = wire::labels::decode(series, "n1").unwrap();
+                    labels.with("node", "").to_string()
+                });
+                let dictionary = heard.dictionaries.entry(definitions.segment).or_default();
+                dictionary.truncate(definitions.first as usize);
+                assert_eq!(dictionary.len(), definitions.first as usize);
+                dictionary.extend(names);
+                None
+            }
+            Up::Batch(batch) => {
+                let (segment, seq) = (batch.segment.clone(), batch.seq);
+                if self.manners.lock().unwrap().refuse_seq == Some(seq) {
+                    return Some(Down::Refusal(Refusal {
+                        segment,
+                        seq,
+                        reason: "as the test wants".into(),
+                    }));
+                }
+                heard.take(&batch);
+                Some(Down::Ack(Ack { segment, seq }))
+            }
+            Up::Event(event) => {
+                heard
+                    .events
+                    .push(serde_json::from_str(&event.event_json).unwrap());
+                None
+            }
+        }
+    }
+}

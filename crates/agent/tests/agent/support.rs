@@ -1,0 +1,115 @@
+//! An agent under test: in its own folder, against a collector of its own, gone when dropped.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use agent::{AgentConfig, NvmlSource, Secret};
+use domain::ident::NodeName;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Where the simulator is: as told, else where cargo puts it, building it when it is not there.
+fn simulator() -> PathBuf {
+    if let Ok(path) = std::env::var("LOCKSTEP_SIM_LIBRARY") {
+        return path.into();
+    }
+    let executable = std::env::current_exe().unwrap();
+    let built = executable
+        .parent()
+        .unwrap()
+        .parent()
+        .unwrap()
+        .join("libsim_nvml.so");
+    if !built.is_file() {
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+        let done = Command::new(cargo)
+            .args(["build", "--quiet", "--package", "sim-nvml"])
+            .status()
+            .unwrap();
+        assert!(
+            done.success() && built.is_file(),
+            "no simulator at {built:?}; set LOCKSTEP_SIM_LIBRARY"
+        );
+    }
+    built
+}
+
+/// A copy of the simulator: each is a library of its own, with its own machine, in one process too.
+pub(crate) fn simulated(folder: &Path, spec: &str) -> NvmlSource {
+    let copy = folder.join("libsim_nvml.so");
+    std::fs::copy(simulator(), &copy).unwrap();
+    NvmlSource::Simulated {
+        library: Some(copy),
+        spec: spec.into(),
+    }
+}
+
+/// A node without GPUs, without a collector.
+pub(crate) fn config(folder: &Path) -> AgentConfig {
+    AgentConfig {
+        collector: None,
+        join_token: None,
+        node: NodeName::new("n1").unwrap(),
+        data_dir: folder.join("data"),
+        root: "/".into(),
+        nvml: NvmlSource::Path("/nonexistent/libnvidia-ml.so.1".into()),
+        metrics_listen: None,
+        accepts_runs: false,
+        python: None,
+        tls_ca: None,
+        spool_bytes_max: 64 << 20,
+    }
+}
+
+/// The same node, with a collector to report to.
+pub(crate) fn config_towards(folder: &Path, collector: &str) -> AgentConfig {
+    AgentConfig {
+        collector: Some(collector.to_owned()),
+        join_token: Some(Secret::new("lsj_test")),
+        ..config(folder)
+    }
+}
+
+/// An agent that runs.
+pub(crate) struct Running {
+    shutdown: CancellationToken,
+    task: JoinHandle<Result<(), agent::AgentError>>,
+}
+
+impl Running {
+    pub(crate) fn start(config: AgentConfig) -> Self {
+        let shutdown = CancellationToken::new();
+        Self {
+            task: tokio::spawn(agent::run(config, shutdown.clone())),
+            shutdown,
+        }
+    }
+
+    /// Ends it in order.
+    pub(crate) async fn stop(self) {
+        self.shutdown.cancel();
+        tokio::time::timeout(Duration::from_secs(20), self.task)
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+    }
+}
+
+/// Waits for a condition, and says what it waited for when it does not come.
+pub(crate) async fn until(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + patience;
+    while !holds() {
+        assert!(
+            Instant::now() < deadline,
+            "{what} did not come within {patience:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+pub(crate) fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
