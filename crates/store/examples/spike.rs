@@ -1,6 +1,6 @@
 //! A thousand agents at 1 Hz into committer and head: what an acknowledgement takes, and what a sample costs.
 //!
-//! `cargo run --profile bench -p store --example spike -- [SESSIONS] [SECONDS]`; results are kept in
+//! `cargo run --release -p store --example spike -- [SESSIONS] [SECONDS]`; results are kept in
 //! `docs/decisions/0002-store-spike.md`. Values look like GPU telemetry: decimals that move a little, counters, constants.
 #![allow(clippy::print_stdout, reason = "its output is what it is for")]
 #![allow(clippy::unwrap_used, reason = "a measurement that fails shows where")]

@@ -9,8 +9,13 @@
 mod committer;
 mod sealer;
 
+mod sessions;
+mod window;
+
 mod head;
 mod index;
+mod lane;
+mod names;
 mod wal;
 
 mod chunk;
@@ -19,6 +24,9 @@ mod codec;
 mod retention;
 mod select;
 mod stats;
+
+mod fetch;
+mod merge;
 
 mod open;
 
@@ -179,7 +187,7 @@ struct Shared {
     index: RwLock<index::Index>,
     /// Held by the committer while it puts a batch into the head, and by whoever freezes a group.
     between_batches: Mutex<()>,
-    sessions: Mutex<committer::Sessions>,
+    sessions: Mutex<sessions::Sessions>,
     wal_files: wal::ClosedFiles,
     wal_bytes: AtomicI64,
     next_chunk: AtomicI64,
@@ -230,8 +238,7 @@ impl SeriesStore {
             .await
             .map_err(|_| AppendError::Closed)?;
         let mut appended = Appended::default();
-        let entry =
-            committer::within_window(append, now_ms, self.shared.config.out_of_order_ms, &mut appended);
+        let entry = window::within_window(append, now_ms, self.shared.config.out_of_order_ms, &mut appended);
         let (reply, answer) = oneshot::channel();
         let door = lock(&self.doors.appends).clone().ok_or(AppendError::Closed)?;
         let request = committer::Request {

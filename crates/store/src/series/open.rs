@@ -13,7 +13,7 @@ use super::wal::{self, ClosedFile, ClosedFiles, Wal};
 use super::{
     Doors, Metadata, QUEUE_APPENDS_MAX, QUEUE_SAMPLES_MAX, SeriesId, SeriesStore, Shared, StoreConfig,
 };
-use super::{committer, lock, sealer, stats};
+use super::{committer, lock, sealer, sessions, stats};
 use crate::OpenError;
 use crate::sqlite::Database;
 
@@ -111,8 +111,8 @@ async fn read_names(database: &Database, config: &StoreConfig) -> Result<(Index,
     Ok((index, sealed_batch))
 }
 
-async fn read_sessions(database: &Database) -> Result<committer::Sessions, sqlx::Error> {
-    let mut sessions = committer::Sessions::default();
+async fn read_sessions(database: &Database) -> Result<sessions::Sessions, sqlx::Error> {
+    let mut sessions = sessions::Sessions::default();
     let rows: Vec<(String, i64, i64)> = sqlx::query_as("SELECT session, seq, seen_ms FROM sessions")
         .fetch_all(&database.readers)
         .await?;

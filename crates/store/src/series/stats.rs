@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{AppendError, Appended};
+use super::{AppendError, Appended, SeriesStore, lock, read};
 
 /// Upper bounds of the append latency's buckets, in seconds.
 const LATENCY_BOUNDS_S: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0];
@@ -50,6 +50,24 @@ pub struct Latency {
     pub sum_s: f64,
     /// Appends in all.
     pub count: u64,
+}
+
+impl SeriesStore {
+    /// What the store counts about itself.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let shared = &self.shared;
+        let groups = read(&shared.index).groups();
+        let closed: u64 = lock(&shared.wal_files).iter().map(|file| file.bytes).sum();
+        let chunk_file = shared.config.data_dir.join("lockstep.db");
+        Stats {
+            series: read(&shared.index).len() as u64,
+            head_samples: groups.iter().map(|group| group.lock().samples()).sum(),
+            wal_bytes: closed + shared.wal_bytes.load(Ordering::Relaxed).unsigned_abs(),
+            chunk_file_bytes: std::fs::metadata(chunk_file).map_or(0, |file| file.len()),
+            ..shared.counters.stats()
+        }
+    }
 }
 
 #[derive(Debug, Default)]
