@@ -53,6 +53,8 @@ pub struct Running {
 /// See [`StartError`].
 pub async fn start(config: Config) -> Result<Running, StartError> {
     config.check()?;
+    // One provider in the process, also for the client that delivers webhooks; whoever was first decided.
+    let _installed_before = rustls::crypto::ring::default_provider().install_default();
     let listener = listen(config.listen)?;
     let tls = config.tls.as_ref().map(server_tls).transpose()?;
     let (app, admin_token_created) = assemble(config).await?;

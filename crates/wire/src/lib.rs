@@ -19,7 +19,13 @@ pub mod labels;
 pub mod version;
 
 /// The messages, as generated from `proto/lockstep.proto`.
-#[allow(missing_docs, clippy::all, unreachable_pub, reason = "generated code; the proto file holds the comments")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    unreachable_pub,
+    reason = "generated code; the proto file holds the comments"
+)]
 pub mod proto {
     tonic::include_proto!("lockstep.wire.v1");
 }

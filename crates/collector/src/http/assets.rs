@@ -61,7 +61,7 @@ fn looks_like_a_file(path: &str) -> bool {
 }
 
 fn answer(name: &str, file: EmbeddedFile, headers: &HeaderMap) -> Response {
-    let tag = format!("\"{}\"", hex::encode(&file.metadata.sha256_hash()[..16]));
+    let tag = format!("W/\"{}\"", hex::encode(&file.metadata.sha256_hash()[..16]));
     let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
     let caching = if is_hashed(name) { IMMUTABLE } else { REVALIDATE };
     let (encoding, file) = encoded(name, file, headers);

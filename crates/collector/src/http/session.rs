@@ -4,10 +4,10 @@
 
 use std::net::SocketAddr;
 
-use axum::extract::{ConnectInfo, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use domain::api::session::{Login, Role, Session};
 
@@ -18,9 +18,12 @@ use crate::tokens::{hash, random_secret};
 
 /// A week: a wall display stays logged in, a forgotten browser does not for ever.
 const LIFETIME_S: i64 = 7 * 24 * 3_600;
+/// A token in JSON; anyone may send this, so it is small.
+const BODY_BYTES_MAX: usize = 4 << 10;
 
 pub(super) fn routes() -> Router<Shared> {
-    Router::new().route("/api/session", get(show).post(log_in).delete(log_out))
+    let log_in = post(log_in).layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
+    Router::new().route("/api/session", get(show).delete(log_out).merge(log_in))
 }
 
 /// `GET`: who am I?

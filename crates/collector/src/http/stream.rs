@@ -10,6 +10,7 @@
 mod coalesce;
 mod credential;
 mod frame;
+mod outbox;
 mod tab;
 mod watch;
 

@@ -10,7 +10,8 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
-use crate::harness::{ADMIN, Agent, DEADLINE, Server};
+use crate::harness::{ADMIN, Agent, DEADLINE, Server, until};
+use crate::remote_write::{push, series};
 
 struct Tab(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
@@ -98,7 +99,7 @@ async fn a_watched_range_grows_step_by_step() {
     let start_ms = collector::clock::now_ms();
     for seq in 1..=5_u64 {
         agent
-            .sample("live", seq, start_ms - 5_000 + seq as i64 * 1_000, &[seq as f64])
+            .sample("live", seq, start_ms - 7_000 + seq as i64 * 1_000, &[seq as f64])
             .await;
     }
     agent.acked("live", 5).await;
@@ -234,4 +235,45 @@ async fn a_stopping_collector_says_goodbye() {
     assert!(tab.next().await.is_some());
     server.running.shutdown().await;
     while tab.next().await.is_some() {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tab_that_does_not_read_is_cut_off() {
+    let server = Server::start().await;
+    let now_ms = collector::clock::now_ms();
+    let wide = |n: usize| {
+        let labels = [
+            ("__name__", "wide"),
+            ("n", &n.to_string()),
+            ("text", &"x".repeat(1_000)),
+        ];
+        series(&labels, &[(now_ms, 1.0)])
+    };
+    assert_eq!(
+        push(&server, &(0..2_000).map(wide).collect::<Vec<_>>()).await.0,
+        StatusCode::NO_CONTENT
+    );
+    let mut tab = Tab::as_admin(&server).await;
+    // Two megabytes a second for each watch, and nobody takes them.
+    for id in 0..20 {
+        tab.ask(&Request::WatchInstant {
+            id,
+            query: "wide".into(),
+        })
+        .await;
+    }
+    until("the tab to be cut off", async || {
+        let metrics = server
+            .request(Method::GET, "/metrics")
+            .send()
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap();
+        metrics
+            .contains("\nlockstep_stream_tabs_dropped_total 1\n")
+            .then_some(())
+    })
+    .await;
 }

@@ -7,8 +7,8 @@ use query::{Output, Params, Value};
 
 /// Columns in one frame: a grid of 10,000 GPUs with room to spare.
 const COLUMNS_MAX: usize = 20_000;
-/// Values in one frame, some 10 MB of JSON.
-const CELLS_MAX: usize = 1_000_000;
+/// Values in one frame, some 10 MB of JSON: less than a tab's outbox holds.
+const CELLS_MAX: usize = 500_000;
 
 /// The frame, or a sentence about why there is none.
 pub(super) fn frame(id: u32, reset: bool, when: &Params, output: &Output) -> Result<Push, String> {

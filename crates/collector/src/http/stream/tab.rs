@@ -7,24 +7,22 @@ use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
 use domain::api::stream::{Push, Request};
 use domain::ident::RunId;
 use futures::future::BoxFuture;
-use futures::stream::{FuturesUnordered, SplitSink};
+use futures::stream::FuturesUnordered;
 use futures::{FutureExt, SinkExt, StreamExt};
 use query::Params;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::coalesce::{Answer, Coalesced};
 use super::credential::Credential;
 use super::frame::frame;
+use super::outbox::{Outbox, outbox};
 use super::watch::{Kind, QueryWatch, Watches};
 use crate::Shared;
 use crate::changes::Change;
 use crate::http::nodes;
 
-/// Messages waiting for a tab to read them. A page gets some dozens a second; one that is this far behind is asleep or gone.
-const OUTBOX_MAX: usize = 256;
 /// How often lists that changed are sent, and due queries looked for.
 const TICK: Duration = Duration::from_millis(250);
 /// How often a sign of life is asked for; a tab that gives none for three times as long is gone.
@@ -49,7 +47,7 @@ type Goodbye = (u16, &'static str);
 /// Serves a tab until either side has had enough.
 pub(super) async fn serve(app: Shared, coalesced: Coalesced, credential: Credential, socket: WebSocket) {
     let (mut sink, mut requests) = socket.split();
-    let (outbox, mut waiting) = mpsc::channel(OUTBOX_MAX);
+    let (outbox, mut outgoing) = outbox();
     let mut tab = Tab {
         changes: app.changes.subscribe(),
         coalesced,
@@ -67,7 +65,7 @@ pub(super) async fn serve(app: Shared, coalesced: Coalesced, credential: Credent
     };
     let goodbye = tokio::select! {
         goodbye = tab.run(&mut requests, &credential) => goodbye,
-        () = write(&mut sink, &mut waiting) => None,
+        () = outgoing.write_to(&mut sink) => None,
         () = app.stopping.cancelled() => Some((AWAY, "the collector is stopping; connect again")),
     };
     if let Some((code, reason)) = goodbye {
@@ -82,19 +80,11 @@ pub(super) async fn serve(app: Shared, coalesced: Coalesced, credential: Credent
     }
 }
 
-async fn write(sink: &mut SplitSink<WebSocket, Message>, waiting: &mut mpsc::Receiver<Message>) {
-    while let Some(message) = waiting.recv().await {
-        if sink.send(message).await.is_err() {
-            return;
-        }
-    }
-}
-
 struct Tab {
     app: Shared,
     coalesced: Coalesced,
     changes: broadcast::Receiver<Change>,
-    outbox: mpsc::Sender<Message>,
+    outbox: Outbox,
     watches: Watches,
     answers: FuturesUnordered<BoxFuture<'static, Answered>>,
     dirty: Dirty,
@@ -400,7 +390,7 @@ impl Tab {
 
     fn enqueue(&self, message: Message) -> Result<(), Goodbye> {
         self.outbox
-            .try_send(message)
+            .push(message)
             .map_err(|_| (AGAIN, "this tab reads too slowly; it may connect again"))
     }
 }
