@@ -46,9 +46,13 @@ pub(crate) fn put_ids(out: &mut Vec<u8>, ids: &[SeriesId]) {
 }
 
 pub(crate) fn put_planes(out: &mut Vec<u8>, values: &[f64]) {
-    out.reserve(values.len() * 8);
-    for plane in 0..8 {
-        out.extend(values.iter().map(|value| value.to_bits().to_le_bytes()[plane]));
+    let start = out.len();
+    out.resize(start + values.len() * 8, 0);
+    let planes = &mut out[start..];
+    for (n, value) in values.iter().enumerate() {
+        for (plane, byte) in value.to_bits().to_le_bytes().into_iter().enumerate() {
+            planes[plane * values.len() + n] = byte;
+        }
     }
 }
 
