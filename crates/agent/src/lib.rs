@@ -19,4 +19,4 @@ pub mod exporter;
 pub mod uplink;
 
 pub use config::{AgentConfig, NvmlSource, Secret};
-pub use node::{AgentError, once, run};
+pub use node::{AgentError, lock_holder, once, run};

@@ -8,7 +8,7 @@
 //! ```
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -195,6 +195,20 @@ pub async fn once(config: AgentConfig) -> Result<String, AgentError> {
 
 // === The data folder ===
 
+/// Held by a living agent, whoever started it; its contents are that agent's process id.
+pub const LOCK_FILE: &str = "agent.lock";
+
+/// The process that holds the lock of a data folder, if one does.
+#[must_use]
+pub fn lock_holder(data_dir: &Path) -> Option<i32> {
+    let path = data_dir.join(LOCK_FILE);
+    let file = File::open(&path).ok()?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => None,
+        Err(_) => std::fs::read_to_string(&path).ok()?.trim().parse().ok(),
+    }
+}
+
 /// Makes the folder and locks it until the result is dropped.
 fn take_data_dir(path: &Path) -> Result<File, AgentError> {
     let failed = |source| AgentError::DataDir {
@@ -206,9 +220,18 @@ fn take_data_dir(path: &Path) -> Result<File, AgentError> {
         .mode(0o700)
         .create(path)
         .map_err(failed)?;
-    let lock = File::create(path.join("agent.lock")).map_err(failed)?;
+    let mut lock = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path.join(LOCK_FILE))
+        .map_err(failed)?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
+        Ok(()) => {
+            lock.set_len(0).map_err(failed)?;
+            writeln!(lock, "{}", std::process::id()).map_err(failed)?;
+            Ok(lock)
+        }
         Err(rustix::io::Errno::WOULDBLOCK) => Err(AgentError::Running {
             path: path.to_owned(),
         }),

@@ -6,6 +6,7 @@ use crate::series::Labels;
 
 /// The envelope of every answer under `/api/v1`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
 pub struct Answer<T> {
     /// `success` or `error`.
     pub status: String,

@@ -1,0 +1,172 @@
+//! The CLI's way to the collector: the same HTTP API as everyone's.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use domain::api::Problem;
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::failure::Failure;
+use crate::locate;
+
+/// Longer than the collector's own time-out for a query, so that its answer wins.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(130);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where the collector is and how to be let in.
+#[derive(Args, Clone)]
+pub(crate) struct Target {
+    /// The collector's address.
+    #[arg(
+        long,
+        env = "LOCKSTEP_URL",
+        default_value = "http://127.0.0.1:8470",
+        global = true
+    )]
+    url: String,
+    /// An API token. Without one, the admin token in the data folder of a collector on this machine is used.
+    /// Prefer the variable: arguments are visible to other users of the machine.
+    #[arg(long, env = "LOCKSTEP_TOKEN", hide_env_values = true, global = true)]
+    token: Option<String>,
+    /// PEM file of the certificate authority that signed the collector's certificate.
+    #[arg(long, env = "LOCKSTEP_TLS_CA", global = true)]
+    tls_ca: Option<PathBuf>,
+}
+
+/// A collector that can be asked.
+pub(crate) struct Client {
+    http: reqwest::Client,
+    url: String,
+    token: String,
+}
+
+impl Target {
+    /// Makes a client; nothing is sent yet.
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
+        crate::command::install_crypto();
+        let url = self.url.trim_end_matches('/').to_owned();
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            return Err(Failure::Usage(format!(
+                "--url {url:?} is not an http:// or https:// address"
+            )));
+        }
+        let data_dir = std::env::var_os("LOCKSTEP_DATA").map_or_else(locate::default_data_dir, PathBuf::from);
+        let token = self.token.clone().or_else(|| locate::local_token(&data_dir)).ok_or_else(|| {
+            Failure::Usage(format!(
+                "no token: set LOCKSTEP_TOKEN, or run this on the collector's machine as the user that can read {}",
+                data_dir.join("admin.token").display()
+            ))
+        })?;
+        let mut builder = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(REQUEST_TIMEOUT);
+        builder = match &self.tls_ca {
+            Some(path) => {
+                let pem = std::fs::read(path)
+                    .map_err(|error| Failure::Usage(format!("--tls-ca {}: {error}", path.display())))?;
+                let authority = reqwest::Certificate::from_pem(&pem).map_err(|_| {
+                    Failure::Usage(format!("--tls-ca {}: not a PEM certificate", path.display()))
+                })?;
+                builder.tls_certs_only([authority])
+            }
+            // Certificates of the public authorities are not carried along: a collector has its own.
+            None => builder.tls_certs_only([]),
+        };
+        let http = builder.build().map_err(|error| Failure::Failed(error.into()))?;
+        Ok(Client { http, url, token })
+    }
+}
+
+impl Client {
+    /// `GET path` with query parameters.
+    pub(crate) async fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+    ) -> Result<T, Failure> {
+        self.json(self.request(Method::GET, path).query(query)).await
+    }
+
+    /// `POST path` with a JSON body.
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        self.json(self.request(Method::POST, path).json(body)).await
+    }
+
+    /// `DELETE path`.
+    pub(crate) async fn delete(&self, path: &str) -> Result<(), Failure> {
+        self.send(self.request(Method::DELETE, path)).await.map(drop)
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http
+            .request(method, format!("{}{path}", self.url))
+            .bearer_auth(&self.token)
+    }
+
+    async fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, Failure> {
+        let response = self.send(request).await?;
+        response.json().await.map_err(|error| {
+            Failure::Failed(
+                anyhow::Error::new(error)
+                    .context("the collector's answer could not be read; are both of the same version?"),
+            )
+        })
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let body = response.text().await.unwrap_or_default();
+        Err(refused(status, &body))
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+        let mut cause: &dyn std::error::Error = error;
+        while let Some(source) = cause.source() {
+            cause = source;
+        }
+        Failure::Unreachable(format!(
+            "no collector answers at {}: {cause}. Start one with `lockstep up`, or name another with --url or LOCKSTEP_URL",
+            self.url
+        ))
+    }
+}
+
+/// Both error forms the collector has: problem documents, and Prometheus' own under /api/v1.
+fn refused(status: StatusCode, body: &str) -> Failure {
+    #[derive(serde::Deserialize)]
+    struct PrometheusError {
+        error: String,
+    }
+    let message = if let Ok(problem) = serde_json::from_str::<Problem>(body) {
+        let fields = problem
+            .errors
+            .iter()
+            .map(|e| format!("\n  {}: {}", e.field, e.message))
+            .collect::<String>();
+        let said = if problem.detail.is_empty() {
+            problem.title
+        } else {
+            problem.detail
+        };
+        format!("{said}{fields}")
+    } else if let Ok(error) = serde_json::from_str::<PrometheusError>(body) {
+        error.error
+    } else {
+        format!("the collector answered {status}")
+    };
+    match status.as_u16() {
+        400 | 422 => Failure::Usage(message),
+        _ => Failure::Failed(anyhow::anyhow!(message)),
+    }
+}

@@ -1,0 +1,131 @@
+//! `lockstep agent`: reads this machine and connects it to a collector.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use agent::{AgentConfig, NvmlSource, Secret};
+use clap::Args;
+use domain::ident::NodeName;
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::Failure;
+use crate::locate;
+
+/// Start the agent of this machine and connect it to a collector.
+#[derive(Args)]
+pub(crate) struct Agent {
+    /// The collector's address. Without one, readings are only served on --metrics-listen.
+    #[arg(long, env = "LOCKSTEP_COLLECTOR", value_name = "URL")]
+    collector: Option<String>,
+    /// A token from `lockstep token join`; needed the first time only. Prefer the variable: arguments are visible to other
+    /// users of the machine.
+    #[arg(long, env = "LOCKSTEP_JOIN", hide_env_values = true, value_name = "TOKEN")]
+    join: Option<String>,
+    /// PEM file of the certificate the collector must present.
+    #[arg(long, env = "LOCKSTEP_TLS_CA", value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// The name this node goes by. Default: the host name.
+    #[arg(long, env = "LOCKSTEP_NAME", value_name = "NODE")]
+    name: Option<String>,
+    /// Where the agent keeps its spool and its runs.
+    #[arg(long, env = "LOCKSTEP_AGENT_DATA", value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// The NVML library to open instead of the machine's own.
+    #[arg(long, env = "LOCKSTEP_NVML_LIBRARY", value_name = "PATH")]
+    nvml_library: Option<PathBuf>,
+    /// Simulate GPUs, like h100x8 or h100x8:throttle. The dashboard says so.
+    #[arg(long, env = "LOCKSTEP_SIMULATE", value_name = "SPEC")]
+    simulate: Option<String>,
+    /// Where to serve this node's /metrics; `off` for nowhere.
+    #[arg(long, env = "LOCKSTEP_METRICS_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:9470", value_parser = listen_or_off)]
+    metrics_listen: ListenOrOff,
+    /// Where the host's /proc and /sys are mounted, in a container.
+    #[arg(long, env = "LOCKSTEP_ROOT", value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// Refuse to start training processes on this node.
+    #[arg(long, env = "LOCKSTEP_NO_RUNS")]
+    no_runs: bool,
+    /// The Python interpreter, or virtual environment, of runs that name none.
+    #[arg(long, env = "LOCKSTEP_PYTHON", value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// Read everything once, print it in Prometheus' text format, and end.
+    #[arg(long)]
+    once: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ListenOrOff(Option<SocketAddr>);
+
+impl Agent {
+    pub(crate) async fn execute(self) -> Result<(), Failure> {
+        let once = self.once;
+        let config = self.config()?;
+        if once {
+            let text = agent::once(config)
+                .await
+                .map_err(|error| Failure::Failed(error.into()))?;
+            print!("{text}");
+            return Ok(());
+        }
+        let shutdown = CancellationToken::new();
+        let ender = shutdown.clone();
+        tokio::spawn(async move {
+            if super::asked_to_end().await.is_ok() {
+                ender.cancel();
+            }
+        });
+        agent::run(config, shutdown)
+            .await
+            .map_err(|error| Failure::Failed(error.into()))
+    }
+
+    fn config(self) -> Result<AgentConfig, Failure> {
+        let name = self.name.unwrap_or_else(host_name);
+        let node = NodeName::new(name).map_err(|error| Failure::Usage(format!("--name: {error}")))?;
+        let nvml = match (self.simulate, self.nvml_library) {
+            (Some(spec), library) => NvmlSource::Simulated { library, spec },
+            (None, Some(path)) => NvmlSource::Path(path),
+            (None, None) => NvmlSource::System,
+        };
+        Ok(AgentConfig {
+            collector: self.collector,
+            join_token: self.join.map(Secret::new),
+            node,
+            data_dir: self
+                .data
+                .unwrap_or_else(|| locate::default_data_dir().join("agent")),
+            root: self.root,
+            nvml,
+            metrics_listen: self.metrics_listen.0,
+            accepts_runs: !self.no_runs,
+            python: self.python,
+            tls_ca: self.tls_ca,
+            spool_bytes_max: agent::config::SPOOL_BYTES_MAX,
+        })
+    }
+}
+
+/// The host's name with what a node name cannot hold replaced.
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name: String = name
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '.' || c == '-' {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    if name.is_empty() { "node".to_owned() } else { name }
+}
+
+fn listen_or_off(text: &str) -> Result<ListenOrOff, String> {
+    if text == "off" {
+        return Ok(ListenOrOff(None));
+    }
+    text.parse()
+        .map(|address| ListenOrOff(Some(address)))
+        .map_err(|_| "write an address like 127.0.0.1:9470, or off".to_owned())
+}

@@ -1,0 +1,96 @@
+//! The subcommands, a file each.
+
+mod agent;
+mod collector;
+mod query;
+mod rules;
+mod run;
+mod shim;
+mod token;
+mod up;
+
+use clap::Subcommand;
+
+use crate::failure::Failure;
+
+/// What to do.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Start a collector and, as a child process, an agent for this machine.
+    Up(up::Up),
+    /// Start a collector only; agents on other machines connect to it.
+    Collector(collector::Collector),
+    /// Start the agent of this machine and connect it to a collector.
+    Agent(agent::Agent),
+    /// Submit, watch and stop training runs.
+    Run(run::Run),
+    /// Evaluate a PromQL query.
+    Query(query::Query),
+    /// Check rule files, and list the rules in force.
+    Rules(rules::Rules),
+    /// Make, list and revoke tokens for people, programs and agents.
+    Token(token::Token),
+    /// Own the processes of one run on this node. Started by the agent, never by hand.
+    #[command(hide = true)]
+    Shim(shim::Shim),
+}
+
+impl Command {
+    /// Carries the command out.
+    pub(crate) fn execute(self) -> Result<(), Failure> {
+        match self {
+            Self::Up(up) => serve(up.execute()),
+            Self::Collector(collector) => serve(collector.execute()),
+            Self::Agent(agent) => serve(agent.execute()),
+            Self::Run(run) => ask(run.execute()),
+            Self::Query(query) => ask(query.execute()),
+            Self::Rules(rules) => ask(rules.execute()),
+            Self::Token(token) => ask(token.execute()),
+            Self::Shim(shim) => shim.execute(),
+        }
+    }
+}
+
+/// Runs a long-lived service on all cores, with a log.
+fn serve(service: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    start_log();
+    install_crypto();
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(service)
+}
+
+/// Runs a short client command on one thread.
+fn ask(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(command)
+}
+
+/// One crypto provider for the whole process; a second call changes nothing.
+pub(crate) fn install_crypto() {
+    let _already_there = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// Sentences with fields on stderr; `LOCKSTEP_LOG` chooses what, like `info,collector=debug`.
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("LOCKSTEP_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+}
+
+/// Resolves when the process is asked to end, by SIGTERM or Ctrl-C.
+async fn asked_to_end() -> Result<(), Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        result = tokio::signal::ctrl_c() => Ok(result?),
+    }
+}

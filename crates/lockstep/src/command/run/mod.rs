@@ -1,0 +1,94 @@
+//! `lockstep run …`
+
+mod follow;
+mod logs;
+mod show;
+mod submit;
+mod why;
+
+use clap::{Args, Subcommand};
+use domain::api::runs::{RunSummary, RunView, StopRun};
+use domain::time::parse_duration_ms;
+
+use crate::client::Target;
+use crate::command::token::path_part;
+use crate::failure::Failure;
+
+/// Submit, watch and stop training runs.
+#[derive(Args)]
+pub(crate) struct Run {
+    #[command(subcommand)]
+    action: Action,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Start a run from a file or a recipe.
+    Submit(submit::Submit),
+    /// List runs, newest first.
+    List,
+    /// Show one run: state, attempts, ranks, how they ended.
+    Show {
+        /// The run's id.
+        run: String,
+    },
+    /// Print a run's output.
+    Logs(logs::Logs),
+    /// Stop a run: SIGTERM to its ranks, then SIGKILL to what is left.
+    Stop {
+        /// The run's id.
+        run: String,
+        /// Time between SIGTERM and SIGKILL, like 30s.
+        #[arg(long, value_parser = grace)]
+        grace: Option<u64>,
+        /// Wait until it has ended.
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Say what is wrong with a run: cause, culprit, evidence, what to do.
+    Why {
+        /// The run's id.
+        run: String,
+    },
+}
+
+impl Run {
+    pub(crate) async fn execute(self) -> Result<(), Failure> {
+        let client = self.target.client()?;
+        match self.action {
+            Action::Submit(submit) => submit.execute(&client).await,
+            Action::List => {
+                show::list(&client.get::<Vec<RunSummary>>("/api/runs", &[]).await?);
+                Ok(())
+            }
+            Action::Show { run } => {
+                show::run(&client.get::<RunView>(&run_path(&run)?, &[]).await?);
+                Ok(())
+            }
+            Action::Logs(logs) => logs.execute(&client).await,
+            Action::Stop { run, grace, wait } => {
+                let path = run_path(&run)?;
+                let _accepted: serde_json::Value = client
+                    .post(&format!("{path}/stop"), &StopRun { grace_ms: grace })
+                    .await?;
+                if wait {
+                    follow::until_ended(&client, &run).await.map(drop)
+                } else {
+                    Ok(())
+                }
+            }
+            Action::Why { run } => why::why(&client, &run).await,
+        }
+    }
+}
+
+fn run_path(run: &str) -> Result<String, Failure> {
+    Ok(format!("/api/runs/{}", path_part(run)?))
+}
+
+fn grace(text: &str) -> Result<u64, String> {
+    let ms = parse_duration_ms(text).map_err(|error| error.to_string())?;
+    u64::try_from(ms).map_err(|_| "must not be negative".to_owned())
+}

@@ -1,0 +1,51 @@
+//! `lockstep run why RUN`: the diagnosis in a terminal.
+
+use domain::api::alerts::Diagnosis;
+use domain::api::runs::RunView;
+
+use super::{run_path, show};
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::table::printable;
+
+/// Says how the run stands or ended, and every active diagnosis of it.
+pub(super) async fn why(client: &Client, run: &str) -> Result<(), Failure> {
+    let view: RunView = client.get(&run_path(run)?, &[]).await?;
+    let all: Vec<Diagnosis> = client.get("/api/diagnoses", &[]).await?;
+    let ours: Vec<_> = all
+        .iter()
+        .filter(|diagnosis| diagnosis.alert.labels.get("run") == Some(run))
+        .collect();
+    show::run(&view);
+    if let Some(outcome) = &view.summary.outcome {
+        println!("\n{}", printable(&outcome.message));
+    }
+    if ours.is_empty() {
+        println!("\nNo diagnosis is active for this run.");
+    }
+    for diagnosis in ours {
+        print(diagnosis);
+    }
+    Ok(())
+}
+
+fn print(diagnosis: &Diagnosis) {
+    println!(
+        "\n{} [{:?}]",
+        printable(&diagnosis.summary),
+        diagnosis.alert.severity
+    );
+    println!("  who     {}", printable(&diagnosis.culprit));
+    println!("  why     {}", printable(&diagnosis.cause));
+    println!("  do      {}", printable(&diagnosis.advice));
+    for evidence in &diagnosis.alert.evidence {
+        for value in &evidence.values {
+            println!(
+                "  seen    {} {} = {}",
+                printable(&evidence.title),
+                printable(&value.labels.to_string()),
+                value.value
+            );
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! `lockstep shim`: the small process that owns the ranks of one run on this node and outlives the agent.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::failure::Failure;
+
+/// Own the processes of one run on this node. Started by the agent, never by hand.
+#[derive(Args)]
+pub(crate) struct Shim {
+    /// The folder of this attempt.
+    #[arg(long)]
+    dir: PathBuf,
+}
+
+impl Shim {
+    pub(crate) fn execute(self) -> Result<(), Failure> {
+        std::process::exit(agent::launch::shim::main(&self.dir).into());
+    }
+}
