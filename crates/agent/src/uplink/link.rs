@@ -357,6 +357,21 @@ impl Retry {
     }
 }
 
+/// Everything below an error, in one line: the reason a connection fails is several layers down.
+#[must_use]
+pub fn causes(error: &LinkError) -> String {
+    let first = std::error::Error::source(error);
+    let chain = std::iter::successors(first, |error| error.source()).map(ToString::to_string);
+    let mut lines: Vec<String> = chain.collect();
+    lines.dedup();
+    if lines.iter().any(|line| line.contains("CaUsedAsEndEntity")) {
+        lines.push(
+            "the collector shows a CA certificate as its own; make one with basicConstraints CA:FALSE".into(),
+        );
+    }
+    lines.join(": ")
+}
+
 /// The node's clock.
 #[must_use]
 pub fn now_ms() -> TimestampMs {

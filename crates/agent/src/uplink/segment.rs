@@ -70,7 +70,8 @@ struct Waiting {
 
 #[derive(Debug)]
 enum Body {
-    File(File, PathBuf),
+    /// Kept open only while it grows: after a long outage there are more segments than a process may hold files.
+    File(Option<File>, PathBuf),
     Memory(Vec<u8>),
 }
 
@@ -93,7 +94,7 @@ impl Segment {
             let _ = std::fs::remove_file(&path);
             return Err(error);
         }
-        Ok(Self::new(name, Body::File(file, path)))
+        Ok(Self::new(name, Body::File(Some(file), path)))
     }
 
     /// Starts a segment that a restart will lose.
@@ -115,9 +116,10 @@ impl Segment {
         if file.read_exact_at(&mut header, 0).is_err() || header[..8] != *MAGIC {
             return Ok(None);
         }
-        let mut segment = Self::new(name.to_owned(), Body::File(file, path.to_owned()));
+        let mut segment = Self::new(name.to_owned(), Body::File(Some(file), path.to_owned()));
         let acked = u64::from_le_bytes(header[8..].try_into().expect("eight of sixteen bytes"));
         segment.scan(acked)?;
+        segment.close();
         Ok(Some(segment))
     }
 
@@ -197,6 +199,11 @@ impl Segment {
     /// Samples that wait for acknowledgement.
     pub(crate) fn waiting_samples(&self) -> u64 {
         self.waiting.iter().map(|batch| batch.samples).sum()
+    }
+
+    /// How many batches wait for acknowledgement.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
     }
 
     // === Writing ===
@@ -284,6 +291,13 @@ impl Segment {
         batch.samples
     }
 
+    /// Nothing will be appended any more.
+    pub(crate) fn close(&mut self) {
+        if let Body::File(file, _) = &mut self.body {
+            *file = None;
+        }
+    }
+
     /// Removes its file.
     pub(crate) fn delete(self) {
         if let Body::File(_, path) = self.body
@@ -362,7 +376,7 @@ fn put_record(bytes: &mut Vec<u8>, kind: u8, message: &impl Message) {
 impl Body {
     fn size(&self) -> io::Result<u64> {
         match self {
-            Body::File(file, _) => Ok(file.metadata()?.len()),
+            Body::File(..) => self.with_file(|file| Ok(file.metadata()?.len())),
             Body::Memory(bytes) => Ok(bytes.len() as u64),
         }
     }
@@ -370,7 +384,7 @@ impl Body {
     /// Writes at the end. Half a write is overwritten by the next one, or ends the segment at its checksum.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         match self {
-            Body::File(file, _) => file.write_all_at(bytes, offset),
+            Body::File(..) => self.with_file(|file| file.write_all_at(bytes, offset)),
             Body::Memory(memory) => {
                 memory.truncate(offset as usize);
                 memory.extend(bytes);
@@ -380,23 +394,32 @@ impl Body {
     }
 
     fn read(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; length];
         match self {
-            Body::File(file, _) => file.read_exact_at(&mut bytes, offset)?,
+            Body::File(..) => self.with_file(|file| {
+                let mut bytes = vec![0; length];
+                file.read_exact_at(&mut bytes, offset)?;
+                Ok(bytes)
+            }),
             Body::Memory(memory) => {
                 let range = memory.get(offset as usize..).and_then(|rest| rest.get(..length));
-                bytes.copy_from_slice(range.ok_or(io::ErrorKind::UnexpectedEof)?);
+                Ok(range.ok_or(io::ErrorKind::UnexpectedEof)?.to_vec())
             }
         }
-        Ok(bytes)
     }
 
     /// Lost, it costs only that some batches are sent again.
     fn note_acked(&self, seq: u64) {
-        if let Body::File(file, path) = self
-            && let Err(error) = file.write_all_at(&seq.to_le_bytes(), 8)
-        {
-            tracing::debug!(?path, %error, "cannot note an acknowledgement in the spool");
+        if let Err(error) = self.with_file(|file| file.write_all_at(&seq.to_le_bytes(), 8)) {
+            tracing::debug!(%error, "cannot note an acknowledgement in the spool");
+        }
+    }
+
+    /// Uses the file, opening it for the moment where it is closed. Memory has none.
+    fn with_file<T: Default>(&self, using: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
+        match self {
+            Body::File(Some(file), _) => using(file),
+            Body::File(None, path) => using(&OpenOptions::new().read(true).write(true).open(path)?),
+            Body::Memory(_) => Ok(T::default()),
         }
     }
 }

@@ -22,7 +22,7 @@ use wire::proto::telemetry_up::Message as Up;
 use wire::proto::{NodeEvent, TelemetryDown, TelemetryUp};
 
 use super::events::Events;
-use super::link::{Link, LinkError, Retry, Stream};
+use super::link::{Link, LinkError, Retry, Stream, causes};
 use super::segment::Record;
 use super::spool::Spool;
 
@@ -53,8 +53,8 @@ pub(crate) async fn run(link: Arc<Link>, spool: Spool, events: Events, shutdown:
                 if let LinkError::Status(status) = &error {
                     link.turned_away(status);
                 }
-                let source = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::warn!(collector = link.url(), source, "{error}; samples wait on disk");
+                let cause = causes(&error);
+                tracing::warn!(collector = link.url(), cause, "{error}; samples wait on disk");
             }
         }
         tokio::select! {
@@ -106,7 +106,8 @@ impl<'a> Session<'a> {
         inventory.mark_unchanged();
         let (outgoing, mut incoming) = self.open().await?;
         retry.reset();
-        self.spool.rotate_if_waiting();
+        // A few late batches hold nothing up; more of them become backfill.
+        self.spool.rotate_if_waiting_more_than(LIVE_WINDOW as usize);
         self.progress = Instant::now();
         let mut patience = tokio::time::interval(ACK_PATIENCE / 4);
         let mut ready: Option<Up> = None;
@@ -201,7 +202,7 @@ impl<'a> Session<'a> {
                 return Some(record);
             }
         } else if last.saturating_sub(cursor.sent) > LIVE_WINDOW {
-            self.spool.rotate_if_waiting();
+            self.spool.rotate_if_waiting_more_than(LIVE_WINDOW as usize);
         }
         let backfill = self.cursors.iter().filter(|(name, _)| **name != live);
         let in_flight: u64 = backfill.map(|(_, cursor)| cursor.in_flight()).sum();

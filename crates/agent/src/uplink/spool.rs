@@ -88,10 +88,10 @@ impl Spool {
         self.grown.notified().await;
     }
 
-    /// Starts a new live segment if the old one has batches that wait.
-    pub(crate) fn rotate_if_waiting(&self) {
+    /// Starts a new live segment if more batches than this wait in the old one.
+    pub(crate) fn rotate_if_waiting_more_than(&self, batches: usize) {
         let mut state = self.lock();
-        if !state.live().is_done() {
+        if state.live().waiting() > batches {
             state.start_segment();
         }
     }
@@ -186,45 +186,60 @@ impl State {
     fn append(&mut self, samples: &[Sample]) {
         let live = self.live();
         let full = live.length() > SEGMENT_BYTES_MAX || live.started().elapsed() > SEGMENT_AGE_MAX;
-        if full || !live.is_on_disk() {
-            // Also while in memory: each second asks whether the disk is back.
-            self.start_segment();
-        }
-        if let Err(error) = self.live().append(samples) {
-            self.disk_refused(&error);
-            self.start_in_memory();
-            // Memory takes everything.
-            let _ = self.live().append(samples);
+        if !live.is_on_disk() {
+            self.append_after_failure(samples, full);
+        } else {
+            if full {
+                self.start_segment();
+            }
+            if let Err(error) = self.live().append(samples) {
+                self.disk_refused(&error);
+                self.append_in_memory(samples, true);
+            }
         }
         self.keep_bound();
     }
 
-    fn start_segment(&mut self) {
-        match Segment::create(&self.folder, now_ms()) {
-            Ok(segment) => {
-                if std::mem::take(&mut self.disk_failed) {
-                    tracing::info!("the spool is on disk again");
-                }
-                self.segments.push_back(segment);
-            }
-            Err(error) => {
-                self.disk_refused(&error);
-                self.start_in_memory();
-            }
+    /// While in memory, each batch asks whether the disk is back.
+    fn append_after_failure(&mut self, samples: &[Sample], full: bool) {
+        let Ok(mut segment) = Segment::create(&self.folder, now_ms()) else {
+            return self.append_in_memory(samples, full);
+        };
+        if segment.append(samples).is_ok() {
+            tracing::info!("the spool is on disk again");
+            self.disk_failed = false;
+            self.push(segment);
+        } else {
+            segment.delete();
+            self.append_in_memory(samples, full);
         }
-        self.delete_done();
     }
 
-    /// Goes on in memory, in the segment that is already there when there is one.
-    fn start_in_memory(&mut self) {
-        let in_memory = self.segments.back().is_some_and(|live| {
-            !live.is_on_disk()
-                && live.length() < SEGMENT_BYTES_MAX
-                && live.started().elapsed() < SEGMENT_AGE_MAX
-        });
-        if !in_memory {
-            self.segments.push_back(Segment::in_memory());
+    fn append_in_memory(&mut self, samples: &[Sample], new_segment: bool) {
+        if new_segment {
+            self.push(Segment::in_memory());
         }
+        // Memory takes everything.
+        let _ = self.live().append(samples);
+    }
+
+    fn start_segment(&mut self) {
+        match Segment::create(&self.folder, now_ms()) {
+            Ok(segment) => self.push(segment),
+            Err(error) => {
+                self.disk_refused(&error);
+                self.push(Segment::in_memory());
+            }
+        }
+    }
+
+    /// Makes a segment the live one.
+    fn push(&mut self, segment: Segment) {
+        if let Some(live) = self.segments.back_mut() {
+            live.close();
+        }
+        self.segments.push_back(segment);
+        self.delete_done();
     }
 
     fn disk_refused(&mut self, error: &io::Error) {

@@ -142,7 +142,7 @@ fn the_oldest_goes_first_at_the_bound_and_is_counted() {
     let spool = Spool::open(folder.path(), 2_000).unwrap();
     for segment in 0..20_i64 {
         append(&spool, segment * 10..segment * 10 + 5);
-        spool.rotate_if_waiting();
+        spool.rotate_if_waiting_more_than(0);
     }
     let kept: Vec<i64> = spool
         .backlog()
@@ -166,7 +166,7 @@ fn a_refused_batch_is_dropped_once_and_holds_nothing_up() {
     let spool = Spool::open(folder.path(), ROOMY).unwrap();
     append(&spool, [10, 20, 30]);
     let (segment, _) = spool.live();
-    spool.rotate_if_waiting();
+    spool.rotate_if_waiting_more_than(0);
     spool.refuse(&segment, 3);
     spool.refuse(&segment, 3);
     spool.refuse(&segment, 99);
@@ -187,10 +187,14 @@ fn a_disk_that_takes_nothing_is_bridged_in_memory() {
     // Gone with all that is in it, and not to be made again: a file is in the way.
     std::fs::remove_dir_all(&place).unwrap();
     std::fs::write(&place, "in the way").unwrap();
-    spool.rotate_if_waiting();
+    spool.rotate_if_waiting_more_than(0);
     append(&spool, [20, 30]);
     let (live, _) = spool.live();
-    assert_eq!(contents(&spool, &live).1, [(1, 20), (2, 30)]);
+    assert_eq!(
+        contents(&spool, &live).1,
+        [(1, 20), (2, 30)],
+        "in one segment, not one each second"
+    );
     std::fs::remove_file(&place).unwrap();
     std::fs::create_dir(&place).unwrap();
     append(&spool, [40]);
@@ -218,4 +222,22 @@ fn a_half_written_record_is_written_over() {
     drop(spool);
     let after = Spool::open(folder.path(), ROOMY).unwrap();
     assert_eq!(contents(&after, &live).1, [(1, 10), (2, 20), (3, 30)]);
+}
+
+#[test]
+fn a_long_outage_holds_no_files_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = Spool::open(folder.path(), ROOMY).unwrap();
+    for at in 0..40 {
+        append(&spool, [at]);
+        spool.rotate_if_waiting_more_than(0);
+    }
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let open = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let held = open.filter(|path| path.starts_with(folder.path())).count();
+    assert_eq!((spool.backlog().len(), held), (40, 1));
+    let first = spool.backlog()[0].clone();
+    assert_eq!(contents(&spool, &first).1, [(1, 0)]);
+    spool.acknowledge(&first, 1);
+    assert_eq!((spool.backlog().len(), files(&folder).len()), (39, 40));
 }

@@ -1,8 +1,14 @@
 //! A small reader of Prometheus text: enough to check every line of it.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
+use agent::AgentConfig;
 use domain::metric::catalogue;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::{Running, config, folder, simulated, until};
 
 /// Every sample line by its series as written, checked against the catalogue.
 pub(crate) fn parse(text: &str) -> HashMap<String, f64> {
@@ -45,4 +51,64 @@ fn check_labels(metric: &str, labels: &str) {
         names.iter().all(|name| *name == "node" || known.contains(name)),
         "{metric}{{{labels}}}"
     );
+}
+
+/// One request over a connection of its own, as a scraper makes it.
+async fn get(address: std::net::SocketAddr, path: &str) -> Option<(String, String)> {
+    let mut stream = TcpStream::connect(address).await.ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.to_owned(), body.to_owned()))
+}
+
+#[tokio::test]
+async fn a_scrape_finds_the_latest_values() {
+    let folder = folder();
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let nvml = simulated(folder.path(), "h100x2:healthy");
+    let agent = Running::start(AgentConfig {
+        nvml,
+        metrics_listen: Some(free),
+        ..config(folder.path())
+    });
+    let mut last = None;
+    let deadline = std::time::Instant::now() + Duration::from_secs(15);
+    while !last
+        .as_ref()
+        .is_some_and(|(_, body): &(String, String)| body.contains("gpu_power_watts{gpu=\"1\""))
+    {
+        assert!(std::time::Instant::now() < deadline, "no GPU in {last:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        last = get(free, "/metrics").await;
+    }
+    let (head, body) = last.unwrap();
+    assert!(
+        head.starts_with("HTTP/1.1 200") && head.contains("text/plain; version=0.0.4"),
+        "{head}"
+    );
+    let samples = parse(
+        &body
+            .lines()
+            .filter(|line| !is_chunk_size(line))
+            .collect::<Vec<_>>()
+            .join("\n"),
+    );
+    assert_eq!(samples["gpu_up{gpu=\"1\",node=\"n1\"}"], 1.0);
+    assert!(get(free, "/").await.unwrap().0.starts_with("HTTP/1.1 404"));
+    agent.stop().await;
+    until("the listener ends", Duration::from_secs(5), || {
+        std::net::TcpListener::bind(free).is_ok()
+    })
+    .await;
+}
+
+/// A length-less answer would come in chunks, each headed by its size.
+fn is_chunk_size(line: &str) -> bool {
+    line.is_empty() || line.chars().all(|c| c.is_ascii_hexdigit())
 }

@@ -8,7 +8,7 @@
 //! Readings of the other GPUs end as well: they come from the same thread, and the last ones must not pass for new.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domain::event::{Event, Severity};
 use domain::time::TimestampMs;
@@ -22,6 +22,8 @@ use crate::uplink::Events;
 /// How long an NVML call may take. The slowest that come back at all are those of a driver that initialises a GPU, about
 /// 1.5 s each.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long nothing more is said after a report: a driver that is late with every call is one event, not hundreds.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// Looks at the meter once a second.
 pub(crate) struct Watchdog {
@@ -29,6 +31,7 @@ pub(crate) struct Watchdog {
     pub(crate) samples: Samples,
     pub(crate) events: Events,
     hung: Option<Call>,
+    reported: Option<Instant>,
 }
 
 impl Watchdog {
@@ -39,6 +42,7 @@ impl Watchdog {
             samples,
             events,
             hung: None,
+            reported: None,
         }
     }
 
@@ -68,11 +72,15 @@ impl Watchdog {
             .push(&series("gpu_up", &[("gpu", &gpu.to_string())]), at_ms, 0.0);
     }
 
-    fn stuck(&self, at_ms: TimestampMs, call: Call) {
+    fn stuck(&mut self, at_ms: TimestampMs, call: Call) {
         let up = |name: Option<&str>| name == Some("gpu_up");
         self.samples.end_where(at_ms, |series| {
             ends_with_gpu(series, None) || up(series.metric_name())
         });
+        if self.reported.is_some_and(|reported| reported.elapsed() < REPORT_EVERY) {
+            return;
+        }
+        self.reported = Some(Instant::now());
         let whom = call
             .gpu
             .map_or("The NVIDIA driver".to_owned(), |gpu| format!("GPU {gpu}"));
