@@ -1,33 +1,54 @@
 // Time-series charts: a thin layer over uPlot for src/chart.rs, which holds the data and calls set() with whole columns.
 
-const PALETTE = ["#2563eb", "#dc2626", "#16a34a", "#d97706", "#9333ea", "#0891b2", "#db2777", "#65a30d", "#64748b", "#ea580c"];
-const SYNC = "lockstep";
 const HEIGHT = 220;
+// Charts of one page share their cursor and their zoom.
+const SYNC = "lockstep";
+// Told apart on white and on near-black; dark and light variants of the same ten hues.
+const LIGHT = ["#2563eb", "#c2410c", "#15803d", "#9333ea", "#0e7490", "#be185d", "#a16207", "#4d7c0f", "#475569", "#dc2626"];
+const DARK = ["#60a5fa", "#fb923c", "#4ade80", "#c084fc", "#22d3ee", "#f472b6", "#facc15", "#a3e635", "#cbd5e1", "#f87171"];
+const DAY_S = 86_400;
+const MINUTE_S = 60;
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+const precise = (value) => `${+value.toPrecision(4)}`;
 
 const scaled = (value) => {
+  if (Math.abs(value) >= 1e15) return value.toExponential(2);
   for (const [factor, prefix] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
-    if (Math.abs(value) >= factor) return `${+(value / factor).toPrecision(4)} ${prefix}`;
+    if (Math.abs(value) >= factor) return `${precise(value / factor)} ${prefix}`;
   }
-  return `${+value.toPrecision(4)}`;
+  return precise(value);
 };
 
-const UNITS = {
-  ratio: (value) => `${+(value * 100).toPrecision(4)} %`,
-  seconds: (value) => (Math.abs(value) < 1 ? `${+(value * 1e3).toPrecision(4)} ms` : `${+value.toPrecision(4)} s`),
-  bytes: (value) => `${scaled(value)}B`,
-  celsius: (value) => `${+value.toPrecision(4)} °C`,
-  watts: (value) => `${+value.toPrecision(4)} W`,
-  plain: scaled,
+const seconds = (value) => {
+  const size = Math.abs(value);
+  if (size === 0 || size >= 1) return `${precise(value)} s`;
+  return size < 1e-3 ? `${precise(value * 1e6)} µs` : `${precise(value * 1e3)} ms`;
 };
+
+const UNITS = { ratio: (value) => `${precise(value * 100)} %`, seconds, plain: scaled };
+
+// 24 hours, and no more digits than the distance of ticks needs.
+const timeOfDay = (_, ticks, __, ___, distance) =>
+  ticks.map((tick) => {
+    const at = new Date(tick * 1e3);
+    const two = (number) => String(number).padStart(2, "0");
+    if (distance >= DAY_S) return `${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+    const minutes = `${two(at.getHours())}:${two(at.getMinutes())}`;
+    return distance >= MINUTE_S ? minutes : `${minutes}:${two(at.getSeconds())}`;
+  });
 
 class Chart {
   constructor(element, unit) {
     this.element = element;
     this.format = UNITS[unit] ?? scaled;
-    this.names = null;
+    this.names = [];
     this.plot = null;
     this.observer = new ResizeObserver(() => this.plot?.setSize(this.size()));
     this.observer.observe(element);
+    this.recolour = () => this.plot && this.draw(this.names, this.plot.data);
+    dark.addEventListener("change", this.recolour);
   }
 
   size() {
@@ -36,31 +57,55 @@ class Chart {
 
   // times: seconds; columns: one Float64Array a name, NaN where there is no value.
   set(names, times, columns) {
-    const data = [times, ...columns.map((column) => Array.from(column, (value) => (Number.isFinite(value) ? value : null)))];
-    if (this.plot && this.names.length === names.length && this.names.every((name, n) => name === names[n])) {
-      this.plot.setData(data);
-      return;
-    }
+    const data = [times, ...columns.map((column) => Array.from(column, (value) => (Number.isNaN(value) ? null : value)))];
+    const same = this.plot && this.names.length === names.length && this.names.every((name, n) => name === names[n]);
+    if (!same) return this.draw(names, data);
+    const zoom = this.zoom();
+    if (!zoom) return this.plot.setData(data);
+    // Who looks closer at something keeps looking at it while new data arrives.
+    this.plot.batch(() => {
+      this.plot.setData(data, false);
+      this.plot.setScale("x", zoom);
+    });
+  }
+
+  // The part of the time axis that was chosen by dragging, if one was.
+  zoom() {
+    const { min, max } = this.plot.scales.x;
+    const times = this.plot.data[0];
+    const whole = times.length < 2 || min == null || (min <= times[0] && max >= times[times.length - 1]);
+    return whole ? null : { min, max };
+  }
+
+  draw(names, data) {
     this.names = names;
     this.plot?.destroy();
-    this.plot = new window.uPlot(this.options(names), data, this.element);
+    this.plot = names.length > 0 ? new window.uPlot(this.options(names), data, this.element) : null;
   }
 
   options(names) {
-    const style = getComputedStyle(this.element);
-    const axis = { stroke: style.color, grid: { stroke: "rgba(128,128,128,0.2)" }, ticks: { stroke: "rgba(128,128,128,0.2)" } };
+    const palette = dark.matches ? DARK : LIGHT;
+    const lines = "rgba(128,128,128,0.25)";
+    const axis = { stroke: getComputedStyle(this.element).color, grid: { stroke: lines, width: 1 }, ticks: { stroke: lines, width: 1 } };
     const value = (_, raw) => (raw == null ? "–" : this.format(raw));
     return {
       ...this.size(),
       cursor: { sync: { key: SYNC }, drag: { x: true, y: false } },
       legend: { live: true },
       scales: { x: { time: true } },
-      axes: [axis, { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => this.format(tick)) }],
-      series: [{}, ...names.map((label, n) => ({ label, value, stroke: PALETTE[n % PALETTE.length], width: 1.5, spanGaps: false }))],
+      axes: [
+        { ...axis, values: timeOfDay },
+        { ...axis, size: 68, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
+      ],
+      series: [
+        { label: "time", value: "{HH}:{mm}:{ss}" },
+        ...names.map((label, n) => ({ label, value, stroke: palette[n % palette.length], width: 1.5, spanGaps: false })),
+      ],
     };
   }
 
   destroy() {
+    dark.removeEventListener("change", this.recolour);
     this.observer.disconnect();
     this.plot?.destroy();
     this.plot = null;

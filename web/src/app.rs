@@ -1,74 +1,52 @@
 //! The frame around every page: who is logged in, where one is, what is wrong right now.
 
-use domain::api::session::{Role, Session};
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 use leptos_router::components::{A, Route, Router, Routes};
 use leptos_router::path;
 
-use crate::api;
 use crate::live::Live;
-use crate::page::{Login, NewRun, Overview, RulesPage, RunPage};
-
-/// The session, for pages that change something. Provided as context.
-#[derive(Clone, Copy)]
-pub(crate) struct Who(pub(crate) RwSignal<Option<Session>>);
-
-impl Who {
-    /// The token that a changing request carries.
-    pub(crate) fn csrf(self) -> String {
-        self.0
-            .with_untracked(|session| session.as_ref().map(|s| s.csrf.clone()).unwrap_or_default())
-    }
-
-    /// Whether the person may do what needs `role`.
-    pub(crate) fn may(self, role: Role) -> bool {
-        self.0
-            .with(|session| session.as_ref().is_some_and(|s| s.role.allows(role)))
-    }
-}
+use crate::page::{Login, NewRun, NotFound, Overview, RulesPage, RunPage};
+use crate::session::{Phase, Who};
 
 /// The whole program.
 #[component]
 pub(crate) fn App() -> impl IntoView {
-    let who = Who(RwSignal::new(None));
+    let who = Who::ask();
     provide_context(who);
-    let asked = RwSignal::new(false);
-    spawn_local(async move {
-        if let Ok(session) = api::get::<Session>("/api/session").await {
-            who.0.set(Some(session));
-        }
-        asked.set(true);
-    });
-    let logged_in = Memo::new(move |_| who.0.with(Option::is_some));
-    view! {
-        <Show when=move || asked.get() fallback=|| view! { <p class="p-8">"Connecting…"</p> }>
-            <Show when=move || logged_in.get() fallback=|| view! { <Login /> }>
-                <Shell />
-            </Show>
-        </Show>
+    provide_context(Live::new());
+    let phase = Memo::new(move |_| who.phase());
+    move || match phase.get() {
+        Phase::Asking => view! { <p class="p-8" role="status">"Asking the collector…"</p> }.into_any(),
+        Phase::LoggedOut => view! { <Login /> }.into_any(),
+        Phase::LoggedIn => view! { <Shell /> }.into_any(),
     }
 }
 
 /// Navigation, badges, and the page.
 #[component]
 fn Shell() -> impl IntoView {
-    provide_context(Live::start());
+    expect_context::<Live>().run(expect_context::<Who>());
     view! {
         <Router>
-            <header class="navbar bg-base-200 gap-2 flex-wrap px-4">
-                <A href="/" attr:class="text-xl font-bold mr-4">"Lockstep"</A>
-                <nav class="flex gap-1 flex-1">
-                    <A href="/" exact=true attr:class="btn btn-ghost btn-sm">"Overview"</A>
-                    <A href="/runs/new" attr:class="btn btn-ghost btn-sm">"New run"</A>
-                    <A href="/rules" attr:class="btn btn-ghost btn-sm">"Rules and alerts"</A>
-                </nav>
-                <SimulatedBadge />
-                <ConnectionBadge />
-                <LogOut />
+            <a href="#page" class="sr-only focus:not-sr-only">"Skip to the page"</a>
+            <header class="bg-base-200 border-b border-base-300">
+                <div class="max-w-7xl mx-auto px-4 py-2 flex flex-wrap gap-x-4 gap-y-1 items-center">
+                    <A href="/" attr:class="text-xl font-bold">"Lockstep"</A>
+                    <div class="flex gap-2 items-center ml-auto sm:order-last">
+                        <SimulatedBadge />
+                        <ConnectionBadge />
+                        <LogOut />
+                    </div>
+                    <nav class="flex gap-1 w-full sm:w-auto" aria-label="Pages">
+                        <A href="/" exact=true attr:class="btn btn-ghost btn-sm">"Overview"</A>
+                        <A href="/runs/new" attr:class="btn btn-ghost btn-sm">"New run"</A>
+                        <A href="/rules" attr:class="btn btn-ghost btn-sm">"Rules and alerts"</A>
+                    </nav>
+                </div>
             </header>
-            <main class="p-4 max-w-7xl mx-auto">
-                <Routes fallback=|| view! { <p>"There is no such page. " <A href="/" attr:class="link">"Overview"</A></p> }>
+            <main id="page" tabindex="-1" class="p-4 max-w-7xl mx-auto outline-none">
+                <Routes fallback=NotFound>
                     <Route path=path!("/") view=Overview />
                     <Route path=path!("/runs/new") view=NewRun />
                     <Route path=path!("/runs/:id") view=RunPage />
@@ -83,19 +61,15 @@ fn Shell() -> impl IntoView {
 #[component]
 fn SimulatedBadge() -> impl IntoView {
     let live = expect_context::<Live>();
-    let nodes = move || {
-        let simulated = |nodes: &Vec<_>| {
-            nodes
-                .iter()
-                .filter(|n: &&domain::api::nodes::NodeView| n.inventory.simulated.is_some())
-                .count()
-        };
-        live.nodes.with(|nodes| nodes.as_ref().map_or(0, simulated))
+    let nodes = Memo::new(move |_| live.nodes.count(|node| node.inventory.simulated.is_some()));
+    let of = move || match nodes.get() {
+        1 => String::new(),
+        many => format!(" on {many} nodes"),
     };
     view! {
-        <Show when=move || { nodes() > 0 }>
+        <Show when=move || { nodes.get() > 0 }>
             <span class="badge badge-warning" data-testid="simulated" title="Readings of these GPUs come from a simulator, not from hardware">
-                {move || if nodes() == 1 { "SIMULATED GPUs".to_owned() } else { format!("SIMULATED GPUs on {} nodes", nodes()) }}
+                "SIMULATED" <span class="hidden sm:inline">"GPUs" {of}</span>
             </span>
         </Show>
     }
@@ -107,8 +81,9 @@ fn ConnectionBadge() -> impl IntoView {
     view! {
         <span
             class=move || if live.connected.get() { "badge badge-success" } else { "badge badge-error" }
+            title="Whether what you see is what is: the event stream of this page"
             data-testid="connection"
-            aria-live="polite"
+            role="status"
         >
             {move || if live.connected.get() { "live" } else { "reconnecting" }}
         </span>
@@ -118,12 +93,18 @@ fn ConnectionBadge() -> impl IntoView {
 #[component]
 fn LogOut() -> impl IntoView {
     let who = expect_context::<Who>();
+    let problem = RwSignal::new(None::<String>);
     let log_out = move |_| {
         spawn_local(async move {
-            if api::delete("/api/session", &who.csrf()).await.is_ok() {
-                who.0.set(None);
+            if let Err(error) = who.log_out().await {
+                // The page may be the log-in by now.
+                let _gone = problem.try_set(Some(error.message));
             }
         });
     };
-    view! { <button class="btn btn-ghost btn-sm" on:click=log_out>"Log out"</button> }
+    view! {
+        <button class="btn btn-ghost btn-sm" title=move || problem.get() on:click=log_out>
+            {move || if problem.with(Option::is_some) { "Log out (failed)" } else { "Log out" }}
+        </button>
+    }
 }

@@ -1,21 +1,27 @@
 //! A live chart of a query: the stream pushes columns, this keeps the last range of them, uPlot draws.
+//!
+//! A chart of a time that is over asks for it once instead.
+
+mod lines;
+mod window;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use domain::api::stream::{Column, Push, Request};
-use domain::series::Labels;
-use domain::time::TimestampMs;
+use domain::api::prometheus::{Answer, QueryResult};
+use domain::api::stream::{Push, Request};
 use js_sys::{Array, Float64Array};
 use leptos::html::Div;
 use leptos::prelude::*;
+use leptos::task::spawn_local;
 use wasm_bindgen::prelude::*;
 
 use crate::live::Live;
+use crate::session::Who;
 use crate::ui::Unit;
+use lines::Lines;
 
-/// Lines one chart draws; beyond that nobody can tell them apart.
-const LINES_MAX: usize = 64;
+pub(crate) use window::Window;
 
 #[wasm_bindgen]
 extern "C" {
@@ -27,144 +33,163 @@ extern "C" {
     fn destroy(chart: &JsValue);
 }
 
-/// A titled chart of what `query` gives over the last `range_ms`. `name` makes the name of a line from its labels.
+/// A titled chart of what `query` gives in `window`.
 #[component]
 pub(crate) fn Chart(
     /// Above the chart.
     title: &'static str,
+    /// What one should know to read it.
+    hint: &'static str,
     /// How values are written.
     unit: Unit,
     /// PromQL.
     query: String,
     /// The label that tells the lines apart; its value is their name.
     by: &'static str,
-    /// How far back.
-    #[prop(default = 600_000)]
-    range_ms: i64,
-    /// Distance of points.
-    #[prop(default = 1_000)]
-    step_ms: i64,
+    /// Which time it shows.
+    #[prop(into)]
+    window: Signal<Window>,
 ) -> impl IntoView {
-    let live = expect_context::<Live>();
     let place = NodeRef::<Div>::new();
-    let problem = RwSignal::new(None::<String>);
-    let points = RwSignal::new(0_usize);
-    let lines = Rc::new(RefCell::new(Lines::default()));
-    let drawn: StoredValue<Option<JsValue>, LocalStorage> = StoredValue::new_local(None);
-
-    Effect::new({
-        let lines = Rc::clone(&lines);
-        move || {
-            if let Some(element) = place.get() {
-                let chart = create(&element, unit.name());
-                lines.borrow().draw(&chart, by);
-                drawn.set_value(Some(chart));
-            }
+    let drawing = Drawing::new(by);
+    drawing.follow(query, window);
+    Effect::new(move || {
+        if let Some(element) = place.get() {
+            drawing.begin(create(&element, unit.name()));
         }
     });
-    live.watch(
-        |id| Request::WatchRange {
-            id,
-            query,
-            range_ms,
-            step_ms,
-        },
-        move |push| match push {
+    view! {
+        <section class="card bg-base-200 p-3 min-w-0" aria-label=title data-testid="chart" data-title=title data-points=move || drawing.points.get()>
+            <h3 class="font-semibold">{title}</h3>
+            <p class="text-xs opacity-70 mb-1">{hint}</p>
+            <Show when=move || drawing.problem.with(Option::is_some)>
+                <p class="alert alert-warning text-sm" role="alert">{move || drawing.problem.get()}</p>
+            </Show>
+            <div class="relative min-h-[260px]">
+                <div node_ref=place class="w-full"></div>
+                <Show when=move || drawing.points.get() == 0>
+                    <p class="absolute inset-x-0 top-24 text-center text-sm opacity-70">{move || drawing.empty()}</p>
+                </Show>
+            </div>
+        </section>
+    }
+}
+
+/// The lines of a chart and the canvas they are drawn on.
+#[derive(Clone, Copy)]
+struct Drawing {
+    by: &'static str,
+    lines: StoredValue<Rc<RefCell<Lines>>, LocalStorage>,
+    canvas: StoredValue<Option<JsValue>, LocalStorage>,
+    /// Times that have a value; 0 means that there is nothing to see.
+    points: RwSignal<usize>,
+    /// Whether anything was answered yet.
+    answered: RwSignal<bool>,
+    problem: RwSignal<Option<String>>,
+}
+
+impl Drawing {
+    /// Belongs to the current owner, and ends with it.
+    fn new(by: &'static str) -> Self {
+        let canvas: StoredValue<Option<JsValue>, LocalStorage> = StoredValue::new_local(None);
+        on_cleanup(move || canvas.with_value(|canvas| canvas.iter().for_each(destroy)));
+        Self {
+            by,
+            lines: StoredValue::new_local(Rc::default()),
+            canvas,
+            points: RwSignal::new(0),
+            answered: RwSignal::new(false),
+            problem: RwSignal::new(None),
+        }
+    }
+
+    fn begin(self, canvas: JsValue) {
+        self.canvas.set_value(Some(canvas));
+        self.draw();
+    }
+
+    fn empty(self) -> &'static str {
+        if self.answered.get() {
+            "Nothing was measured in this time."
+        } else {
+            "Loading…"
+        }
+    }
+
+    /// Asks for what the window shows, anew whenever that is another window.
+    fn follow(self, query: String, window: Signal<Window>) {
+        let live = expect_context::<Live>();
+        let who = expect_context::<Who>();
+        // One owner a window: another one ends the watch of the one before.
+        Effect::new(move || {
+            let query = query.clone();
+            match window.get() {
+                Window::Last { range_ms } => live.watch(
+                    |id| Request::WatchRange {
+                        id,
+                        query,
+                        range_ms,
+                        step_ms: window::step_ms(range_ms),
+                    },
+                    move |push| self.take(push, range_ms),
+                ),
+                past @ Window::Past { start_ms, end_ms } => spawn_local(async move {
+                    let path = window::path(&query, start_ms, end_ms);
+                    let answer = who.get::<Answer<QueryResult>>(&path).await;
+                    // The page may show another window by now, or be gone.
+                    if window.try_get_untracked() == Some(past) {
+                        self.take_past(answer.map_err(|error| error.message), start_ms, end_ms);
+                    }
+                }),
+            }
+        });
+    }
+
+    fn take(self, push: Push, range_ms: i64) {
+        match push {
             Push::Frame {
                 reset,
                 times_ms,
                 series,
                 ..
-            } => {
-                problem.set(None);
-                let mut lines = lines.borrow_mut();
-                lines.take(reset, &times_ms, &series, range_ms);
-                points.set(lines.times_ms.len());
-                drawn.with_value(|chart| chart.iter().for_each(|chart| lines.draw(chart, by)));
-            }
-            Push::Failed { message, .. } => problem.set(Some(message)),
+            } => self.change(|lines| lines.take(reset, &times_ms, &series, range_ms)),
+            Push::Failed { message, .. } => self.problem.set(Some(message)),
             _ => {}
-        },
-    );
-    on_cleanup(move || drawn.with_value(|chart| chart.iter().for_each(destroy)));
-    view! {
-        <section class="card bg-base-200 p-3 min-w-0" data-testid="chart" data-title=title data-points=move || points.get()>
-            <h3 class="font-semibold mb-1">{title}</h3>
-            <Show when=move || problem.with(Option::is_some)>
-                <p class="alert alert-warning text-sm">{move || problem.get()}</p>
-            </Show>
-            <div node_ref=place class="w-full min-h-[260px]"></div>
-        </section>
-    }
-}
-
-/// The columns of a chart: each line has one value a time, NaN where it has none.
-#[derive(Default)]
-struct Lines {
-    times_ms: Vec<TimestampMs>,
-    lines: Vec<(Labels, Vec<f64>)>,
-}
-
-impl Lines {
-    fn take(&mut self, reset: bool, times_ms: &[TimestampMs], series: &[Column], range_ms: i64) {
-        if reset {
-            *self = Self::default();
         }
-        let before = self.times_ms.len();
-        self.times_ms.extend_from_slice(times_ms);
-        for column in series {
-            let values = column.values.iter().map(|value| value.unwrap_or(f64::NAN));
-            let room = self.lines.len() < LINES_MAX;
-            match self.lines.iter_mut().find(|(labels, _)| *labels == column.labels) {
-                Some((_, line)) => line.extend(values),
-                None if room => {
-                    let line = std::iter::repeat_n(f64::NAN, before).chain(values).collect();
-                    self.lines.push((column.labels.clone(), line));
-                }
-                None => {}
+    }
+
+    fn take_past(self, answer: Result<Answer<QueryResult>, String>, start_ms: i64, end_ms: i64) {
+        match answer {
+            Ok(answer) => {
+                let step_ms = window::step_ms(end_ms - start_ms);
+                self.change(|lines| *lines = Lines::of_past(answer.data, start_ms, end_ms, step_ms));
             }
+            Err(message) => self.problem.set(Some(message)),
         }
-        self.lines
-            .iter_mut()
-            .for_each(|(_, line)| line.resize(self.times_ms.len(), f64::NAN));
-        self.forget_older_than(range_ms);
     }
 
-    fn forget_older_than(&mut self, range_ms: i64) {
-        let Some(last) = self.times_ms.last() else { return };
-        let old = self.times_ms.partition_point(|time| *time < last - range_ms);
-        if old == 0 {
-            return;
-        }
-        self.times_ms.drain(..old);
-        self.lines
-            .iter_mut()
-            .for_each(|(_, line)| drop(line.drain(..old)));
-        self.lines
-            .retain(|(_, line)| line.iter().any(|value| !value.is_nan()));
+    fn change(self, change: impl FnOnce(&mut Lines)) {
+        self.problem.set(None);
+        self.answered.set(true);
+        let lines = self.lines.get_value();
+        change(&mut lines.borrow_mut());
+        self.points.set(lines.borrow().measured());
+        self.draw();
     }
 
-    fn draw(&self, chart: &JsValue, by: &str) {
-        let names: Array = self
-            .lines
-            .iter()
-            .map(|(labels, _)| JsValue::from_str(&name(labels, by)))
-            .collect();
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit 53 bits")]
-        let times: Vec<f64> = self.times_ms.iter().map(|time| *time as f64 / 1_000.0).collect();
-        let columns: Array = self
-            .lines
-            .iter()
-            .map(|(_, line)| JsValue::from(Float64Array::from(line.as_slice())))
-            .collect();
-        set(chart, names, Float64Array::from(times.as_slice()), columns);
-    }
-}
-
-fn name(labels: &Labels, by: &str) -> String {
-    match (labels.get(by), by) {
-        (Some(value), "rank" | "gpu") => format!("{by} {value}"),
-        (Some(value), _) => value.to_owned(),
-        (None, _) => "all".to_owned(),
+    fn draw(self) {
+        let lines = self.lines.get_value();
+        let lines = lines.borrow();
+        self.canvas.with_value(|canvas| {
+            if let Some(canvas) = canvas {
+                let (names, times, columns) = lines.columns(self.by);
+                let names: Array = names.iter().map(|name| JsValue::from_str(name)).collect();
+                let columns: Array = columns
+                    .into_iter()
+                    .map(|column| JsValue::from(Float64Array::from(column)))
+                    .collect();
+                set(canvas, names, Float64Array::from(times.as_slice()), columns);
+            }
+        });
     }
 }

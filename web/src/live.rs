@@ -1,16 +1,21 @@
 //! The one event stream of this tab: lists that every page shows, and watches that a page holds while it is open.
 //!
-//! Reconnects by itself, with a growing pause, and asks for every open watch again; so a page never notices more than a gap.
+//! ```text
+//! connect ─▶ Welcome (clock, version) ─▶ lists, frames, logs … ─▶ lost ─▶ is the session still good? ─▶ pause ─▶ connect
+//!                └ another version: reload                                    └ no: back to the log-in
+//! ```
+//! Each new connection asks for every open watch again, so a page never notices more than a gap.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::rc::Rc;
+mod keys;
+mod list;
+mod watches;
 
 use domain::api::alerts::Diagnosis;
 use domain::api::nodes::NodeView;
 use domain::api::runs::RunSummary;
 use domain::api::stream::{Push, Request};
-use futures::channel::mpsc::{UnboundedSender, unbounded};
+use domain::time::TimestampMs;
+use futures::channel::mpsc::unbounded;
 use futures::{SinkExt, StreamExt, future};
 use gloo_net::websocket::Message;
 use gloo_net::websocket::futures::WebSocket;
@@ -18,99 +23,102 @@ use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 
+use crate::session::{Phase, Who};
+use watches::Watches;
+
+pub(crate) use list::{Keyed, List, Row};
+
 /// Pause before connecting again: the first, and the longest.
 const PAUSE_MS: (u32, u32) = (500, 8_000);
+/// How often "3 s ago" is looked at.
+const CLOCK_MS: u32 = 1_000;
 
 /// What arrives by the stream. Cheap to copy; provided as context.
 #[derive(Clone, Copy)]
 pub(crate) struct Live {
     /// Whether the stream is up.
     pub(crate) connected: RwSignal<bool>,
-    /// All runs, newest first; `None` until the first arrive.
-    pub(crate) runs: RwSignal<Option<Vec<RunSummary>>>,
+    /// All runs, newest first.
+    pub(crate) runs: List<RunSummary>,
     /// Active diagnoses, worst first.
-    pub(crate) diagnoses: RwSignal<Option<Vec<Diagnosis>>>,
+    pub(crate) diagnoses: List<Diagnosis>,
     /// All nodes.
-    pub(crate) nodes: RwSignal<Option<Vec<NodeView>>>,
-    watches: StoredValue<Rc<RefCell<Watches>>, LocalStorage>,
-}
-
-type Handler = Rc<dyn Fn(Push)>;
-
-#[derive(Default)]
-struct Watches {
-    last_id: u32,
-    open: HashMap<u32, (Request, Handler)>,
-    /// The way to the socket, while there is one.
-    socket: Option<UnboundedSender<Request>>,
-}
-
-impl Watches {
-    fn send(&self, request: Request) {
-        if let Some(socket) = &self.socket {
-            // A socket that has just closed: the watch is asked for again on the next one.
-            let _closed = socket.unbounded_send(request);
-        }
-    }
+    pub(crate) nodes: List<NodeView>,
+    /// The collector's clock, to the second.
+    pub(crate) now_ms: RwSignal<TimestampMs>,
+    /// The collector's clock minus the browser's.
+    offset_ms: RwSignal<i64>,
+    watches: StoredValue<Watches, LocalStorage>,
 }
 
 impl Live {
-    /// Connects, and keeps connected for as long as the page lives.
-    pub(crate) fn start() -> Self {
-        let live = Self {
+    /// Not connected yet.
+    pub(crate) fn new() -> Self {
+        Self {
             connected: RwSignal::new(false),
-            runs: RwSignal::new(None),
-            diagnoses: RwSignal::new(None),
-            nodes: RwSignal::new(None),
-            watches: StoredValue::new_local(Rc::default()),
-        };
-        spawn_local(live.stay_connected());
-        live
+            runs: List::new(),
+            diagnoses: List::new(),
+            nodes: List::new(),
+            now_ms: RwSignal::new(browser_ms()),
+            offset_ms: RwSignal::new(0),
+            watches: StoredValue::new_local(Watches::default()),
+        }
+    }
+
+    /// Connects, and stays connected until the current owner is cleaned up; then forgets what it heard.
+    pub(crate) fn run(self, who: Who) {
+        let (running, handle) = future::abortable(future::join(self.stay_connected(who), self.tell_time()));
+        spawn_local(async move {
+            let _aborted = running.await;
+        });
+        on_cleanup(move || {
+            handle.abort();
+            self.watches.with_value(Watches::disconnected);
+            self.connected.set(false);
+            self.runs.forget();
+            self.diagnoses.forget();
+            self.nodes.forget();
+        });
     }
 
     /// Watches until the current owner (component or effect run) is cleaned up.
     pub(crate) fn watch(self, request: impl FnOnce(u32) -> Request, handler: impl Fn(Push) + 'static) {
         let watches = self.watches.get_value();
-        let mut inner = watches.borrow_mut();
-        inner.last_id += 1;
-        let id = inner.last_id;
-        let request = request(id);
-        inner.open.insert(id, (request.clone(), Rc::new(handler)));
-        inner.send(request);
-        drop(inner);
-        let guard = StoredValue::new_local(watches);
-        on_cleanup(move || {
-            let watches = guard.get_value();
-            let mut inner = watches.borrow_mut();
-            inner.open.remove(&id);
-            inner.send(Request::Unwatch { id });
-        });
+        let id = watches.open(request, handler);
+        let watches = StoredValue::new_local(watches);
+        on_cleanup(move || watches.with_value(|watches| watches.close(id)));
     }
 
-    async fn stay_connected(self) {
-        let mut pause_ms = PAUSE_MS.0;
+    async fn tell_time(self) {
         loop {
-            if self.connect().await {
+            self.now_ms.set(browser_ms() + self.offset_ms.get_untracked());
+            TimeoutFuture::new(CLOCK_MS).await;
+        }
+    }
+
+    async fn stay_connected(self, who: Who) {
+        let mut pause_ms = PAUSE_MS.0;
+        while who.phase_untracked() == Phase::LoggedIn {
+            if self.connect(who).await {
                 pause_ms = PAUSE_MS.0;
             }
             self.connected.set(false);
             TimeoutFuture::new(pause_ms).await;
             pause_ms = (pause_ms * 2).min(PAUSE_MS.1);
+            // A browser does not tell a refused stream from a collector that is away; a plain request does.
+            who.is_still_good().await;
         }
     }
 
     /// Serves one connection to its end; says whether it ever worked.
-    async fn connect(self) -> bool {
+    async fn connect(self, who: Who) -> bool {
         let Some(socket) = stream_url().and_then(|url| WebSocket::open(&url).ok()) else {
             return false;
         };
         let (mut write, mut read) = socket.split();
         let (sender, mut requests) = unbounded();
         let watches = self.watches.get_value();
-        for (request, _) in watches.borrow().open.values() {
-            let _open = sender.unbounded_send(request.clone());
-        }
-        watches.borrow_mut().socket = Some(sender);
+        watches.connected(sender);
         let sending = async {
             while let Some(request) = requests.next().await {
                 let Ok(text) = serde_json::to_string(&request) else {
@@ -125,39 +133,50 @@ impl Live {
         let receiving = async {
             while let Some(Ok(Message::Text(text))) = read.next().await {
                 worked = true;
-                if let Ok(push) = serde_json::from_str(&text) {
-                    self.take(push);
+                match serde_json::from_str(&text) {
+                    Ok(push) => self.take(push, who),
+                    Err(error) => {
+                        leptos::logging::error!("a message of the stream was not understood: {error}")
+                    }
                 }
             }
         };
         future::select(Box::pin(sending), Box::pin(receiving)).await;
-        watches.borrow_mut().socket = None;
+        watches.disconnected();
         worked
     }
 
-    fn take(self, push: Push) {
+    fn take(self, push: Push, who: Who) {
         match push {
-            Push::Welcome { .. } => self.connected.set(true),
-            Push::Runs { runs } => self.runs.set(Some(runs)),
-            Push::Diagnoses { diagnoses } => self.diagnoses.set(Some(diagnoses)),
-            Push::Nodes { nodes } => self.nodes.set(Some(nodes)),
+            Push::Welcome { now_ms, version } => self.welcomed(now_ms, &version, who),
+            Push::Runs { runs } => self.runs.take(runs),
+            Push::Diagnoses { diagnoses } => self.diagnoses.take(diagnoses),
+            Push::Nodes { nodes } => self.nodes.take(nodes),
             Push::Frame { id, .. }
             | Push::Log { id, .. }
             | Push::Run { id, .. }
-            | Push::Failed { id, .. } => {
-                let handler = self
-                    .watches
-                    .get_value()
-                    .borrow()
-                    .open
-                    .get(&id)
-                    .map(|(_, handler)| Rc::clone(handler));
-                if let Some(handler) = handler {
-                    handler(push);
-                }
-            }
+            | Push::Failed { id, .. } => self.watches.get_value().hand_over(id, push),
         }
     }
+
+    fn welcomed(self, now_ms: TimestampMs, version: &str, who: Who) {
+        if !who.is_of(version) {
+            // The collector was upgraded under this page; the old program may not understand it. Failing to reload is no worse.
+            let _reloading = web_sys::window().map(|window| window.location().reload());
+            return;
+        }
+        self.offset_ms.set(now_ms - browser_ms());
+        self.connected.set(true);
+    }
+}
+
+fn browser_ms() -> TimestampMs {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "milliseconds since 1970 fit 53 bits"
+    )]
+    let now_ms = js_sys::Date::now() as TimestampMs;
+    now_ms
 }
 
 fn stream_url() -> Option<String> {

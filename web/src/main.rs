@@ -8,14 +8,19 @@
 )]
 
 mod app;
+mod crash;
 
 mod api;
 mod live;
+mod session;
 
 mod chart;
 mod page;
 mod ui;
 
 fn main() {
+    crash::show_panics();
     leptos::mount::mount_to_body(app::App);
+    // The page said that it was loading until here.
+    crash::remove("loading");
 }

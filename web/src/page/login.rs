@@ -1,11 +1,11 @@
 //! Logging in with an API token.
 
-use domain::api::session::{Login as LoginRequest, Session};
+use leptos::html::Input;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 
-use crate::api;
-use crate::app::Who;
+use crate::session::Who;
+use crate::ui::Title;
 
 /// Asks for a token and opens a session.
 #[component]
@@ -14,37 +14,51 @@ pub(crate) fn Login() -> impl IntoView {
     let token = RwSignal::new(String::new());
     let error = RwSignal::new(None::<String>);
     let busy = RwSignal::new(false);
+    let field = NodeRef::<Input>::new();
+    Effect::new(move || {
+        if let Some(field) = field.get() {
+            // Fails only for an element that is gone.
+            let _gone = field.focus();
+        }
+    });
     let submit = move |event: leptos::ev::SubmitEvent| {
         event.prevent_default();
         busy.set(true);
         error.set(None);
         spawn_local(async move {
-            let request = LoginRequest {
-                token: token.get_untracked().trim().to_owned(),
-            };
-            match api::post::<Session>("/api/session", "", &request).await {
-                Ok(session) => who.0.set(Some(session)),
-                Err(refused) => error.set(Some(refused.message)),
+            if let Err(refused) = who.log_in(&token.get_untracked()).await {
+                error.set(Some(refused.message));
+                busy.set(false);
             }
-            busy.set(false);
         });
     };
     view! {
+        <Title of="Log in" />
         <main class="min-h-screen grid place-items-center p-4">
-            <form class="card bg-base-200 w-full max-w-md" on:submit=submit>
+            <form class="card bg-base-200 w-full max-w-md" method="post" on:submit=submit>
                 <div class="card-body gap-3">
                     <h1 class="card-title text-2xl">"Lockstep"</h1>
-                    <p>"Log in with a token. The collector printed one at its first start and keeps it in its data folder as "
-                        <code>"admin.token"</code>"."</p>
+                    <p>"Log in with a token. The collector printed the admin's at its first start, and keeps it in its data folder as "
+                        <code>"admin.token"</code>"; " <code>"lockstep token create"</code>" makes others."</p>
                     <label class="fieldset">
                         <span class="label">"Token"</span>
-                        <input class="input w-full" type="password" name="token" autocomplete="current-password" required autofocus
-                            bind:value=token />
+                        <input
+                            class="input w-full"
+                            type="password"
+                            name="token"
+                            autocomplete="current-password"
+                            required
+                            node_ref=field
+                            aria-invalid=move || error.with(Option::is_some).to_string()
+                            bind:value=token
+                        />
                     </label>
                     <Show when=move || error.with(Option::is_some)>
                         <p class="alert alert-error" role="alert">{move || error.get()}</p>
                     </Show>
-                    <button class="btn btn-primary" type="submit" disabled=move || busy.get()>"Log in"</button>
+                    <button class="btn btn-primary" type="submit" disabled=move || busy.get()>
+                        {move || if busy.get() { "Logging in…" } else { "Log in" }}
+                    </button>
                 </div>
             </form>
         </main>

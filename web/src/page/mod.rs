@@ -2,12 +2,14 @@
 
 mod login;
 mod new_run;
+mod not_found;
 mod overview;
 mod rules;
 mod run;
 
 pub(crate) use login::Login;
 pub(crate) use new_run::NewRun;
+pub(crate) use not_found::NotFound;
 pub(crate) use overview::Overview;
 pub(crate) use rules::RulesPage;
 pub(crate) use run::RunPage;

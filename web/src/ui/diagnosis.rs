@@ -1,44 +1,94 @@
 //! A diagnosis: what is wrong, who, why, what to do, and what was measured.
 
-use domain::api::alerts::{Diagnosis, Evidence};
+use domain::api::alerts::{Diagnosis, Evidence, EvidenceValue};
 use leptos::prelude::*;
+use leptos_router::components::A;
 
-use super::{ago, severity_class};
+use super::{Ago, Unit, severity_class, severity_word, show};
+use crate::live::Row;
 
-/// One diagnosis, its evidence folded.
+/// One diagnosis, its evidence folded. The values in it change while it lasts; the card stays the same.
 #[component]
-pub(crate) fn DiagnosisCard(diagnosis: Diagnosis) -> impl IntoView {
-    let alert = diagnosis.alert;
-    let evidence = alert.evidence.clone();
+pub(crate) fn DiagnosisCard(
+    /// The diagnosis.
+    row: Row<Diagnosis>,
+) -> impl IntoView {
+    let diagnosis = row.signal();
+    let of =
+        move |part: fn(&Diagnosis) -> &str| move || diagnosis.with(|diagnosis| part(diagnosis).to_owned());
+    let severity = Memo::new(move |_| diagnosis.with(|diagnosis| diagnosis.alert.severity));
+    let evidence = Memo::new(move |_| diagnosis.with(|diagnosis| diagnosis.alert.evidence.clone()));
+    let since_ms = Signal::derive(move || {
+        diagnosis.with(|diagnosis| diagnosis.alert.fired_ms.unwrap_or(diagnosis.alert.active_ms))
+    });
+    let run = row.peek(|diagnosis| diagnosis.alert.labels.get("run").map(str::to_owned));
+    let rule = row.peek(|diagnosis| diagnosis.alert.rule.clone());
     view! {
-        <article class=format!("{} block", severity_class(alert.severity)) data-testid="diagnosis" data-rule=alert.rule.clone()>
-            <h3 class="font-bold">{diagnosis.summary}</h3>
-            <p class="text-sm opacity-80">
-                {alert.rule.clone()} " · " {format!("{:?}", alert.severity).to_lowercase()} " · " {diagnosis.culprit} " · since " {ago(alert.active_ms)}
+        <article
+            class=move || format!("card bg-base-200 border-l-4 p-3 {}", severity_class(severity.get()))
+            data-testid="diagnosis"
+            data-rule=rule.clone()
+        >
+            <p class="flex flex-wrap gap-2 items-center text-sm">
+                <span class=move || severity_word(severity.get()).0>{move || severity_word(severity.get()).1}</span>
+                <span class="opacity-80">{rule.clone()}</span>
+                <span class="opacity-80">{of(|diagnosis| &diagnosis.culprit)}</span>
+                <span class="opacity-80">"since " <Ago at_ms=since_ms /></span>
             </p>
-            <p class="mt-2"><b>"Why: "</b>{diagnosis.cause}</p>
-            <p><b>"What to do: "</b>{diagnosis.advice}</p>
-            <details class="mt-2">
-                <summary class="cursor-pointer">"Evidence"</summary>
-                <EvidenceList evidence />
-            </details>
+            <h3 class="font-bold mt-1 break-words">{of(|diagnosis| &diagnosis.summary)}</h3>
+            <p class="mt-1"><b>"Why: "</b>{of(|diagnosis| &diagnosis.cause)}</p>
+            <p class="mt-1"><b>"What to do: "</b>{of(|diagnosis| &diagnosis.advice)}</p>
+            <div class="flex flex-wrap gap-4 mt-2 items-start">
+                <details class="grow min-w-0">
+                    <summary class="cursor-pointer">"Evidence: what was measured"</summary>
+                    {move || evidence.get().into_iter().map(|evidence| view! { <Measured evidence /> }).collect_view()}
+                </details>
+                {run.map(|run| view! { <A href=format!("/runs/{run}") attr:class="link">"Show the run"</A> })}
+            </div>
         </article>
     }
 }
 
 #[component]
-fn EvidenceList(evidence: Vec<Evidence>) -> impl IntoView {
-    let one = |evidence: Evidence| {
-        let values = evidence.values.into_iter().map(
-            |value| view! { <li><code>{value.labels.to_string()}</code> " = " <b>{value.value}</b></li> },
-        );
-        view! {
-            <section class="mt-2" data-testid="evidence">
-                <h4 class="font-semibold">{evidence.title}</h4>
-                <code class="text-xs break-all">{evidence.query}</code>
-                <ul class="list-disc ml-5 text-sm break-all">{values.collect_view()}</ul>
-            </section>
-        }
+fn Measured(evidence: Evidence) -> impl IntoView {
+    let common = common(&evidence.values);
+    let value = |one: &EvidenceValue| {
+        let number = one
+            .value
+            .parse()
+            .map_or(one.value.clone(), |value| show(value, Unit::Plain));
+        view! { <li><b>{number}</b> " " <span class="opacity-70">{different(one, &common)}</span></li> }
     };
-    evidence.into_iter().map(one).collect_view()
+    let nothing = evidence.values.is_empty();
+    view! {
+        <section class="mt-2" data-testid="evidence">
+            <h4 class="font-semibold text-sm">{evidence.title}</h4>
+            <ul class="flex flex-wrap gap-x-4 text-sm">{evidence.values.iter().map(value).collect_view()}</ul>
+            {nothing.then(|| view! { <p class="text-sm opacity-70">"gave nothing"</p> })}
+            <code class="text-xs break-all opacity-70">{evidence.query}</code>
+        </section>
+    }
+}
+
+/// Labels that all values of a query share tell none of them apart.
+fn common(values: &[EvidenceValue]) -> Vec<String> {
+    let Some((first, rest)) = values.split_first() else {
+        return vec![];
+    };
+    let shared = |name: &str, value: &str| rest.iter().all(|other| other.labels.get(name) == Some(value));
+    let labels = first
+        .labels
+        .iter()
+        .filter(|label| shared(&label.name, &label.value));
+    labels.map(|label| label.name.to_string()).collect()
+}
+
+fn different(one: &EvidenceValue, common: &[String]) -> String {
+    let own = one
+        .labels
+        .iter()
+        .filter(|label| common.iter().all(|shared| **shared != *label.name));
+    own.map(|label| format!("{} {}", label.name, label.value))
+        .collect::<Vec<_>>()
+        .join(", ")
 }

@@ -1,6 +1,4 @@
-//! Numbers and times for people.
-
-use domain::time::{DisplayDuration, TimestampMs};
+//! Numbers for people.
 
 /// What a number means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,8 +7,6 @@ pub(crate) enum Unit {
     Ratio,
     /// Seconds.
     Seconds,
-    /// Bytes.
-    Bytes,
     /// Degrees Celsius.
     Celsius,
     /// Watts.
@@ -25,59 +21,62 @@ impl Unit {
         match self {
             Self::Ratio => "ratio",
             Self::Seconds => "seconds",
-            Self::Bytes => "bytes",
-            Self::Celsius => "celsius",
-            Self::Watts => "watts",
-            Self::Plain => "plain",
+            Self::Celsius | Self::Watts | Self::Plain => "plain",
         }
     }
 }
 
 /// A value with its unit, three digits or so.
 pub(crate) fn show(value: f64, unit: Unit) -> String {
-    if !value.is_finite() {
-        return if value.is_nan() {
-            "NaN".to_owned()
-        } else {
-            "∞".to_owned()
-        };
+    if value.is_nan() {
+        return "NaN".to_owned();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "∞" } else { "−∞" }.to_owned();
     }
     match unit {
         Unit::Ratio => format!("{:.1} %", value * 100.0),
         Unit::Seconds if value.abs() < 1.0 => format!("{:.1} ms", value * 1_000.0),
         Unit::Seconds => format!("{value:.2} s"),
-        Unit::Bytes => format!("{}B", scaled(value)),
         Unit::Celsius => format!("{value:.0} °C"),
         Unit::Watts => format!("{value:.0} W"),
-        Unit::Plain => scaled(value).trim_end().to_owned(),
+        Unit::Plain => scaled(value),
     }
 }
 
 fn scaled(value: f64) -> String {
-    for (factor, prefix) in [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")] {
-        if value.abs() >= factor {
-            return format!("{:.2} {prefix}", value / factor);
+    let size = value.abs();
+    if size >= 1e15 || (size > 0.0 && size < 1e-3) {
+        return format!("{value:.2e}");
+    }
+    for (factor, prefix) in [(1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")] {
+        if size >= factor {
+            return format!("{:.2}{prefix}", value / factor);
         }
     }
-    format!("{value:.2} ")
+    let digits = if size < 1.0 { 4 } else { 2 };
+    format!("{value:.digits$}")
 }
 
-/// `3m20s ago`, to the second.
-pub(crate) fn ago(at_ms: TimestampMs) -> String {
-    let now_ms = js_sys::Date::now();
-    #[expect(clippy::cast_possible_truncation, reason = "the browser's clock fits")]
-    let seconds = ((now_ms as i64) - at_ms).max(0) / 1_000;
-    format!("{} ago", DisplayDuration(seconds * 1_000))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The local time of day.
-pub(crate) fn clock(at_ms: TimestampMs) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit 53 bits")]
-    let date = js_sys::Date::new(&(at_ms as f64).into());
-    format!(
-        "{:02}:{:02}:{:02}",
-        date.get_hours(),
-        date.get_minutes(),
-        date.get_seconds()
-    )
+    #[test]
+    fn values_are_short_and_carry_their_unit() {
+        for (value, unit, expected) in [
+            (0.4567, Unit::Ratio, "45.7 %"),
+            (0.0123, Unit::Seconds, "12.3 ms"),
+            (1.5, Unit::Seconds, "1.50 s"),
+            (64.6, Unit::Celsius, "65 °C"),
+            (12_345.0, Unit::Plain, "12.35 k"),
+            (0.5, Unit::Plain, "0.5000"),
+            (3e30, Unit::Plain, "3.00e30"),
+            (2e-7, Unit::Plain, "2.00e-7"),
+            (f64::NAN, Unit::Ratio, "NaN"),
+            (f64::NEG_INFINITY, Unit::Plain, "−∞"),
+        ] {
+            assert_eq!(show(value, unit), expected);
+        }
+    }
 }

@@ -2,8 +2,12 @@
 
 mod diagnosis;
 mod format;
+mod heading;
 mod state;
+mod time;
 
 pub(crate) use diagnosis::DiagnosisCard;
-pub(crate) use format::{Unit, ago, clock, show};
-pub(crate) use state::{severity_class, state_class};
+pub(crate) use format::{Unit, show};
+pub(crate) use heading::{Heading, Title};
+pub(crate) use state::{StateBadge, alert_badge, severity_class, severity_word};
+pub(crate) use time::{Ago, clock};

@@ -1,157 +1,169 @@
 //! All GPUs at a glance: one cell each, coloured by an indicator of the viewer's choice.
 
+mod choice;
+
 use std::collections::BTreeMap;
 
 use domain::api::nodes::{NodeState, NodeView};
-use domain::api::stream::{Push, Request};
+use domain::api::stream::{Column, Push, Request};
+use domain::topology::Gpu;
 use leptos::prelude::*;
 
-use crate::live::Live;
-use crate::ui::{Unit, show};
+use crate::live::{Live, Row};
+use crate::ui::{Ago, Heading, show};
+use choice::{CHOICES, Choice};
 
-struct Choice {
-    title: &'static str,
-    query: &'static str,
-    unit: Unit,
-    /// The value of the palest and of the strongest colour.
-    scale: (f64, f64),
-}
-
-const CHOICES: [Choice; 6] = [
-    Choice {
-        title: "memory use",
-        query: "gpu_memory_used_bytes / gpu_memory_total_bytes",
-        unit: Unit::Ratio,
-        scale: (0.0, 1.0),
-    },
-    Choice {
-        title: "compute (SM active, else utilization)",
-        query: "gpu_sm_active_ratio or gpu_utilization_ratio",
-        unit: Unit::Ratio,
-        scale: (0.0, 1.0),
-    },
-    Choice {
-        title: "NVLink use",
-        query: "link_utilization_ratio{link=\"nvlink\"}",
-        unit: Unit::Ratio,
-        scale: (0.0, 1.0),
-    },
-    Choice {
-        title: "temperature",
-        query: "gpu_temperature_celsius",
-        unit: Unit::Celsius,
-        scale: (25.0, 95.0),
-    },
-    Choice {
-        title: "power",
-        query: "gpu_power_watts / gpu_power_limit_watts",
-        unit: Unit::Ratio,
-        scale: (0.0, 1.0),
-    },
-    Choice {
-        title: "SM clock against its highest",
-        query: "gpu_sm_clock_hertz / gpu_sm_clock_max_hertz",
-        unit: Unit::Ratio,
-        scale: (0.3, 1.0),
-    },
-];
-
+/// Values by node and GPU.
 type Values = BTreeMap<(String, String), f64>;
+
+/// What the cells show. Cheap to copy.
+#[derive(Clone, Copy)]
+struct Shown {
+    choice: RwSignal<&'static Choice>,
+    values: RwSignal<Values>,
+}
 
 /// The grid, a row of cells a node.
 #[component]
 pub(super) fn GpuGrid() -> impl IntoView {
-    let live = expect_context::<Live>();
-    let chosen = RwSignal::new(0_usize);
-    let values = RwSignal::new(Values::new());
-    // One owner a choice: changing it ends the old watch.
-    Effect::new(move || {
-        let choice = &CHOICES[chosen.get()];
-        live.watch(
-            |id| Request::WatchInstant {
-                id,
-                query: choice.query.to_owned(),
-            },
-            move |push| {
-                if let Push::Frame { series, .. } = push {
-                    let label = |column: &domain::api::stream::Column, name| {
-                        column.labels.get(name).unwrap_or("").to_owned()
-                    };
-                    let all = series.iter().filter_map(|c| {
-                        Some((
-                            (label(c, "node"), label(c, "gpu")),
-                            c.values.last().copied().flatten()?,
-                        ))
-                    });
-                    values.set(all.collect());
-                }
-            },
-        );
-    });
-    let options = CHOICES
-        .iter()
-        .enumerate()
-        .map(|(n, choice)| view! { <option value=n.to_string()>{choice.title}</option> });
-    let choose = move |event| chosen.set(event_target_value(&event).parse().unwrap_or(0));
-    let rows = move || {
-        let nodes = live.nodes.get().unwrap_or_default();
-        if nodes.is_empty() {
-            return view! { <p class="opacity-70">"No node has connected yet."</p> }.into_any();
-        }
-        nodes
-            .into_iter()
-            .map(|node| view! { <NodeRow node chosen values /> })
-            .collect_view()
-            .into_any()
-    };
+    let nodes = expect_context::<Live>().nodes;
+    let shown = Shown::watched();
+    let options = CHOICES.iter().enumerate();
+    let options = options
+        .map(|(n, choice)| view! { <option value=n.to_string()>{choice.title}</option> })
+        .collect_view();
+    let choose = move |event| shown.choose(&event_target_value(&event));
     view! {
-        <section>
-            <div class="flex flex-wrap gap-3 items-center mb-2">
-                <h2 class="text-lg font-bold">"GPUs"</h2>
-                <label class="text-sm">"coloured by "
-                    <select class="select select-sm w-auto" on:change=choose aria-label="indicator">{options.collect_view()}</select>
+        <section class="min-w-0">
+            <Heading text="GPUs" hint="A cell each, the stronger the colour the higher the value. A cell that differs from its siblings is worth a look.">
+                <label class="text-sm flex gap-2 items-center">"Coloured by"
+                    <select class="select select-sm w-auto" on:change=choose data-testid="colour-by">{options}</select>
                 </label>
+            </Heading>
+            <Key shown />
+            <Show when=move || !nodes.is_known()><p class="opacity-70">"Loading…"</p></Show>
+            <Show when=move || nodes.is_empty()>
+                <p class="opacity-70">"No node has connected yet. " <code>"lockstep agent --collector URL --join TOKEN"</code> " on a node brings it here."</p>
+            </Show>
+            <div class="grid gap-3" data-testid="gpu-grid">
+                <For each=move || nodes.rows() key=|row| row.key.clone() let:row><NodeRow row shown /></For>
             </div>
-            <div class="grid gap-2" data-testid="gpu-grid">{rows}</div>
         </section>
     }
 }
 
-#[component]
-fn NodeRow(node: NodeView, chosen: RwSignal<usize>, values: RwSignal<Values>) -> impl IntoView {
-    let down = node.state == NodeState::Down;
-    let cells = node.inventory.gpus.iter().map(|gpu| {
-        let key = (node.name.clone(), gpu.index.to_string());
-        let title = format!("{} GPU {} {}", node.name, gpu.index, gpu.name);
-        let index = gpu.index;
-        let value = Memo::new(move |_| values.with(|values| values.get(&key).copied()));
-        let text = move || value.get().map_or("–".to_owned(), |value| show(value, CHOICES[chosen.get()].unit));
-        let style = move || value.get().map_or(String::new(), |value| colour(value, CHOICES[chosen.get()].scale));
-        view! {
-            <div class="rounded p-1 text-center text-xs border border-base-300 min-w-14" style=style title=title data-testid="gpu-cell">
-                <div class="opacity-70">"GPU " {index}</div>
-                <div class="font-semibold">{text}</div>
-            </div>
+impl Shown {
+    /// Follows the chosen query for as long as the current owner lives.
+    fn watched() -> Self {
+        let live = expect_context::<Live>();
+        let shown = Self {
+            choice: RwSignal::new(&CHOICES[0]),
+            values: RwSignal::new(Values::new()),
+        };
+        // One owner a choice: another one ends the watch of the one before.
+        Effect::new(move || {
+            let query = shown.choice.get().query.to_owned();
+            live.watch(
+                |id| Request::WatchInstant { id, query },
+                move |push| match push {
+                    Push::Frame { series, .. } => shown.values.set(series.iter().filter_map(value).collect()),
+                    _ => shown.values.set(Values::new()),
+                },
+            );
+        });
+        shown
+    }
+
+    fn choose(self, number: &str) {
+        if let Some(choice) = number.parse::<usize>().ok().and_then(|n| CHOICES.get(n)) {
+            // Values of the choice before would be shown on a scale that is not theirs.
+            self.values.set(Values::new());
+            self.choice.set(choice);
         }
-    });
-    let cells = cells.collect_view();
-    let missing = node.inventory.gpus_missing.clone();
+    }
+}
+
+fn value(column: &Column) -> Option<((String, String), f64)> {
+    let label = |name| column.labels.get(name).unwrap_or_default().to_owned();
+    Some((
+        (label("node"), label("gpu")),
+        column.values.last().copied().flatten()?,
+    ))
+}
+
+/// What the colours mean.
+#[component]
+fn Key(shown: Shown) -> impl IntoView {
+    let end = move |high: bool| {
+        let choice = shown.choice.get();
+        show(if high { choice.scale.1 } else { choice.scale.0 }, choice.unit)
+    };
     view! {
-        <div class="flex flex-wrap gap-2 items-center">
-            <div class="w-40 truncate font-mono text-sm" title=node.name.clone()>
-                {node.name.clone()} {down.then(|| view! { " " <span class="badge badge-error badge-sm">"down"</span> })}
-            </div>
-            <div class="flex flex-wrap gap-1">{cells}</div>
-            {missing.map(|why| view! { <span class="text-sm opacity-70">{why}</span> })}
+        <p class="flex gap-2 items-center text-xs opacity-80 mb-2">
+            {move || end(false)} <span class="inline-block h-2 w-32 rounded bg-gradient-to-r from-transparent to-primary border border-base-300" aria-hidden="true"></span> {move || end(true)}
+        </p>
+    }
+}
+
+#[component]
+fn NodeRow(row: Row<NodeView>, shown: Shown) -> impl IntoView {
+    let node = row.signal();
+    let is_down = Memo::new(move |_| node.with(|node| node.state == NodeState::Down));
+    let seen_ms = Signal::derive(move || node.with(|node| node.seen_ms));
+    let missing = Memo::new(move |_| node.with(|node| node.inventory.gpus_missing.clone()));
+    let product = move || node.with(|node| node.inventory.gpus.first().map(|gpu| gpu.name.clone()));
+    // Rebuilt only when a GPU came or went.
+    let gpus = Memo::new(move |_| node.with(|node| node.inventory.gpus.clone()));
+    let name = row.key.clone();
+    let cells = move || {
+        gpus.get()
+            .iter()
+            .map(|gpu| cell(&name, gpu, shown))
+            .collect_view()
+    };
+    view! {
+        <div>
+            <p class="text-sm mb-1 flex flex-wrap gap-2 items-center">
+                <span class="font-mono">{row.key.clone()}</span>
+                <span class="opacity-70">{product}</span>
+                <Show when=move || is_down.get()><span class="badge badge-error badge-sm">"not heard since " <Ago at_ms=seen_ms /></span></Show>
+                {move || missing.get().map(|why| view! { <span class="opacity-70">{why}</span> })}
+            </p>
+            <div class="grid gap-1 grid-cols-[repeat(auto-fill,minmax(4.5rem,1fr))]">{cells}</div>
         </div>
     }
 }
 
-/// From pale to strong: more saturation and less lightness as the value grows. The text's colour is the theme's own.
-fn colour(value: f64, (low, high): (f64, f64)) -> String {
-    let share = ((value - low) / (high - low)).clamp(0.0, 1.0);
-    format!(
-        "background-color: color-mix(in oklab, var(--color-primary) {:.0}%, transparent)",
-        share * 70.0
-    )
+fn cell(node: &str, gpu: &Gpu, shown: Shown) -> impl IntoView + use<> {
+    let key = (node.to_owned(), gpu.index.to_string());
+    let title = format!("{node} GPU {} ({})", gpu.index, gpu.name);
+    let index = gpu.index;
+    let value = Memo::new(move |_| shown.values.with(|values| values.get(&key).copied()));
+    let share = move || value.get().map(|value| shown.choice.get().share(value));
+    let text = move || {
+        value
+            .get()
+            .map_or("–".to_owned(), |value| show(value, shown.choice.get().unit))
+    };
+    let style = move || {
+        share().map(|share| {
+            format!(
+                "background-color: color-mix(in oklab, var(--color-primary) {:.0}%, transparent)",
+                share * 100.0
+            )
+        })
+    };
+    // On the strong half of the scale the theme's own text colour could not be read.
+    let class = move || match share() {
+        Some(share) if share > 0.5 => {
+            "rounded p-1 text-center text-xs border border-base-300 text-primary-content"
+        }
+        _ => "rounded p-1 text-center text-xs border border-base-300",
+    };
+    view! {
+        <div class=class style=style title=title data-testid="gpu-cell">
+            <div>"GPU " {index}</div>
+            <div class="font-semibold">{text}</div>
+        </div>
+    }
 }

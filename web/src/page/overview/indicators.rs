@@ -1,124 +1,101 @@
 //! The five indicators against their healthy bands.
 
+mod table;
+
 use domain::api::stream::{Push, Request};
 use leptos::prelude::*;
 
 use crate::live::Live;
-use crate::ui::{Unit, show};
-
-struct Indicator {
-    title: &'static str,
-    /// The band, in words.
-    band: &'static str,
-    /// The band, in numbers.
-    healthy: (f64, f64),
-    /// The first with an answer is shown; `(where it comes from, query)`.
-    sources: &'static [(&'static str, &'static str)],
-}
-
-/// As DESIGN 1.1: each averaged over what reports it.
-const INDICATORS: [Indicator; 5] = [
-    Indicator {
-        title: "GPU memory",
-        band: "70–90 %",
-        healthy: (0.7, 0.9),
-        sources: &[(
-            "average of all GPUs",
-            "avg(gpu_memory_used_bytes / gpu_memory_total_bytes)",
-        )],
-    },
-    Indicator {
-        title: "Compute share",
-        band: "over 85 %",
-        healthy: (0.85, 1.0),
-        sources: &[
-            ("of a training step", "avg(train_compute_ratio)"),
-            ("SM activity (GPM)", "avg(gpu_sm_active_ratio)"),
-            ("coarse GPU utilization", "avg(gpu_utilization_ratio)"),
-        ],
-    },
-    Indicator {
-        title: "Bandwidth",
-        band: "60–80 % while communicating",
-        healthy: (0.6, 0.8),
-        sources: &[
-            ("NVLink", "avg(link_utilization_ratio{link=\"nvlink\"})"),
-            ("PCIe", "avg(link_utilization_ratio{link=\"pcie\"})"),
-        ],
-    },
-    Indicator {
-        title: "Throughput",
-        band: "near the run's own best",
-        healthy: (0.8, 10.0),
-        sources: &[(
-            "against the best of ten minutes",
-            "sum(train_samples_per_second) / sum(quantile_over_time(0.9, train_samples_per_second[10m]))",
-        )],
-    },
-    Indicator {
-        title: "Gradient sync",
-        band: "under 5 % of a step",
-        healthy: (0.0, 0.05),
-        sources: &[(
-            "exposed wait in a step",
-            "avg(train_sync_seconds / train_step_seconds)",
-        )],
-    },
-];
+use crate::ui::{Heading, Unit, show};
+use table::{INDICATORS, Indicator, Place};
 
 /// One tile for each.
 #[component]
 pub(super) fn Indicators() -> impl IntoView {
     view! {
-        <section class="grid gap-3 grid-cols-2 md:grid-cols-5" aria-label="Indicators">
-            {INDICATORS.iter().map(|indicator| view! { <Tile indicator /> }).collect_view()}
+        <section>
+            <Heading text="Indicators" hint="How well the hardware is used, averaged over everything that reports; the shaded part of each scale is the healthy band." />
+            <div class="grid gap-3 grid-cols-2 md:grid-cols-3 lg:grid-cols-5">
+                {INDICATORS.iter().map(|indicator| view! { <Tile indicator /> }).collect_view()}
+            </div>
         </section>
     }
 }
 
 #[component]
 fn Tile(indicator: &'static Indicator) -> impl IntoView {
+    let shown = first_answer(indicator);
+    let place = move || shown.get().map(|(_, value)| indicator.place(value));
+    let number = move || {
+        shown
+            .get()
+            .map_or("–".to_owned(), |(_, value)| show(value, Unit::Ratio))
+    };
+    let source = move || {
+        shown
+            .get()
+            .map_or("nothing reports it now", |(n, _)| indicator.sources[n].0)
+    };
+    let verdict = move || match place() {
+        Some(Place::Below) => view! { <span class="badge badge-xs badge-warning">"below"</span> }.into_any(),
+        Some(Place::Above) => view! { <span class="badge badge-xs badge-warning">"above"</span> }.into_any(),
+        Some(Place::Within) => {
+            view! { <span class="badge badge-xs badge-success">"healthy"</span> }.into_any()
+        }
+        None => ().into_any(),
+    };
+    view! {
+        <article class="card bg-base-200 p-3 gap-1" data-testid="indicator" data-title=indicator.title>
+            <h3 class="text-sm opacity-80">{indicator.title}</h3>
+            <p class="flex flex-wrap gap-2 items-center"><span class="text-2xl font-bold">{number}</span> {verdict}</p>
+            <Scale indicator shown />
+            <p class="text-xs opacity-70">"healthy: " {indicator.band}</p>
+            <p class="text-xs opacity-70">{source}</p>
+        </article>
+    }
+}
+
+/// The band and the value on a line from 0 to 100 %; the words say the same.
+#[component]
+fn Scale(indicator: &'static Indicator, shown: Memo<Option<(usize, f64)>>) -> impl IntoView {
+    let percent = |value: f64| value.clamp(0.0, 1.0) * 100.0;
+    let (low, high) = (percent(indicator.healthy.0), percent(indicator.healthy.1));
+    let band = format!("left: {low:.0}%; width: {:.0}%", high - low);
+    let mark = move || {
+        shown
+            .get()
+            .map(|(_, value)| format!("left: calc({:.1}% - 2px)", percent(value)))
+    };
+    view! {
+        <div class="relative h-2 rounded bg-base-300 overflow-hidden" aria-hidden="true">
+            <div class="absolute inset-y-0 bg-success/40" style=band></div>
+            <div class="absolute inset-y-0 w-1 bg-base-content" hidden=move || shown.get().is_none() style=mark></div>
+        </div>
+    }
+}
+
+/// The first of the indicator's sources that answers, and its value.
+fn first_answer(indicator: &'static Indicator) -> Memo<Option<(usize, f64)>> {
     let live = expect_context::<Live>();
     let values = RwSignal::new(vec![None::<f64>; indicator.sources.len()]);
     for (n, (_, query)) in indicator.sources.iter().enumerate() {
-        live.watch(
-            |id| Request::WatchInstant {
-                id,
-                query: (*query).to_owned(),
-            },
-            move |push| {
-                if let Push::Frame { series, .. } = push {
-                    let value = series
-                        .first()
-                        .and_then(|column| column.values.last().copied().flatten());
-                    values.update(|values| values[n] = value);
-                }
-            },
-        );
+        let watched = |id| Request::WatchInstant {
+            id,
+            query: (*query).to_owned(),
+        };
+        live.watch(watched, move |push| {
+            let value = match push {
+                Push::Frame { series, .. } => series
+                    .first()
+                    .and_then(|column| column.values.last().copied().flatten()),
+                _ => None,
+            };
+            values.update(|values| values[n] = value);
+        });
     }
-    let shown = Memo::new(move |_| {
-        values.with(|values| {
-            values
-                .iter()
-                .position(Option::is_some)
-                .and_then(|n| Some((n, values[n]?)))
-        })
-    });
-    let in_band = move || {
-        shown
-            .get()
-            .is_none_or(|(_, value)| (indicator.healthy.0..=indicator.healthy.1).contains(&value))
-    };
-    view! {
-        <article class="card bg-base-200 p-3" data-testid="indicator" data-title=indicator.title>
-            <h2 class="text-sm opacity-80">{indicator.title}</h2>
-            <p class=move || if in_band() { "text-2xl font-bold" } else { "text-2xl font-bold text-warning" }>
-                {move || shown.get().map_or("–".to_owned(), |(_, value)| show(value, Unit::Ratio))}
-            </p>
-            <p class="text-xs opacity-70">{move || shown.get().map_or("nothing reports it", |(n, _)| indicator.sources[n].0)}</p>
-            <p class="text-xs opacity-70">
-                "healthy: " {indicator.band} {move || if in_band() { "" } else { " · out of band" }}
-            </p>
-        </article>
-    }
+    Memo::new(move |_| {
+        let values = values.read();
+        let answers = values.iter().enumerate();
+        answers.filter_map(|(n, value)| Some((n, (*value)?))).next()
+    })
 }

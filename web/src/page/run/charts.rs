@@ -2,12 +2,15 @@
 
 use leptos::prelude::*;
 
-use crate::chart::Chart;
-use crate::ui::Unit;
+use super::Known;
+use super::span::SPANS;
+use crate::chart::{Chart, Window};
+use crate::live::Live;
+use crate::ui::{Heading, Unit};
 
 /// Step time by part, as one query: `(series, name of the line)`.
 const PARTS: [(&str, &str); 6] = [
-    ("train_step_seconds", "step"),
+    ("train_step_seconds", "whole step"),
     ("train_data_seconds", "data"),
     ("train_forward_seconds", "forward"),
     ("train_backward_seconds", "backward"),
@@ -17,8 +20,20 @@ const PARTS: [(&str, &str); 6] = [
 
 /// Six charts on one time axis.
 #[component]
-pub(super) fn Charts(run: String) -> impl IntoView {
-    let of = |metric: &str| format!("{metric}{{run=\"{run}\"}}");
+pub(super) fn Charts(
+    /// The run's id.
+    id: String,
+    /// The run.
+    run: Known,
+) -> impl IntoView {
+    let chosen = RwSignal::new(0_usize);
+    let options = SPANS.iter().enumerate();
+    let options = options
+        .map(|(n, (_, words))| view! { <option value=n.to_string()>{*words}</option> })
+        .collect_view();
+    let choose = move |event| chosen.set(event_target_value(&event).parse().unwrap_or(0));
+    let window = shown(run, chosen);
+    let of = |metric: &str| format!("{metric}{{run=\"{id}\"}}");
     let part = |(metric, name): (&str, &str)| {
         format!(
             "label_replace(avg({}), \"part\", \"{name}\", \"\", \"\")",
@@ -28,13 +43,32 @@ pub(super) fn Charts(run: String) -> impl IntoView {
     let split = PARTS.map(part).join(" or ");
     let sync = format!("{} / {}", of("train_sync_seconds"), of("train_step_seconds"));
     view! {
-        <section class="grid gap-3 md:grid-cols-2" aria-label="Charts">
-            <Chart title="Step time split" unit=Unit::Seconds query=split by="part" />
-            <Chart title="Loss" unit=Unit::Plain query=of("train_loss") by="rank" />
-            <Chart title="Gradient norm" unit=Unit::Plain query=of("train_grad_norm") by="rank" />
-            <Chart title="Throughput, samples a second" unit=Unit::Plain query=of("train_samples_per_second") by="rank" />
-            <Chart title="Share of a step waiting for sync" unit=Unit::Ratio query=sync by="rank" />
-            <Chart title="Step" unit=Unit::Plain query=of("train_step") by="rank" />
+        <section class="min-w-0">
+            <Heading text="Charts" hint="A line a rank. Drag over a stretch of time to look closer, in all charts at once; double-click to go back.">
+                <label class="text-sm flex gap-2 items-center">"Show"
+                    <select class="select select-sm w-auto" on:change=choose data-testid="span">{options}</select>
+                </label>
+            </Heading>
+            <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">
+                <Chart window title="Loss" hint="Falls while the model learns." unit=Unit::Plain query=of("train_loss") by="rank" />
+                <Chart window title="Gradient norm" hint="Before clipping. A leap of ten times and more is an explosion." unit=Unit::Plain query=of("train_grad_norm") by="rank" />
+                <Chart window title="Step time" hint="What a step is spent on, mean over the ranks." unit=Unit::Seconds query=split by="part" />
+                <Chart window title="Throughput" hint="Samples a second. Ranks of one run should agree." unit=Unit::Plain query=of("train_samples_per_second") by="rank" />
+                <Chart window title="Waiting for gradient sync" hint="Share of a step. Who waits less than the others is the late one." unit=Unit::Ratio query=sync by="rank" />
+                <Chart window title="Compute share" hint="Share of a step in forward, backward and optimizer." unit=Unit::Ratio query=of("train_compute_ratio") by="rank" />
+            </div>
         </section>
     }
+}
+
+/// The window as the run and the choice ask for it.
+fn shown(run: Known, chosen: RwSignal<usize>) -> Memo<Window> {
+    let now_ms = expect_context::<Live>().now_ms;
+    Memo::new(move |_| {
+        let (span, _) = SPANS[chosen.get().min(SPANS.len() - 1)];
+        run.with(|run| match run {
+            Some(run) => span.window(&run.summary, now_ms.get()),
+            None => Window::Last { range_ms: 600_000 },
+        })
+    })
 }

@@ -1,84 +1,92 @@
 //! The end of a rank's output, followed live.
 
+mod tail;
+
 use domain::api::runs::{LogSource, RunView};
 use domain::api::stream::{Push, Request};
 use domain::ident::Rank;
 use leptos::html::Pre;
 use leptos::prelude::*;
 
+use super::Known;
 use crate::live::Live;
+use crate::ui::Heading;
+use tail::Tail;
 
-/// How much of the past is asked for, and how much is kept on the page.
+/// How much of the past is asked for.
 const TAIL_BYTES: u64 = 32 * 1024;
-const KEPT_BYTES: usize = 128 * 1024;
+/// Who is this close to the end, in pixels, wants to see the end.
+const NEAR_END_PX: i32 = 40;
 
 /// A choice of rank and stream, and its text.
 #[component]
-pub(super) fn Log(id: String, run: RwSignal<Option<RunView>>) -> impl IntoView {
+pub(super) fn Log(
+    /// The run's id.
+    id: String,
+    /// The run.
+    run: Known,
+) -> impl IntoView {
     let sources = Memo::new(move |_| run.with(|run| run.as_ref().map(sources).unwrap_or_default()));
-    let chosen = RwSignal::new(None::<usize>);
-    let source = Memo::new(move |_| {
-        sources.with(|all| {
-            chosen
-                .get()
-                .and_then(|n| all.get(n).cloned())
-                .or_else(|| all.first().cloned())
-        })
-    });
-    let options = move || {
-        sources
-            .get()
-            .into_iter()
-            .enumerate()
-            .map(|(n, source)| view! { <option value=n.to_string()>{title(&source)}</option> })
-            .collect_view()
-    };
-    let choose = move |event| chosen.set(event_target_value(&event).parse().ok());
+    let chosen = RwSignal::new(0_usize);
+    let source = Memo::new(move |_| sources.with(|all| all.get(chosen.get()).or(all.first()).cloned()));
+    let option = move |(n, source): (usize, LogSource)| view! { <option value=n.to_string() selected=n == chosen.get_untracked()>{title(&source)}</option> };
+    let options = move || sources.get().into_iter().enumerate().map(option).collect_view();
+    let choose = move |event| chosen.set(event_target_value(&event).parse().unwrap_or(0));
     view! {
-        <section class="card bg-base-200 p-3">
-            <div class="flex flex-wrap gap-2 items-center mb-2">
-                <h3 class="font-semibold">"Log"</h3>
-                <select class="select select-sm w-auto" on:change=choose aria-label="log of">{options}</select>
-            </div>
-            {move || source.get().map(|source| view! { <Tail run=id.clone() source /> })}
+        <section class="min-w-0">
+            <Heading text="Log" hint="What a rank prints, as it prints it. Scroll up to read; back at the end it follows again.">
+                <select class="select select-sm w-auto max-w-full" on:change=choose aria-label="Log of" data-testid="log-of">{options}</select>
+            </Heading>
+            <Show when=move || source.with(Option::is_none)><p class="opacity-70">"Nothing runs yet."</p></Show>
+            {move || source.get().map(|source| view! { <Follow run=id.clone() source /> })}
         </section>
     }
 }
 
 #[component]
-fn Tail(run: String, source: LogSource) -> impl IntoView {
-    let live = expect_context::<Live>();
-    let text = RwSignal::new(String::new());
+fn Follow(run: String, source: LogSource) -> impl IntoView {
+    let tail = RwSignal::new(Tail::default());
+    let problem = RwSignal::new(None::<String>);
     let place = NodeRef::<Pre>::new();
-    live.watch(
-        |id| Request::WatchLog {
-            id,
-            run,
-            source,
-            tail_bytes: TAIL_BYTES,
-        },
-        move |push| match push {
-            Push::Log { piece, .. } => text.update(|text| append(text, &piece.text)),
-            Push::Failed { message, .. } => text.set(message),
-            _ => {}
-        },
-    );
+    let follows = StoredValue::new(true);
+    let request = |id| Request::WatchLog {
+        id,
+        run,
+        source,
+        tail_bytes: TAIL_BYTES,
+    };
+    expect_context::<Live>().watch(request, move |push| match push {
+        Push::Log { piece, .. } => {
+            problem.set(None);
+            tail.update(|tail| tail.take(&piece));
+        }
+        Push::Failed { message, .. } => problem.set(Some(message)),
+        _ => {}
+    });
+    let scrolled = move |_| {
+        if let Some(element) = place.get_untracked() {
+            let below = element.scroll_height() - element.scroll_top() - element.client_height();
+            follows.set_value(below <= NEAR_END_PX);
+        }
+    };
     Effect::new(move || {
-        text.track();
-        if let Some(element) = place.get() {
+        tail.track();
+        if let Some(element) = place.get().filter(|_| follows.get_value()) {
             element.set_scroll_top(element.scroll_height());
         }
     });
-    view! { <pre node_ref=place class="bg-base-300 rounded p-2 text-xs h-72 overflow-auto whitespace-pre-wrap" data-testid="log">{text}</pre> }
-}
-
-fn append(text: &mut String, piece: &str) {
-    text.push_str(piece);
-    if text.len() > KEPT_BYTES {
-        let cut = (text.len() - KEPT_BYTES..=text.len())
-            .find(|at| text.is_char_boundary(*at))
-            .unwrap_or(0);
-        text.drain(..cut);
+    view! {
+        <Show when=move || problem.with(Option::is_some)><p class="alert alert-warning text-sm mb-2" role="alert">{move || problem.get()}</p></Show>
+        <pre
+            node_ref=place
+            class="bg-base-200 rounded p-2 text-xs h-72 overflow-auto whitespace-pre-wrap"
+            tabindex="0"
+            role="log"
+            aria-live="off"
+            aria-label="Log"
+            data-testid="log"
+            on:scroll=scrolled
+        >{move || tail.with(|tail| tail.text().to_owned())}</pre>
     }
 }
 

@@ -1,79 +1,105 @@
 //! Attempts, nodes and ranks of a run, with how each ended.
 
-use domain::api::runs::{AttemptView, NodeTaskView, RankView, RunView};
+use domain::api::runs::{AttemptView, NodeTaskView, RankView};
+use domain::run::state::RankExit;
 use leptos::prelude::*;
+
+use super::Known;
+use crate::live::{Keyed, List, Row};
+use crate::ui::Heading;
 
 /// The last attempt open, those before it folded.
 #[component]
-pub(super) fn Ranks(run: RwSignal<Option<RunView>>) -> impl IntoView {
-    let attempts = move || {
-        let attempts = run.with(|run| run.as_ref().map(|run| run.attempts.clone()).unwrap_or_default());
-        let last = attempts.len().saturating_sub(1);
-        attempts
-            .into_iter()
-            .enumerate()
-            .rev()
-            .map(|(n, attempt)| view! { <Attempt attempt open={n == last} /> })
-            .collect_view()
+pub(super) fn Ranks(
+    /// The run.
+    run: Known,
+) -> impl IntoView {
+    let attempts =
+        followed(move || run.with(|run| run.as_ref().map(|run| run.attempts.clone()).unwrap_or_default()));
+    let newest_first = move || {
+        let mut rows = attempts.rows();
+        rows.reverse();
+        rows
     };
-    view! { <section class="grid gap-2" aria-label="Attempts">{attempts}</section> }
+    let is_last = move |key: &str| {
+        untrack(|| attempts.rows())
+            .last()
+            .is_some_and(|last| last.key == key)
+    };
+    view! {
+        <section class="min-w-0">
+            <Heading text="Attempts and ranks" hint="Each start of the run, its processes on each node, and how they ended." />
+            <div class="grid grid-cols-1 gap-2"><For each=newest_first key=|row| row.key.clone() let:row><Attempt open=is_last(&row.key) row /></For></div>
+        </section>
+    }
 }
 
+/// `open`: when it is first shown; from then on the viewer decides.
 #[component]
-fn Attempt(attempt: AttemptView, open: bool) -> impl IntoView {
-    let outcome = attempt
-        .outcome
-        .map_or("under way".to_owned(), |outcome| outcome.message);
-    let nodes = attempt
-        .nodes
-        .into_iter()
-        .map(|node| view! { <Node node /> })
-        .collect_view();
+fn Attempt(row: Row<AttemptView>, open: bool) -> impl IntoView {
+    let attempt = row.signal();
+    let outcome = move || {
+        attempt.with(|attempt| {
+            attempt
+                .outcome
+                .as_ref()
+                .map_or("under way".to_owned(), |outcome| outcome.message.clone())
+        })
+    };
+    let nodes = followed(move || attempt.with(|attempt| attempt.nodes.clone()));
     view! {
         <details class="card bg-base-200 p-3" open=open>
-            <summary class="cursor-pointer"><b>"Attempt " {attempt.attempt.0}</b> " (" {attempt.cause} "): " {outcome}</summary>
-            {nodes}
+            <summary class="cursor-pointer break-words">
+                <b>"Attempt " {row.key.clone()}</b> " (" {move || attempt.with(|attempt| attempt.cause.clone())} "): " {outcome}
+            </summary>
+            <For each=move || nodes.rows() key=|row| row.key.clone() let:row><Node row /></For>
         </details>
     }
 }
 
 #[component]
-fn Node(node: NodeTaskView) -> impl IntoView {
-    let rows = node
-        .ranks
-        .into_iter()
-        .map(|rank| view! { <RankRow rank /> })
-        .collect_view();
+fn Node(row: Row<NodeTaskView>) -> impl IntoView {
+    let node = row.signal();
+    let ranks = followed(move || node.with(|node| node.ranks.clone()));
     view! {
-        <div class="mt-2 overflow-x-auto">
-            <p class="font-mono text-sm">{node.node}</p>
-            <code class="text-xs break-all opacity-70">{node.command}</code>
-            <table class="table table-xs" data-testid="ranks">
+        <div class="mt-2">
+            <p class="font-mono text-sm">{row.key.clone()}</p>
+            <code class="text-xs break-all opacity-70">{move || node.with(|node| node.command.clone())}</code>
+            <table class="table table-xs w-auto" data-testid="ranks">
                 <thead><tr><th>"Rank"</th><th>"PID"</th><th>"Step"</th><th>"End"</th></tr></thead>
-                <tbody>{rows}</tbody>
+                <tbody><For each=move || ranks.rows() key=|row| row.key.clone() let:row><RankRow row /></For></tbody>
             </table>
         </div>
     }
 }
 
 #[component]
-fn RankRow(rank: RankView) -> impl IntoView {
+fn RankRow(row: Row<RankView>) -> impl IntoView {
+    let rank = row.signal();
     let number = |n: Option<u64>| n.map_or("–".to_owned(), |n| n.to_string());
-    let end = rank.exit.map_or("–".to_owned(), |exit| {
-        match (exit.error_type, exit.signal, exit.code) {
-            _ if exit.out_of_memory => "killed by the kernel: out of memory".to_owned(),
-            (Some(kind), ..) => format!("{kind}: {}", exit.message.unwrap_or_default()),
-            (None, Some(signal), _) => format!("signal {signal}"),
-            (None, None, Some(code)) => format!("exit code {code}"),
-            (None, None, None) => "ended".to_owned(),
-        }
-    });
     view! {
         <tr>
-            <td>{rank.rank.0}</td>
-            <td>{number(rank.pid.map(u64::from))}</td>
-            <td>{number(rank.step)}</td>
-            <td class="break-all">{end}</td>
+            <td>{row.key.clone()}</td>
+            <td>{move || number(rank.with(|rank| rank.pid.map(u64::from)))}</td>
+            <td>{move || number(rank.with(|rank| rank.step))}</td>
+            <td class="break-words">{move || rank.with(|rank| rank.exit.as_ref().map_or("–".to_owned(), ended))}</td>
         </tr>
     }
+}
+
+fn ended(exit: &RankExit) -> String {
+    match (&exit.error_type, exit.signal, exit.code) {
+        _ if exit.out_of_memory => "killed by the kernel: out of memory".to_owned(),
+        (Some(kind), ..) => format!("{kind}: {}", exit.message.as_deref().unwrap_or_default()),
+        (None, Some(signal), _) => format!("signal {signal}"),
+        (None, None, Some(code)) => format!("exit code {code}"),
+        (None, None, None) => "ended".to_owned(),
+    }
+}
+
+/// Rows that keep their identity while what they are taken from changes.
+fn followed<T: Keyed + PartialEq + Send + Sync + 'static>(items: impl Fn() -> Vec<T> + 'static) -> List<T> {
+    let list = List::new();
+    Effect::new(move || list.take(items()));
+    list
 }

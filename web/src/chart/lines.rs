@@ -1,0 +1,222 @@
+//! The columns of a chart: one time axis, and for each line one value a time, NaN where it has none.
+
+use std::cmp::Ordering;
+
+use domain::api::prometheus::{MatrixSeries, QueryResult};
+use domain::api::stream::Column;
+use domain::series::Labels;
+use domain::time::TimestampMs;
+
+/// Lines one chart draws; beyond that nobody can tell them apart.
+const LINES_MAX: usize = 64;
+
+/// What a chart draws.
+#[derive(Default)]
+pub(super) struct Lines {
+    times_ms: Vec<TimestampMs>,
+    lines: Vec<(Labels, Vec<f64>)>,
+}
+
+impl Lines {
+    /// Takes a frame of the stream: in place of what is there, or behind it.
+    pub(super) fn take(&mut self, reset: bool, times_ms: &[TimestampMs], series: &[Column], range_ms: i64) {
+        if reset {
+            *self = Self::default();
+        }
+        let before = self.times_ms.len();
+        self.times_ms.extend_from_slice(times_ms);
+        for column in series {
+            let values = column.values.iter().map(|value| value.unwrap_or(f64::NAN));
+            if let Some(line) = self.line(&column.labels, before) {
+                line.extend(values);
+            }
+        }
+        for (_, line) in &mut self.lines {
+            line.resize(self.times_ms.len(), f64::NAN);
+        }
+        self.forget_older_than(range_ms);
+    }
+
+    /// What a range query gave, put on the grid it was asked for.
+    pub(super) fn of_past(
+        answer: Option<QueryResult>,
+        start_ms: TimestampMs,
+        end_ms: TimestampMs,
+        step_ms: i64,
+    ) -> Self {
+        let mut all = Self {
+            times_ms: (0..=(end_ms - start_ms).max(0) / step_ms)
+                .map(|n| start_ms + n * step_ms)
+                .collect(),
+            lines: vec![],
+        };
+        let Some(QueryResult::Matrix(series)) = answer else {
+            return all;
+        };
+        for one in &series {
+            let values = on_grid(one, start_ms, step_ms, all.times_ms.len());
+            if let Some(line) = all.line(&one.metric, 0) {
+                *line = values;
+            }
+        }
+        all
+    }
+
+    /// How many times have a value.
+    pub(super) fn measured(&self) -> usize {
+        let has_value = |at: &usize| self.lines.iter().any(|(_, line)| !line[*at].is_nan());
+        (0..self.times_ms.len()).filter(has_value).count()
+    }
+
+    /// Names, times in seconds and values, beginning with the first value, in the order of the label `by`.
+    pub(super) fn columns(&self, by: &str) -> (Vec<String>, Vec<f64>, Vec<&[f64]>) {
+        let first_value = |(_, line): &(Labels, Vec<f64>)| line.iter().position(|value| !value.is_nan());
+        let begin = self
+            .lines
+            .iter()
+            .filter_map(first_value)
+            .min()
+            .unwrap_or(self.times_ms.len());
+        let mut sorted: Vec<_> = self.lines.iter().collect();
+        sorted.sort_by(|(a, _), (b, _)| by_number(a.get(by), b.get(by)));
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit 53 bits")]
+        let times = self.times_ms[begin..]
+            .iter()
+            .map(|time| *time as f64 / 1_000.0)
+            .collect();
+        let names = sorted.iter().map(|(labels, _)| name(labels, by)).collect();
+        let values = sorted.iter().map(|(_, line)| &line[begin..]).collect();
+        (names, times, values)
+    }
+
+    /// The line of these labels; a new one begins with `before` gaps. `None` where there is no room for it.
+    fn line(&mut self, labels: &Labels, before: usize) -> Option<&mut Vec<f64>> {
+        let known = self.lines.iter().position(|(known, _)| known == labels);
+        if known.is_none() {
+            if self.lines.len() >= LINES_MAX {
+                return None;
+            }
+            self.lines.push((labels.clone(), vec![f64::NAN; before]));
+        }
+        let at = known.unwrap_or(self.lines.len() - 1);
+        self.lines.get_mut(at).map(|(_, line)| line)
+    }
+
+    fn forget_older_than(&mut self, range_ms: i64) {
+        let Some(last) = self.times_ms.last() else { return };
+        let old = self.times_ms.partition_point(|time| *time < last - range_ms);
+        if old == 0 {
+            return;
+        }
+        self.times_ms.drain(..old);
+        self.lines.retain_mut(|(_, line)| {
+            line.drain(..old);
+            line.iter().any(|value| !value.is_nan())
+        });
+    }
+}
+
+fn on_grid(series: &MatrixSeries, start_ms: TimestampMs, step_ms: i64, length: usize) -> Vec<f64> {
+    let mut line = vec![f64::NAN; length];
+    for (time_s, value) in &series.values {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a time in milliseconds fits 64 bits"
+        )]
+        let at = ((time_s * 1_000.0).round() as i64 - start_ms) / step_ms;
+        let cell = usize::try_from(at).ok().and_then(|at| line.get_mut(at));
+        if let (Some(cell), Ok(value)) = (cell, value.parse::<f64>()) {
+            *cell = if value.is_finite() { value } else { f64::NAN };
+        }
+    }
+    line
+}
+
+/// `rank 10` comes behind `rank 9`.
+fn by_number(a: Option<&str>, b: Option<&str>) -> Ordering {
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
+    match (number(a), number(b)) {
+        (Some(a), Some(b)) => a.cmp(&b),
+        // Names keep the order they came in.
+        _ => Ordering::Equal,
+    }
+}
+
+fn name(labels: &Labels, by: &str) -> String {
+    match (labels.get(by), by) {
+        (Some(value), "rank" | "gpu") => format!("{by} {value}"),
+        (Some(value), _) => value.to_owned(),
+        (None, _) => "all".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+
+    fn column(rank: &str, values: &[Option<f64>]) -> Column {
+        Column {
+            labels: Labels::new([("rank", rank)]).unwrap(),
+            values: values.to_vec(),
+        }
+    }
+
+    /// Values as text, so that gaps compare.
+    fn shown(lines: &Lines) -> (Vec<String>, Vec<f64>, Vec<String>) {
+        let (names, times, values) = lines.columns("rank");
+        (
+            names,
+            times,
+            values.iter().map(|line| format!("{line:?}")).collect(),
+        )
+    }
+
+    #[test]
+    fn frames_are_joined_with_gaps_where_a_line_has_nothing() {
+        let mut lines = Lines::default();
+        lines.take(
+            true,
+            &[0, 1_000, 2_000],
+            &[column("10", &[None, Some(1.0), None])],
+            10_000,
+        );
+        lines.take(false, &[3_000], &[column("9", &[Some(2.0)])], 10_000);
+        let (names, times, values) = shown(&lines);
+        assert_eq!(names, ["rank 9", "rank 10"]);
+        assert_eq!(times, [1.0, 2.0, 3.0], "begins with the first value");
+        assert_eq!(values, ["[NaN, NaN, 2.0]", "[1.0, NaN, NaN]"]);
+        assert_eq!(lines.measured(), 2);
+    }
+
+    #[test]
+    fn what_is_older_than_the_window_is_forgotten() {
+        let mut lines = Lines::default();
+        lines.take(true, &[0, 1_000], &[column("0", &[Some(1.0), None])], 2_000);
+        lines.take(false, &[3_000], &[column("1", &[Some(2.0)])], 2_000);
+        assert_eq!(shown(&lines).0, ["rank 1"]);
+        lines.take(true, &[0], &[], 2_000);
+        assert_eq!(lines.measured(), 0);
+    }
+
+    #[test]
+    fn a_range_query_is_put_on_its_grid() {
+        let series = MatrixSeries {
+            metric: Labels::new([("rank", "0")]).unwrap(),
+            values: vec![(10.0, "1".into()), (14.0, "NaN".into()), (18.0, "3".into())],
+        };
+        let lines = Lines::of_past(Some(QueryResult::Matrix(vec![series])), 8_000, 20_000, 2_000);
+        let (_, times, values) = shown(&lines);
+        assert_eq!(times, [10.0, 12.0, 14.0, 16.0, 18.0, 20.0]);
+        assert_eq!(values, ["[1.0, NaN, NaN, NaN, 3.0, NaN]"]);
+    }
+
+    #[test]
+    fn lines_have_a_bound() {
+        let mut lines = Lines::default();
+        let many: Vec<_> = (0..100).map(|n| column(&n.to_string(), &[Some(1.0)])).collect();
+        lines.take(true, &[0], &many, 1_000);
+        assert_eq!(shown(&lines).0.len(), LINES_MAX);
+    }
+}

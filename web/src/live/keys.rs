@@ -1,0 +1,62 @@
+//! The keys of what arrives by the stream and the API.
+
+use domain::api::alerts::{AlertView, Diagnosis, RuleView, WebhookView};
+use domain::api::nodes::NodeView;
+use domain::api::runs::{AttemptView, NodeTaskView, RankView, RunSummary};
+
+use super::list::Keyed;
+
+impl Keyed for RunSummary {
+    fn key(&self) -> String {
+        self.id.clone()
+    }
+}
+
+impl Keyed for Diagnosis {
+    fn key(&self) -> String {
+        self.alert.key()
+    }
+}
+
+impl Keyed for AlertView {
+    /// The history holds the same alert as often as it fired.
+    fn key(&self) -> String {
+        format!("{}@{}", self.fingerprint, self.active_ms)
+    }
+}
+
+impl Keyed for RuleView {
+    fn key(&self) -> String {
+        format!("{}/{}", self.group, self.name)
+    }
+}
+
+impl Keyed for WebhookView {
+    fn key(&self) -> String {
+        self.id.clone()
+    }
+}
+
+impl Keyed for NodeView {
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl Keyed for AttemptView {
+    fn key(&self) -> String {
+        self.attempt.to_string()
+    }
+}
+
+impl Keyed for NodeTaskView {
+    fn key(&self) -> String {
+        self.node.clone()
+    }
+}
+
+impl Keyed for RankView {
+    fn key(&self) -> String {
+        self.rank.to_string()
+    }
+}

@@ -1,0 +1,122 @@
+//! A field of the form: its label, what may be in it, and what is wrong with it.
+
+use domain::run::spec::FieldError;
+use leptos::prelude::*;
+
+/// One line.
+#[component]
+pub(super) fn Text(
+    /// Above the field.
+    label: &'static str,
+    /// Beside the label.
+    hint: &'static str,
+    /// The field's name in the spec.
+    field: &'static str,
+    /// What stands in it.
+    value: RwSignal<String>,
+    /// Everything that is wrong with the form.
+    problems: Memo<Vec<FieldError>>,
+) -> impl IntoView {
+    view! {
+        <div class="fieldset">
+            <label class="label flex-wrap gap-x-2" for=field>{label} <span class="opacity-70">{hint}</span></label>
+            <input
+                class="input w-full"
+                id=field
+                name=field
+                autocomplete="off"
+                aria-describedby=format!("{field}-mistakes")
+                aria-invalid=move || is_wrong(field, problems).to_string()
+                bind:value=value
+            />
+            <Mistakes field problems />
+        </div>
+    }
+}
+
+/// Several lines.
+#[component]
+pub(super) fn Area(
+    /// Above the field.
+    label: &'static str,
+    /// Beside the label.
+    hint: &'static str,
+    /// The field's name in the spec.
+    field: &'static str,
+    /// What stands in it.
+    value: RwSignal<String>,
+    /// Everything that is wrong with the form.
+    problems: Memo<Vec<FieldError>>,
+) -> impl IntoView {
+    view! {
+        <div class="fieldset">
+            <label class="label flex-wrap gap-x-2" for=field>{label} <span class="opacity-70">{hint}</span></label>
+            <textarea
+                class="textarea w-full font-mono"
+                rows="3"
+                id=field
+                name=field
+                spellcheck="false"
+                aria-describedby=format!("{field}-mistakes")
+                aria-invalid=move || is_wrong(field, problems).to_string()
+                bind:value=value
+            ></textarea>
+            <Mistakes field problems />
+        </div>
+    }
+}
+
+/// What is wrong with a field, `set` also standing for `set.NAME`.
+#[component]
+pub(super) fn Mistakes(
+    /// The field's name in the spec.
+    field: &'static str,
+    /// Everything that is wrong with the form.
+    problems: Memo<Vec<FieldError>>,
+) -> impl IntoView {
+    let sentences = Memo::new(move |_| {
+        problems.with(|all| {
+            all.iter()
+                .filter(|problem| is_about(field, problem))
+                .map(sentence)
+                .collect::<Vec<_>>()
+        })
+    });
+    let shown = move || {
+        let one = |sentence| view! { <p class="text-error text-sm" data-testid="mistake">{sentence}</p> };
+        sentences.get().into_iter().map(one).collect_view()
+    };
+    view! { <div id=format!("{field}-mistakes") aria-live="polite">{shown}</div> }
+}
+
+fn is_wrong(field: &str, problems: Memo<Vec<FieldError>>) -> bool {
+    problems.with(|all| all.iter().any(|problem| is_about(field, problem)))
+}
+
+fn is_about(field: &str, problem: &FieldError) -> bool {
+    let rest = problem.field.strip_prefix(field);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+fn sentence(problem: &FieldError) -> String {
+    match problem.field.split_once('.') {
+        Some((_, name)) => format!("{name}: {}", problem.message),
+        None => problem.message.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_belongs_to_the_settings() {
+        let problem = |field: &str| FieldError {
+            field: field.to_owned(),
+            message: "is wrong".to_owned(),
+        };
+        assert!(is_about("set", &problem("set")) && is_about("set", &problem("set.lr")));
+        assert!(!is_about("set", &problem("settings")) && !is_about("nodes", &problem("nproc_per_node")));
+        assert_eq!(sentence(&problem("set.lr")), "lr: is wrong");
+    }
+}

@@ -1,0 +1,122 @@
+//! What stands in the form, and the spec it asks for.
+
+use std::collections::BTreeMap;
+
+use domain::run::spec::{FieldError, RECIPES, Spec};
+use leptos::prelude::*;
+
+/// The recipe field's value for "a script of one's own".
+pub(super) const OWN_SCRIPT: &str = "";
+
+/// A signal each.
+#[derive(Clone, Copy)]
+pub(super) struct Fields {
+    pub(super) name: RwSignal<String>,
+    pub(super) recipe: RwSignal<String>,
+    pub(super) script: RwSignal<String>,
+    pub(super) args: RwSignal<String>,
+    pub(super) settings: RwSignal<String>,
+    pub(super) nodes: RwSignal<String>,
+    pub(super) nproc: RwSignal<String>,
+    pub(super) python: RwSignal<String>,
+    pub(super) workdir: RwSignal<String>,
+    pub(super) max_restarts: RwSignal<String>,
+}
+
+impl Fields {
+    /// A run that works as it stands.
+    pub(super) fn new() -> Self {
+        let text = |value: &str| RwSignal::new(value.to_owned());
+        Self {
+            name: text(""),
+            recipe: text(RECIPES[0].0),
+            script: text(""),
+            args: text(""),
+            settings: text("steps=200"),
+            nodes: text("1"),
+            nproc: text(""),
+            python: text(""),
+            workdir: text(""),
+            max_restarts: text("0"),
+        }
+    }
+
+    /// Whether a script is asked for instead of a recipe; tracked.
+    pub(super) fn is_own_script(self) -> bool {
+        self.recipe.with(|recipe| recipe == OWN_SCRIPT)
+    }
+
+    /// The spec, and what cannot be read as one; tracked.
+    pub(super) fn spec(self) -> (Spec, Vec<FieldError>) {
+        let mut problems = Vec::new();
+        let mut number =
+            |field: &str, signal: RwSignal<String>| match optional(signal).map(|text| text.parse::<u32>()) {
+                Some(Err(_)) => {
+                    problems.push(mistake(field, "write a whole number"));
+                    None
+                }
+                Some(Ok(number)) => Some(number),
+                None => None,
+            };
+        let mut spec = Spec {
+            name: self.name.get().trim().to_owned(),
+            nodes: number("nodes", self.nodes),
+            nproc_per_node: number("nproc_per_node", self.nproc),
+            max_restarts: number("max_restarts", self.max_restarts).unwrap_or(0),
+            python: optional(self.python),
+            workdir: optional(self.workdir),
+            ..Spec::default()
+        };
+        if self.is_own_script() {
+            spec.script = optional(self.script);
+            spec.args = self.args.with(|text| {
+                text.lines()
+                    .filter(|line| !line.is_empty())
+                    .map(str::to_owned)
+                    .collect()
+            });
+        } else {
+            spec.recipe = optional(self.recipe);
+            spec.set = self.settings.with(|text| settings(text, &mut problems));
+        }
+        (spec, problems)
+    }
+}
+
+fn optional(signal: RwSignal<String>) -> Option<String> {
+    let text = signal.with(|text| text.trim().to_owned());
+    Some(text).filter(|text| !text.is_empty())
+}
+
+fn settings(text: &str, problems: &mut Vec<FieldError>) -> BTreeMap<String, String> {
+    let mut pairs = BTreeMap::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        match line.split_once('=') {
+            Some((name, value)) => _ = pairs.insert(name.trim().to_owned(), value.trim().to_owned()),
+            None => problems.push(mistake("set", &format!("“{line}” is not NAME=VALUE"))),
+        }
+    }
+    pairs
+}
+
+fn mistake(field: &str, message: &str) -> FieldError {
+    FieldError {
+        field: field.to_owned(),
+        message: message.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_lines_of_name_and_value() {
+        let mut problems = Vec::new();
+        let pairs = settings(" steps = 200\n\nlr=0.001\nx=a=b\nnonsense\n", &mut problems);
+        let expected = [("lr", "0.001"), ("steps", "200"), ("x", "a=b")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(pairs, BTreeMap::from(expected));
+        assert_eq!(problems, [mistake("set", "“nonsense” is not NAME=VALUE")]);
+    }
+}

@@ -1,0 +1,107 @@
+//! What the five indicators are: one definition each.
+
+/// One indicator.
+pub(super) struct Indicator {
+    /// Its name.
+    pub(super) title: &'static str,
+    /// The band, in words.
+    pub(super) band: &'static str,
+    /// The band, in numbers; a side without a bound ends with the scale.
+    pub(super) healthy: (f64, f64),
+    /// `(where it comes from, query)`; the first with an answer is shown.
+    pub(super) sources: &'static [(&'static str, &'static str)],
+}
+
+/// Where a value stands against the band.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Below,
+    Within,
+    Above,
+}
+
+impl Indicator {
+    /// Where `value` stands. The ends of the scale are no bounds: nothing is below 0 %, and more than 100 % of one's best is fine.
+    pub(super) fn place(&self, value: f64) -> Place {
+        let (low, high) = self.healthy;
+        if value < low {
+            Place::Below
+        } else if value > high && high < 1.0 {
+            Place::Above
+        } else {
+            Place::Within
+        }
+    }
+}
+
+/// Each averaged over what reports it.
+pub(super) const INDICATORS: [Indicator; 5] = [
+    Indicator {
+        title: "GPU memory in use",
+        band: "70–90 %",
+        healthy: (0.7, 0.9),
+        sources: &[(
+            "average of all GPUs",
+            "avg(gpu_memory_used_bytes / gpu_memory_total_bytes)",
+        )],
+    },
+    Indicator {
+        title: "Compute share",
+        band: "over 85 %",
+        healthy: (0.85, 1.0),
+        sources: &[
+            ("of a training step", "avg(train_compute_ratio)"),
+            ("SM activity of all GPUs", "avg(gpu_sm_active_ratio)"),
+            ("coarse GPU utilization", "avg(gpu_utilization_ratio)"),
+        ],
+    },
+    Indicator {
+        title: "Link bandwidth in use",
+        band: "60–80 % while communicating",
+        healthy: (0.6, 0.8),
+        sources: &[
+            ("NVLink, average", "avg(link_utilization_ratio{link=\"nvlink\"})"),
+            ("PCIe, average", "avg(link_utilization_ratio{link=\"pcie\"})"),
+        ],
+    },
+    Indicator {
+        title: "Training throughput",
+        band: "over 80 % of its own best",
+        healthy: (0.8, 1.0),
+        sources: &[(
+            "against the best of ten minutes",
+            "sum(train_samples_per_second) / sum(quantile_over_time(0.9, train_samples_per_second[10m]))",
+        )],
+    },
+    Indicator {
+        title: "Waiting for gradient sync",
+        band: "under 5 % of a step",
+        healthy: (0.0, 0.05),
+        sources: &[(
+            "exposed wait in a step",
+            "avg(train_sync_seconds / train_step_seconds)",
+        )],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bands_have_two_sides_or_one() {
+        let [memory, compute, _, throughput, sync] = &INDICATORS;
+        for (indicator, value, place) in [
+            (memory, 0.69, Place::Below),
+            (memory, 0.9, Place::Within),
+            (memory, 0.91, Place::Above),
+            (compute, 1.0, Place::Within),
+            (throughput, 1.07, Place::Within),
+            (throughput, 0.5, Place::Below),
+            (sync, 0.0, Place::Within),
+            (sync, 0.06, Place::Above),
+        ] {
+            assert_eq!(indicator.place(value), place, "{} at {value}", indicator.title);
+        }
+    }
+}

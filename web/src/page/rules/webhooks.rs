@@ -1,0 +1,96 @@
+//! Webhooks: who is told about alerts. For admins.
+
+use domain::api::alerts::{CreateWebhook, NewWebhook, WebhookView};
+use leptos::prelude::*;
+use leptos::task::spawn_local;
+
+use super::polled::{Absence, Polled};
+use crate::live::Row;
+use crate::session::Who;
+use crate::ui::{Ago, Heading};
+
+/// The list and a form for one more.
+#[component]
+pub(super) fn Webhooks() -> impl IntoView {
+    let webhooks = Polled::<WebhookView>::of("/api/webhooks");
+    view! {
+        <section class="min-w-0">
+            <Heading text="Webhooks" hint="Every alert that fires or resolves is posted there in Alertmanager's format, signed as Standard Webhooks asks." />
+            <Absence of=webhooks empty="Nobody is told yet." />
+            <ul class="grid grid-cols-1 gap-1">
+                <For each=move || webhooks.list.rows() key=|row| row.key.clone() let:row><Webhook row webhooks /></For>
+            </ul>
+            <Add webhooks />
+        </section>
+    }
+}
+
+#[component]
+fn Add(webhooks: Polled<WebhookView>) -> impl IntoView {
+    let who = expect_context::<Who>();
+    let url = RwSignal::new(String::new());
+    let said = RwSignal::new(None::<Result<String, String>>);
+    let create = move |event: leptos::ev::SubmitEvent| {
+        event.prevent_default();
+        let wish = CreateWebhook {
+            url: url.get_untracked(),
+            secret: None,
+        };
+        spawn_local(async move {
+            let answer = who.post::<NewWebhook>("/api/webhooks", &wish).await;
+            let answer = answer.map(|made| made.secret).map_err(|error| {
+                let field = error.fields.into_iter().next();
+                field.map_or(error.message, |field| field.message)
+            });
+            if answer.is_ok() {
+                // The page may be another one by now.
+                let _gone = url.try_set(String::new());
+                webhooks.again();
+            }
+            let _gone = said.try_set(Some(answer));
+        });
+    };
+    let answer = move || {
+        said.get().map(|answer| match answer {
+            Ok(secret) => view! { <p class="alert alert-success mt-2 break-all">"Added. Its signing secret, shown this once: " <code>{secret}</code></p> }.into_any(),
+            Err(message) => view! { <p class="alert alert-error mt-2">{message}</p> }.into_any(),
+        })
+    };
+    view! {
+        <form class="flex flex-wrap gap-2 mt-2" on:submit=create>
+            <input class="input grow" type="url" name="webhook" placeholder="https://…" aria-label="Address of a new webhook" required bind:value=url />
+            <button class="btn" type="submit">"Add"</button>
+        </form>
+        <div aria-live="polite">{answer}</div>
+    }
+}
+
+#[component]
+fn Webhook(row: Row<WebhookView>, webhooks: Polled<WebhookView>) -> impl IntoView {
+    let who = expect_context::<Who>();
+    let webhook = row.signal();
+    let path = format!("/api/webhooks/{}", row.key);
+    let remove = move |_| {
+        let path = path.clone();
+        spawn_local(async move {
+            match who.delete(&path).await {
+                Ok(()) => webhooks.again(),
+                Err(error) => _ = webhooks.problem.try_set(Some(error.message)),
+            }
+        });
+    };
+    let state = move || {
+        webhook.with(|webhook| match (&webhook.last_error, webhook.delivered_ms) {
+            (Some(error), _) => view! { {format!("{} waiting; {error}", webhook.pending)} }.into_any(),
+            (None, Some(at_ms)) => view! { "last delivered " <Ago at_ms /> }.into_any(),
+            (None, None) => "nothing sent yet".into_any(),
+        })
+    };
+    view! {
+        <li class="flex flex-wrap gap-2 items-center">
+            <code class="break-all">{row.peek(|webhook| webhook.url.clone())}</code>
+            <span class="text-sm opacity-70">{state}</span>
+            <button class="btn btn-ghost btn-xs" on:click=remove>"Remove"</button>
+        </li>
+    }
+}

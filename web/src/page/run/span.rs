@@ -1,0 +1,130 @@
+//! How much of a run its charts show.
+
+use domain::api::runs::RunSummary;
+use domain::time::TimestampMs;
+
+use crate::chart::Window;
+
+const MINUTE_MS: i64 = 60_000;
+const HOUR_MS: i64 = 60 * MINUTE_MS;
+/// Lengths that "all of it" grows through while the run goes on: each new one loads the charts anew, so there are few.
+const STEPS_MS: [i64; 9] = [
+    10 * MINUTE_MS,
+    30 * MINUTE_MS,
+    HOUR_MS,
+    3 * HOUR_MS,
+    6 * HOUR_MS,
+    12 * HOUR_MS,
+    24 * HOUR_MS,
+    3 * 24 * HOUR_MS,
+    7 * 24 * HOUR_MS,
+];
+/// Before the first rank ran nothing was measured, and clocks differ a little.
+const MARGIN_MS: i64 = 2_000;
+
+/// A choice of the viewer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Span {
+    /// The end of it.
+    Last(i64),
+    /// From begin to end.
+    Whole,
+}
+
+/// What is offered: `(choice, its words)`, the default first.
+pub(super) const SPANS: [(Span, &str); 3] = [
+    (Span::Last(10 * MINUTE_MS), "10 minutes"),
+    (Span::Last(HOUR_MS), "1 hour"),
+    (Span::Whole, "all of it"),
+];
+
+impl Span {
+    /// The window of this choice: it moves while the run goes on, and stands when it has ended.
+    pub(super) fn window(self, run: &RunSummary, now_ms: TimestampMs) -> Window {
+        let begin_ms = run.started_ms.unwrap_or(run.submitted_ms);
+        match (run.ended_ms, self) {
+            (Some(end_ms), Self::Last(range_ms)) => past(begin_ms.max(end_ms - range_ms), end_ms),
+            (Some(end_ms), Self::Whole) => past(begin_ms, end_ms),
+            (None, Self::Last(range_ms)) => Window::Last { range_ms },
+            (None, Self::Whole) => Window::Last {
+                range_ms: at_least(now_ms - begin_ms),
+            },
+        }
+    }
+}
+
+fn past(start_ms: TimestampMs, end_ms: TimestampMs) -> Window {
+    Window::Past {
+        start_ms: (start_ms - MARGIN_MS) / 1_000 * 1_000,
+        end_ms: (end_ms + MARGIN_MS) / 1_000 * 1_000,
+    }
+}
+
+fn at_least(age_ms: i64) -> i64 {
+    let longest = STEPS_MS[STEPS_MS.len() - 1];
+    STEPS_MS
+        .into_iter()
+        .find(|step| *step >= age_ms)
+        .unwrap_or(longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use domain::ident::AttemptNo;
+    use domain::run::state::RunState;
+
+    fn run(ended_ms: Option<i64>) -> RunSummary {
+        RunSummary {
+            id: "r".into(),
+            name: "r".into(),
+            program: "ddp".into(),
+            state: RunState::Running,
+            outcome: None,
+            attempt: AttemptNo(1),
+            nodes: vec![],
+            world_size: 2,
+            submitted_ms: 0,
+            started_ms: Some(10_000),
+            ended_ms,
+        }
+    }
+
+    #[test]
+    fn a_run_that_goes_on_has_a_moving_window() {
+        let going = run(None);
+        assert_eq!(
+            Span::Last(60_000).window(&going, 1),
+            Window::Last { range_ms: 60_000 }
+        );
+        let whole = Span::Whole.window(&going, 10_000 + 11 * MINUTE_MS);
+        assert_eq!(
+            whole,
+            Window::Last {
+                range_ms: 30 * MINUTE_MS
+            }
+        );
+        let ancient = Span::Whole.window(&going, 90 * 24 * HOUR_MS);
+        assert_eq!(
+            ancient,
+            Window::Last {
+                range_ms: 7 * 24 * HOUR_MS
+            }
+        );
+    }
+
+    #[test]
+    fn a_run_that_ended_has_a_standing_window() {
+        let ended = run(Some(100_500));
+        let window = |start_ms, end_ms| Window::Past { start_ms, end_ms };
+        assert_eq!(Span::Whole.window(&ended, 5_000_000), window(8_000, 102_000));
+        assert_eq!(
+            Span::Last(60_000).window(&ended, 5_000_000),
+            window(38_000, 102_000)
+        );
+        assert_eq!(
+            Span::Last(600_000).window(&ended, 5_000_000),
+            window(8_000, 102_000)
+        );
+    }
+}
