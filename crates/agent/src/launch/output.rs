@@ -104,8 +104,10 @@ impl Logs {
             .iter_mut()
             .find(|file| file.rank == rank && file.stream == stream)
         {
+            // Less than before: the collector lost something, and gets it again.
+            let lost = file.acknowledged.is_some_and(|before| length < before);
+            file.sent = if lost { length } else { file.sent.max(length) };
             file.acknowledged = Some(length);
-            file.sent = file.sent.max(length);
         }
     }
 

@@ -60,13 +60,14 @@ async fn stop(
     State(app): State<Shared>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    Json(wish): Json<StopRun>,
+    wish: Option<Json<StopRun>>,
 ) -> ApiResult<Json<RunView>> {
     let run = known(&app, &id).await?;
     if run.summary.state.is_final() {
         return Err(ApiError::conflict(format!("run {id} has ended already: {}", run.summary.state.as_str())));
     }
     app.audit(&caller.id, "run_stop", &id).await?;
+    let wish = wish.map(|Json(wish)| wish).unwrap_or_default();
     let event = Event::StopRequested { grace_ms: wish.grace_ms.unwrap_or(GRACE_MS_DEFAULT).min(GRACE_MS_MAX) };
     app.runs.take(&app, &run_id(&id)?, &event, None).await?;
     known(&app, &id).await.map(Json)

@@ -34,13 +34,14 @@ pub enum LogError {
 /// The log files of all runs.
 pub struct Logs {
     root: PathBuf,
+    run_bytes_max: u64,
     /// Bytes each run has on disk, for runs written to since the start.
     sizes: Mutex<HashMap<RunId, u64>>,
 }
 
 impl Logs {
     pub(super) fn new(root: PathBuf) -> Self {
-        Self { root, sizes: Mutex::default() }
+        Self { root, run_bytes_max: RUN_BYTES_MAX, sizes: Mutex::default() }
     }
 
     /// Writes bytes where they belong and returns how long the log is then. Bytes beyond the end are not written: the
@@ -52,13 +53,19 @@ impl Logs {
         let path = self.path(run, source)?;
         let length = fs::metadata(&path).await.map_or(0, |found| found.len());
         let end = offset + bytes.len() as u64;
-        if offset > length || end <= length {
+        if end <= length {
+            return Ok(length);
+        }
+        // A full run's logs have a hole at their end for good: asking the agent to go back would never end.
+        let fresh = end - length.max(offset);
+        if !self.reserve(run, fresh).await {
+            return Ok(end);
+        }
+        if offset > length {
+            self.release(run, fresh);
             return Ok(length);
         }
         let fresh = &bytes[usize::try_from(length - offset).unwrap_or(0)..];
-        if !self.reserve(run, fresh.len() as u64).await {
-            return Ok(end);
-        }
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).await?;
         }
@@ -107,11 +114,19 @@ impl Logs {
             Some(size) => size,
             None => folder_bytes(self.root.join(run.as_str())).await,
         };
-        if before + bytes > RUN_BYTES_MAX {
+        if before + bytes > self.run_bytes_max {
+            // Once full, full: a smaller piece that would still fit must not land behind the hole.
+            self.sizes().insert(run.clone(), self.run_bytes_max);
             return false;
         }
         self.sizes().insert(run.clone(), before + bytes);
         true
+    }
+
+    fn release(&self, run: &RunId, bytes: u64) {
+        if let Some(size) = self.sizes().get_mut(run) {
+            *size = size.saturating_sub(bytes);
+        }
     }
 
     fn sizes(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, u64>> {
@@ -176,6 +191,18 @@ mod tests {
         assert_eq!(write(20, b"!").await.expect("answers"), 11, "a hole: go back");
         let piece = logs.read(&run, &source, 6, 100).await.expect("reads");
         assert_eq!((piece.text.as_str(), piece.next_offset, piece.length), ("world", 11, 11));
+    }
+
+    #[tokio::test]
+    async fn a_full_run_takes_no_more_and_asks_for_nothing_again() {
+        let (_folder, mut logs, run, source) = place();
+        logs.run_bytes_max = 8;
+        let write = |offset, bytes: &'static [u8]| logs.write(&run, &source, offset, bytes);
+        assert_eq!(write(0, b"hello ").await.expect("writes"), 6);
+        assert_eq!(write(6, b"world").await.expect("answers"), 11, "dropped, but acknowledged");
+        assert_eq!(write(11, b"!").await.expect("answers"), 12, "behind the hole");
+        let piece = logs.read(&run, &source, 0, 100).await.expect("reads");
+        assert_eq!(piece.text, "hello ");
     }
 
     #[tokio::test]

@@ -20,7 +20,9 @@ use domain::api::runs::{LogPiece, LogSource, RunSummary, RunView};
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::spec::Spec;
-use domain::run::state::{Action, Event, Machine, NodeReport, RunState, Task, advance};
+use domain::run::state::{
+    Action, Event, Machine, NodeCommand, NodePhase, NodeReport, NodeTask, RunState, Task, advance,
+};
 use domain::time::TimestampMs;
 use query::Value;
 use rand::RngExt;
@@ -41,6 +43,14 @@ pub use logs::{LogError, Logs, PIECE_BYTES_MAX};
 
 /// How often time passes for the machines, and waiting runs look for nodes.
 const TICK: Duration = Duration::from_secs(1);
+/// Every so many ticks, commands that no agent has accepted are sent again.
+const SEND_AGAIN_TICKS: u64 = 10;
+/// A node that is connected this long after it was noted as away is back, whatever order the two were noted in.
+const RECONCILE_MS: i64 = 5_000;
+/// The id of a stop for an attempt that is over by all we know; actions count from 1 and never come this far.
+const LEFTOVER_STOP: u32 = u32::MAX;
+/// Time a leftover has between SIGTERM and SIGKILL.
+const LEFTOVER_GRACE_MS: u64 = 30_000;
 /// A run's state is read, advanced and written again when someone else was faster; never seen more than once in practice.
 const CONFLICTS_MAX: u32 = 5;
 /// Letters of a run id behind its name: 31 bits of them, no vowels, so no words.
@@ -58,6 +68,8 @@ pub struct Runs {
     pub logs: Logs,
     /// Held while one event is taken: events of a run must not overtake each other.
     turn: Mutex<()>,
+    /// Held while nodes are chosen: two runs must not be given the same GPUs.
+    placing: Mutex<()>,
 }
 
 /// A run that cannot be had or changed.
@@ -94,9 +106,9 @@ pub async fn start(app: &Shared) -> Result<(), StartError> {
     app.spawn(async move {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
+        for n in 1_u64.. {
             ticks.tick().await;
-            if let Err(error) = shared.runs.tick(&shared).await {
+            if let Err(error) = shared.runs.tick(&shared, n.is_multiple_of(SEND_AGAIN_TICKS)).await {
                 tracing::error!(%error, "runs cannot be looked after");
             }
         }
@@ -109,7 +121,7 @@ impl Runs {
     #[must_use]
     pub fn new(config: &Config, state: StateStore, changes: Changes, evaluator: Evaluator) -> Self {
         let logs = Logs::new(config.data_dir.join("logs"));
-        Self { state, changes, evaluator, agents: Agents::default(), logs, turn: Mutex::default() }
+        Self { state, changes, evaluator, agents: Agents::default(), logs, turn: Mutex::default(), placing: Mutex::default() }
     }
 
     /// Takes a run on. The spec has no problems.
@@ -207,10 +219,38 @@ impl Runs {
             let event = Event::NodeBack { node: node.clone(), holds };
             self.take(app, &run.id, &event, None).await?;
         }
+        self.stop_leftovers(node, held).await?;
+        self.send_pending(app, Some(node)).await
+    }
+
+    /// Ends what a node still holds of runs that are over. A run that is not known at all is left alone: it may be this
+    /// collector's data that is gone.
+    async fn stop_leftovers(&self, node: &NodeName, held: &[(RunId, AttemptNo)]) -> Result<(), RunError> {
+        for (run, attempt) in held {
+            match self.machine(run).await {
+                Ok((_, machine)) if machine.is_live(*attempt) => {}
+                Ok(_) => {
+                    let stop = NodeCommand::Stop { grace_ms: LEFTOVER_GRACE_MS };
+                    self.agents.send(node, run, *attempt, LEFTOVER_STOP, &stop);
+                }
+                Err(RunError::Unknown(run)) => tracing::warn!(%node, %run, "a node holds a run that is not known here"),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends commands that were never accepted again; those of attempts that are over are dropped.
+    async fn send_pending(&self, app: &Shared, to: Option<&NodeName>) -> Result<(), RunError> {
         for (run, action) in self.state.pending_actions().await? {
-            let Ok(Task::Command { node: to, command }) = serde_json::from_value(action.action.clone()) else { continue };
-            if to == *node {
-                self.agents.send(&to, &run, action.attempt, action.n, &command);
+            let Ok(Task::Command { node, command }) = serde_json::from_value(action.action) else { continue };
+            if to.is_some_and(|to| *to != node) {
+                continue;
+            }
+            if self.machine(&run).await?.1.is_live(action.attempt) {
+                self.agents.send(&node, &run, action.attempt, action.n, &command);
+            } else {
+                self.state.action_done(&run, action.attempt, action.n, app.now_ms()).await?;
             }
         }
         Ok(())
@@ -221,6 +261,9 @@ impl Runs {
     /// # Errors
     /// When the store fails.
     pub async fn node_lost(&self, app: &Shared, node: &NodeName) -> Result<(), RunError> {
+        if self.agents.is_connected(node) {
+            return Ok(());
+        }
         for run in self.unfinished_on(node).await? {
             self.take(app, &run.id, &Event::NodeLost { node: node.clone() }, None).await?;
         }
@@ -320,6 +363,7 @@ impl Runs {
 
     /// Looks for nodes; what does not succeed is tried again at the next tick.
     async fn place(&self, app: &Shared, run: &RunId, attempt: AttemptNo, n: u32, count: u32) -> Result<(), RunError> {
+        let _alone = self.placing.lock().await;
         let (_, machine) = self.machine(run).await?;
         let still_wanted = !machine.state.is_final() && machine.current().no == attempt && machine.current().nodes.is_empty();
         if !still_wanted {
@@ -335,16 +379,32 @@ impl Runs {
         }
     }
 
-    async fn tick(&self, app: &Shared) -> Result<(), RunError> {
+    async fn tick(&self, app: &Shared, send_again: bool) -> Result<(), RunError> {
         for record in self.state.unfinished_runs().await? {
-            self.take(app, &record.id, &Event::Tick, None).await?;
+            let run = record.id.clone();
+            for event in self.seen_of_nodes(&read(record)?, app.now_ms()) {
+                self.take(app, &run, &event, None).await?;
+            }
+            self.take(app, &run, &Event::Tick, None).await?;
         }
         for (run, action) in self.state.pending_actions().await? {
             if let Ok(task @ Task::Place { .. }) = serde_json::from_value(action.action) {
                 self.carry_out_one(app, &run, action.attempt, action.n, &task).await?;
             }
         }
-        Ok(())
+        if send_again { self.send_pending(app, None).await } else { Ok(()) }
+    }
+
+    /// What a run should know of its nodes: after a restart of the collector all are away until they connect.
+    fn seen_of_nodes(&self, run: &Machine, now_ms: TimestampMs) -> Vec<Event> {
+        let event = |task: &NodeTask| match (self.agents.is_connected(&task.node), task.away_since_ms) {
+            (false, None) => Some(Event::NodeLost { node: task.node.clone() }),
+            (true, Some(since)) if now_ms - since > RECONCILE_MS => {
+                Some(Event::NodeBack { node: task.node.clone(), holds: true })
+            }
+            _ => None,
+        };
+        run.current().nodes.iter().filter(|task| task.phase != NodePhase::Ended).filter_map(event).collect()
     }
 
     // === telling ===
