@@ -3,7 +3,7 @@
 use domain::topology::{Gpu, Inventory};
 use nvml_wrapper::{Device, Nvml};
 
-use super::gpu::nvlinks;
+use super::traffic::nvlinks;
 
 /// Fills in what NVML knows of the system. GPUs that cannot be asked at the moment keep their place.
 pub(super) fn describe<'a>(

@@ -13,11 +13,14 @@ pub(crate) mod meter;
 pub(crate) mod reader;
 pub(crate) mod watchdog;
 
+mod asker;
 mod gpu;
 mod inventory;
 mod links;
 mod processes;
 mod raw;
+mod readings;
+mod traffic;
 mod xid;
 
 pub use library::LibraryError;
