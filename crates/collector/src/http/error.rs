@@ -198,7 +198,7 @@ impl From<QueryError> for ApiError {
 /// The answer to anything under `/api` that is not there.
 pub(super) async fn unknown_endpoint(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
-        "there is no endpoint {}; the API is described in docs/api.md",
+        "there is no endpoint {}; check its spelling, and that client and collector are of one version",
         uri.path()
     ))
 }

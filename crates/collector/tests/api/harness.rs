@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status, Streaming};
 use wire::proto::uplink_client::UplinkClient;
 use wire::proto::{
@@ -159,25 +160,35 @@ pub(crate) struct Agent {
 
 impl Agent {
     pub(crate) async fn connect(server: &Server, token: &str, node: &str) -> Result<Self, Status> {
-        let hello = Hello {
+        Self::connect_with(server, token, Self::hello(node)).await
+    }
+
+    pub(crate) async fn connect_with(server: &Server, token: &str, hello: Hello) -> Result<Self, Status> {
+        Self::over(Endpoint::from_shared(server.running.url()).unwrap(), token, hello).await
+    }
+
+    pub(crate) fn hello(node: &str) -> Hello {
+        let inventory = Inventory {
+            hostname: node.into(),
+            ..Inventory::default()
+        };
+        Hello {
             protocol_min: wire::version::PROTOCOL_MIN,
             protocol_max: wire::version::PROTOCOL_MAX,
             node: node.into(),
             agent_version: "test".into(),
             instance: "i".into(),
             now_ms: collector::clock::now_ms(),
-            inventory_json: serde_json::to_string(&Inventory {
-                hostname: node.into(),
-                ..Inventory::default()
-            })
-            .unwrap(),
-        };
-        Self::connect_with(server, token, hello).await
+            inventory_json: serde_json::to_string(&inventory).unwrap(),
+        }
     }
 
-    pub(crate) async fn connect_with(server: &Server, token: &str, hello: Hello) -> Result<Self, Status> {
-        let client = UplinkClient::connect(server.running.url()).await;
-        let mut client = client.map_err(|error| Status::unavailable(error.to_string()))?;
+    pub(crate) async fn over(endpoint: Endpoint, token: &str, hello: Hello) -> Result<Self, Status> {
+        let channel = endpoint
+            .connect()
+            .await
+            .map_err(|error| Status::unavailable(error.to_string()))?;
+        let mut client = UplinkClient::new(channel);
         let (outgoing, receiver) = mpsc::channel(256);
         outgoing
             .try_send(TelemetryUp {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use collector::{Config, StartError};
 use reqwest::{Method, StatusCode};
 
-use crate::harness::{Server, client, config};
+use crate::harness::{ADMIN, Agent, Server, client, config};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_public_address_without_tls_is_refused() {
@@ -66,4 +66,49 @@ async fn a_missing_certificate_is_named() {
     });
     let refused = collector::start(config).await.err().unwrap().to_string();
     assert!(refused.contains("missing.pem"), "{refused}");
+}
+
+/// A self-signed certificate for 127.0.0.1 made for this test, good for a hundred years.
+const CERTIFICATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tls-cert.pem");
+const KEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tls-key.pem");
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_port_serves_https_and_agents_over_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.tls = Some(collector::TlsFiles {
+        cert: CERTIFICATE.into(),
+        key: KEY.into(),
+    });
+    let running = collector::start(config).await.unwrap();
+    let pem = std::fs::read(CERTIFICATE).unwrap();
+
+    let trusted = reqwest::Certificate::from_pem(&pem).unwrap();
+    let browser = reqwest::Client::builder()
+        .no_proxy()
+        .tls_certs_only([trusted])
+        .build()
+        .unwrap();
+    let log_in = browser
+        .post(format!("{}/api/session", running.url()))
+        .json(&serde_json::json!({ "token": ADMIN }));
+    let response = log_in.send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(
+        response.headers()["set-cookie"]
+            .to_str()
+            .unwrap()
+            .ends_with("; Secure")
+    );
+    assert!(response.headers().contains_key("strict-transport-security"));
+
+    let tls = tonic::transport::ClientTlsConfig::new()
+        .ca_certificate(tonic::transport::Certificate::from_pem(&pem));
+    let endpoint = tonic::transport::Endpoint::from_shared(running.url())
+        .unwrap()
+        .tls_config(tls)
+        .unwrap();
+    let agent = Agent::over(endpoint, ADMIN, Agent::hello("n1")).await.unwrap();
+    assert!(agent.ack.credential.starts_with("lsn_"));
+    running.shutdown().await;
 }
