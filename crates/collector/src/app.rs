@@ -28,8 +28,10 @@ pub struct App {
     pub config: Config,
     /// Series and state.
     pub store: Store,
-    /// Every query goes through here.
+    /// Rules and our own questions go through here.
     pub evaluator: Evaluator,
+    /// The same for clients, with slots of its own: a flood of dashboards must not hold up the rules.
+    pub client_evaluator: Evaluator,
     /// Which nodes are heard.
     pub live: Live,
     /// Managed runs.

@@ -71,15 +71,23 @@ impl Evaluator {
     /// An evaluator over a store.
     #[must_use]
     pub fn new(series: SeriesStore, metrics: &SelfMetrics) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let metrics = SelfMetricsOfQueries {
             seconds: metrics.query_seconds.clone(),
             failures: metrics.query_failures.clone(),
         };
         Self {
             series,
-            slots: Arc::new(Semaphore::new(cores * CONCURRENT_A_CORE)),
+            slots: Arc::new(Semaphore::new(slots())),
             metrics,
+        }
+    }
+
+    /// The same evaluator with slots of its own, so that neither side's queries hold up the other's.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self {
+            slots: Arc::new(Semaphore::new(slots())),
+            ..self.clone()
         }
     }
 
@@ -144,6 +152,10 @@ impl Evaluator {
             .await
             .map_err(|panic| QueryError::Execution(format!("the query engine failed: {panic}")))??)
     }
+}
+
+fn slots() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from) * CONCURRENT_A_CORE
 }
 
 /// Makes the evaluation stop at its next look at the budget when nobody waits for it any more.

@@ -167,6 +167,7 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
     let evaluator = Evaluator::new(store.series.clone(), &metrics);
     let app = App {
         runs: crate::runs::Runs::new(&config, store.state.clone(), changes.clone(), evaluator.clone()),
+        client_evaluator: evaluator.apart(),
         evaluator,
         live: Live::from_records(nodes),
         alerts: crate::diagnose::Alerts::shipped(),

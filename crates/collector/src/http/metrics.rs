@@ -29,7 +29,7 @@ async fn metrics(State(app): State<Shared>) -> ApiResult<Response> {
     let mut when = query::Params::instant(app.now_ms());
     when.lookback_ms = LOOKBACK_MS;
     let query = query::parse(AGENT_SERIES).map_err(QueryError::from)?;
-    let output = app.evaluator.evaluate(query, when).await?;
+    let output = app.client_evaluator.evaluate(query, when).await?;
     let written = tokio::task::spawn_blocking(move || {
         let Value::Vector(samples) = output.value else {
             return Ok(Vec::new());

@@ -80,7 +80,7 @@ async fn evaluate(app: &Shared, params: &Params, text: &str, mut when: query::Pa
         when.lookback_ms = lookback_ms;
     }
     let parsed = query::parse(text).map_err(QueryError::from)?;
-    let evaluation = app.evaluator.evaluate(parsed, when);
+    let evaluation = app.client_evaluator.evaluate(parsed, when);
     let output = match params.duration("timeout")?.and_then(|ms| u64::try_from(ms).ok()) {
         None => evaluation.await?,
         Some(ms) => {

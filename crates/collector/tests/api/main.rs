@@ -9,6 +9,7 @@ mod limits;
 mod metrics;
 mod prometheus;
 mod remote_write;
+mod runs;
 mod start;
 mod stream;
 mod telemetry;

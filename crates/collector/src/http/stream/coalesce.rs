@@ -33,7 +33,7 @@ impl Coalesced {
         if under_way.len() >= SWEEP_AT {
             under_way.retain(|_, running| running.upgrade().is_some());
         }
-        let (evaluator, text) = (app.evaluator.clone(), text.to_owned());
+        let (evaluator, text) = (app.client_evaluator.clone(), text.to_owned());
         let evaluation = async move {
             let parsed = query::parse(&text).map_err(|error| Arc::from(error.to_string()))?;
             evaluator
