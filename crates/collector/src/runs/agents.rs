@@ -37,8 +37,21 @@ impl Agents {
     pub fn connect(&self, node: &NodeName) -> (Connection, mpsc::Receiver<Command>) {
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        self.lock().insert(node.clone(), Way { connection: id, commands });
-        (Connection { agents: self.clone(), node: node.clone(), id }, receiver)
+        self.lock().insert(
+            node.clone(),
+            Way {
+                connection: id,
+                commands,
+            },
+        );
+        (
+            Connection {
+                agents: self.clone(),
+                node: node.clone(),
+                id,
+            },
+            receiver,
+        )
     }
 
     /// Whether commands reach a node now.
@@ -48,9 +61,21 @@ impl Agents {
     }
 
     /// Sends a command if its node is connected. What does not arrive is still in the store, and is sent again.
-    pub(super) fn send(&self, node: &NodeName, run: &RunId, attempt: AttemptNo, n: u32, command: &NodeCommand) {
+    pub(super) fn send(
+        &self,
+        node: &NodeName,
+        run: &RunId,
+        attempt: AttemptNo,
+        n: u32,
+        command: &NodeCommand,
+    ) {
         let command_json = serde_json::to_string(command).expect("commands are plain data");
-        let command = Command { run: run.to_string(), attempt: attempt.0, id: u64::from(n), command_json };
+        let command = Command {
+            run: run.to_string(),
+            attempt: attempt.0,
+            id: u64::from(n),
+            command_json,
+        };
         if let Some(way) = self.lock().get(node) {
             let _sent_or_again_later = way.commands.try_send(command);
         }
@@ -69,7 +94,10 @@ impl Connection {
     }
 
     fn is_current(&self) -> bool {
-        self.agents.lock().get(&self.node).is_some_and(|way| way.connection == self.id)
+        self.agents
+            .lock()
+            .get(&self.node)
+            .is_some_and(|way| way.connection == self.id)
     }
 }
 

@@ -24,7 +24,9 @@ pub const PIECE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// Not `stdout` or `stderr`, or a node name that is none.
-    #[error("there is no such log; a log has a node, a rank (or none, for the launcher) and a stream, stdout or stderr")]
+    #[error(
+        "there is no such log; a log has a node, a rank (or none, for the launcher) and a stream, stdout or stderr"
+    )]
     Name,
     /// The disk.
     #[error("the log cannot be read or written")]
@@ -41,7 +43,11 @@ pub struct Logs {
 
 impl Logs {
     pub(super) fn new(root: PathBuf) -> Self {
-        Self { root, run_bytes_max: RUN_BYTES_MAX, sizes: Mutex::default() }
+        Self {
+            root,
+            run_bytes_max: RUN_BYTES_MAX,
+            sizes: Mutex::default(),
+        }
     }
 
     /// Writes bytes where they belong and returns how long the log is then. Bytes beyond the end are not written: the
@@ -49,7 +55,13 @@ impl Logs {
     ///
     /// # Errors
     /// When the name is none, or the disk fails.
-    pub async fn write(&self, run: &RunId, source: &LogSource, offset: u64, bytes: &[u8]) -> Result<u64, LogError> {
+    pub async fn write(
+        &self,
+        run: &RunId,
+        source: &LogSource,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<u64, LogError> {
         let path = self.path(run, source)?;
         let length = fs::metadata(&path).await.map_or(0, |found| found.len());
         let end = offset + bytes.len() as u64;
@@ -79,7 +91,13 @@ impl Logs {
     ///
     /// # Errors
     /// When the name is none, or the disk fails.
-    pub async fn read(&self, run: &RunId, source: &LogSource, offset: u64, limit: u64) -> Result<LogPiece, LogError> {
+    pub async fn read(
+        &self,
+        run: &RunId,
+        source: &LogSource,
+        offset: u64,
+        limit: u64,
+    ) -> Result<LogPiece, LogError> {
         let path = self.path(run, source)?;
         let mut file = match File::open(&path).await {
             Ok(file) => file,
@@ -90,7 +108,9 @@ impl Logs {
         let offset = offset.min(length);
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(offset)).await?;
-        file.take(limit.min(PIECE_BYTES_MAX)).read_to_end(&mut bytes).await?;
+        file.take(limit.min(PIECE_BYTES_MAX))
+            .read_to_end(&mut bytes)
+            .await?;
         if offset + (bytes.len() as u64) < length {
             bytes.truncate(whole_characters(&bytes));
         }
@@ -102,8 +122,14 @@ impl Logs {
         if !matches!(source.stream.as_str(), "stdout" | "stderr") {
             return Err(LogError::Name);
         }
-        let who = source.rank.map_or("launcher".to_owned(), |rank| format!("rank-{rank}"));
-        let folder = self.root.join(run.as_str()).join(source.attempt.to_string()).join(node.as_str());
+        let who = source
+            .rank
+            .map_or("launcher".to_owned(), |rank| format!("rank-{rank}"));
+        let folder = self
+            .root
+            .join(run.as_str())
+            .join(source.attempt.to_string())
+            .join(node.as_str());
         Ok(folder.join(format!("{who}.{}", source.stream)))
     }
 
@@ -137,13 +163,24 @@ impl Logs {
 /// The source of a chunk as the wire names it: rank -1 is the launcher.
 pub(crate) fn source(attempt: AttemptNo, node: &NodeName, rank: i32, stream: &str) -> LogSource {
     let rank = u32::try_from(rank).ok().map(Rank);
-    LogSource { attempt, node: node.to_string(), rank, stream: stream.to_owned() }
+    LogSource {
+        attempt,
+        node: node.to_string(),
+        rank,
+        stream: stream.to_owned(),
+    }
 }
 
 fn piece(source: &LogSource, offset: u64, length: u64, bytes: Vec<u8>) -> LogPiece {
     let next_offset = offset + bytes.len() as u64;
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    LogPiece { source: source.clone(), offset, next_offset, length, text }
+    LogPiece {
+        source: source.clone(),
+        offset,
+        next_offset,
+        length,
+        text,
+    }
 }
 
 /// How many bytes end with a whole character; all, when the end is not UTF-8 at all.
@@ -158,7 +195,9 @@ async fn folder_bytes(root: PathBuf) -> u64 {
     let mut folders = vec![root];
     let mut total = 0;
     while let Some(folder) = folders.pop() {
-        let Ok(mut entries) = fs::read_dir(&folder).await else { continue };
+        let Ok(mut entries) = fs::read_dir(&folder).await else {
+            continue;
+        };
         while let Ok(Some(entry)) = entries.next_entry().await {
             match entry.metadata().await {
                 Ok(found) if found.is_dir() => folders.push(entry.path()),
@@ -190,7 +229,10 @@ mod tests {
         assert_eq!(write(3, b"lo world").await.expect("writes"), 11, "an overlap");
         assert_eq!(write(20, b"!").await.expect("answers"), 11, "a hole: go back");
         let piece = logs.read(&run, &source, 6, 100).await.expect("reads");
-        assert_eq!((piece.text.as_str(), piece.next_offset, piece.length), ("world", 11, 11));
+        assert_eq!(
+            (piece.text.as_str(), piece.next_offset, piece.length),
+            ("world", 11, 11)
+        );
     }
 
     #[tokio::test]
@@ -199,7 +241,11 @@ mod tests {
         logs.run_bytes_max = 8;
         let write = |offset, bytes: &'static [u8]| logs.write(&run, &source, offset, bytes);
         assert_eq!(write(0, b"hello ").await.expect("writes"), 6);
-        assert_eq!(write(6, b"world").await.expect("answers"), 11, "dropped, but acknowledged");
+        assert_eq!(
+            write(6, b"world").await.expect("answers"),
+            11,
+            "dropped, but acknowledged"
+        );
         assert_eq!(write(11, b"!").await.expect("answers"), 12, "behind the hole");
         let piece = logs.read(&run, &source, 0, 100).await.expect("reads");
         assert_eq!(piece.text, "hello ");
@@ -208,7 +254,9 @@ mod tests {
     #[tokio::test]
     async fn a_piece_ends_with_a_whole_character() {
         let (_folder, logs, run, source) = place();
-        logs.write(&run, &source, 0, "aé€".as_bytes()).await.expect("writes");
+        logs.write(&run, &source, 0, "aé€".as_bytes())
+            .await
+            .expect("writes");
         let piece = logs.read(&run, &source, 0, 4).await.expect("reads");
         assert_eq!((piece.text.as_str(), piece.next_offset), ("aé", 3));
     }
@@ -216,9 +264,21 @@ mod tests {
     #[tokio::test]
     async fn no_name_leads_out_of_the_folder() {
         let (_folder, logs, run, source) = place();
-        for (node, stream) in [("../../etc", "stdout"), ("n1", "../x"), ("n1", "passwd"), ("", "stdout")] {
-            let source = LogSource { node: node.into(), stream: stream.into(), ..source.clone() };
-            assert!(matches!(logs.read(&run, &source, 0, 1).await, Err(LogError::Name)), "{node} {stream}");
+        for (node, stream) in [
+            ("../../etc", "stdout"),
+            ("n1", "../x"),
+            ("n1", "passwd"),
+            ("", "stdout"),
+        ] {
+            let source = LogSource {
+                node: node.into(),
+                stream: stream.into(),
+                ..source.clone()
+            };
+            assert!(
+                matches!(logs.read(&run, &source, 0, 1).await, Err(LogError::Name)),
+                "{node} {stream}"
+            );
         }
     }
 }

@@ -101,14 +101,21 @@ pub enum RunError {
 /// When the store cannot be read.
 pub async fn start(app: &Shared) -> Result<(), StartError> {
     let unfinished = app.store.state.unfinished_runs().await;
-    unfinished.map_err(|error| StartError::Load { what: "runs", source: Box::new(error) })?;
+    unfinished.map_err(|error| StartError::Load {
+        what: "runs",
+        source: Box::new(error),
+    })?;
     let shared = Arc::clone(app);
     app.spawn(async move {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         for n in 1_u64.. {
             ticks.tick().await;
-            if let Err(error) = shared.runs.tick(&shared, n.is_multiple_of(SEND_AGAIN_TICKS)).await {
+            if let Err(error) = shared
+                .runs
+                .tick(&shared, n.is_multiple_of(SEND_AGAIN_TICKS))
+                .await
+            {
                 tracing::error!(%error, "runs cannot be looked after");
             }
         }
@@ -121,7 +128,15 @@ impl Runs {
     #[must_use]
     pub fn new(config: &Config, state: StateStore, changes: Changes, evaluator: Evaluator) -> Self {
         let logs = Logs::new(config.data_dir.join("logs"));
-        Self { state, changes, evaluator, agents: Agents::default(), logs, turn: Mutex::default(), placing: Mutex::default() }
+        Self {
+            state,
+            changes,
+            evaluator,
+            agents: Agents::default(),
+            logs,
+            turn: Mutex::default(),
+            placing: Mutex::default(),
+        }
     }
 
     /// Takes a run on. The spec has no problems.
@@ -133,7 +148,9 @@ impl Runs {
         let id = new_id(&spec);
         let (machine, actions) = Machine::submit(id, spec, now_ms);
         let record = record(&machine, 0)?;
-        self.state.insert_run(&record, &stored_actions(&actions), now_ms).await?;
+        self.state
+            .insert_run(&record, &stored_actions(&actions), now_ms)
+            .await?;
         self.tell(app, None, &machine).await;
         self.carry_out(app, &machine.id, &actions).await?;
         Ok(machine.view())
@@ -143,7 +160,13 @@ impl Runs {
     ///
     /// # Errors
     /// When there is no such run, or the store fails.
-    pub async fn take(&self, app: &Shared, run: &RunId, event: &Event, event_id: Option<&str>) -> Result<(), RunError> {
+    pub async fn take(
+        &self,
+        app: &Shared,
+        run: &RunId,
+        event: &Event,
+        event_id: Option<&str>,
+    ) -> Result<(), RunError> {
         let turn = self.turn.lock().await;
         let (before, after, actions) = self.advance(run, event, event_id, app.now_ms()).await?;
         if after != before {
@@ -198,11 +221,18 @@ impl Runs {
         report: NodeReport,
     ) -> Result<(), RunError> {
         let accepted = match &report {
-            NodeReport::Accepted { command } | NodeReport::Refused { command, .. } => u32::try_from(*command).ok(),
+            NodeReport::Accepted { command } | NodeReport::Refused { command, .. } => {
+                u32::try_from(*command).ok()
+            }
             _ => None,
         };
-        let event = Event::Reported { attempt, node: node.clone(), report };
-        self.take(app, run, &event, Some(&format!("{attempt}/{node}/{id}"))).await?;
+        let event = Event::Reported {
+            attempt,
+            node: node.clone(),
+            report,
+        };
+        self.take(app, run, &event, Some(&format!("{attempt}/{node}/{id}")))
+            .await?;
         if let Some(n) = accepted {
             self.state.action_done(run, attempt, n, app.now_ms()).await?;
         }
@@ -213,10 +243,20 @@ impl Runs {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn node_back(&self, app: &Shared, node: &NodeName, held: &[(RunId, AttemptNo)]) -> Result<(), RunError> {
+    pub async fn node_back(
+        &self,
+        app: &Shared,
+        node: &NodeName,
+        held: &[(RunId, AttemptNo)],
+    ) -> Result<(), RunError> {
         for run in self.unfinished_on(node).await? {
-            let holds = held.iter().any(|(id, attempt)| *id == run.id && *attempt == run.current().no);
-            let event = Event::NodeBack { node: node.clone(), holds };
+            let holds = held
+                .iter()
+                .any(|(id, attempt)| *id == run.id && *attempt == run.current().no);
+            let event = Event::NodeBack {
+                node: node.clone(),
+                holds,
+            };
             self.take(app, &run.id, &event, None).await?;
         }
         self.stop_leftovers(node, held).await?;
@@ -230,10 +270,14 @@ impl Runs {
             match self.machine(run).await {
                 Ok((_, machine)) if machine.is_live(*attempt) => {}
                 Ok(_) => {
-                    let stop = NodeCommand::Stop { grace_ms: LEFTOVER_GRACE_MS };
+                    let stop = NodeCommand::Stop {
+                        grace_ms: LEFTOVER_GRACE_MS,
+                    };
                     self.agents.send(node, run, *attempt, LEFTOVER_STOP, &stop);
                 }
-                Err(RunError::Unknown(run)) => tracing::warn!(%node, %run, "a node holds a run that is not known here"),
+                Err(RunError::Unknown(run)) => {
+                    tracing::warn!(%node, %run, "a node holds a run that is not known here")
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -243,14 +287,18 @@ impl Runs {
     /// Sends commands that were never accepted again; those of attempts that are over are dropped.
     async fn send_pending(&self, app: &Shared, to: Option<&NodeName>) -> Result<(), RunError> {
         for (run, action) in self.state.pending_actions().await? {
-            let Ok(Task::Command { node, command }) = serde_json::from_value(action.action) else { continue };
+            let Ok(Task::Command { node, command }) = serde_json::from_value(action.action) else {
+                continue;
+            };
             if to.is_some_and(|to| *to != node) {
                 continue;
             }
             if self.machine(&run).await?.1.is_live(action.attempt) {
                 self.agents.send(&node, &run, action.attempt, action.n, &command);
             } else {
-                self.state.action_done(&run, action.attempt, action.n, app.now_ms()).await?;
+                self.state
+                    .action_done(&run, action.attempt, action.n, app.now_ms())
+                    .await?;
             }
         }
         Ok(())
@@ -265,7 +313,8 @@ impl Runs {
             return Ok(());
         }
         for run in self.unfinished_on(node).await? {
-            self.take(app, &run.id, &Event::NodeLost { node: node.clone() }, None).await?;
+            self.take(app, &run.id, &Event::NodeLost { node: node.clone() }, None)
+                .await?;
         }
         Ok(())
     }
@@ -275,7 +324,12 @@ impl Runs {
         let (_, machine) = self.machine(run).await.ok()?;
         let mut view = machine.view();
         let steps = self.steps(run, machine.ended_ms).await;
-        let ranks = view.attempts.last_mut().into_iter().flat_map(|attempt| &mut attempt.nodes).flat_map(|node| &mut node.ranks);
+        let ranks = view
+            .attempts
+            .last_mut()
+            .into_iter()
+            .flat_map(|attempt| &mut attempt.nodes)
+            .flat_map(|node| &mut node.ranks);
         for rank in ranks {
             rank.step = steps.get(&rank.rank.0).copied().or(rank.step);
         }
@@ -308,30 +362,53 @@ impl Runs {
     ///
     /// # Errors
     /// When there is no such file, or it cannot be read.
-    pub async fn log(&self, run: &RunId, source: &LogSource, offset: u64, limit: u64) -> Result<LogPiece, LogError> {
+    pub async fn log(
+        &self,
+        run: &RunId,
+        source: &LogSource,
+        offset: u64,
+        limit: u64,
+    ) -> Result<LogPiece, LogError> {
         self.logs.read(run, source, offset, limit).await
     }
 
     // === one run ===
 
     async fn machine(&self, run: &RunId) -> Result<(i64, Machine), RunError> {
-        let record = self.state.run(run).await?.ok_or_else(|| RunError::Unknown(run.clone()))?;
+        let record = self
+            .state
+            .run(run)
+            .await?
+            .ok_or_else(|| RunError::Unknown(run.clone()))?;
         Ok((record.version, read(record)?))
     }
 
     async fn unfinished_on(&self, node: &NodeName) -> Result<Vec<Machine>, RunError> {
         let records = self.state.unfinished_runs().await?;
         let machines = records.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
-        Ok(machines.into_iter().filter(|run| run.current().nodes.iter().any(|task| task.node == *node)).collect())
+        Ok(machines
+            .into_iter()
+            .filter(|run| run.current().nodes.iter().any(|task| task.node == *node))
+            .collect())
     }
 
     async fn steps(&self, run: &RunId, ended_ms: Option<TimestampMs>) -> BTreeMap<u32, u64> {
         let query = format!("last_over_time(train_step{{run={:?}}}[1h])", run.as_str());
         let at_ms = ended_ms.unwrap_or_else(crate::clock::now_ms);
-        let Ok(output) = self.evaluator.instant(&query, at_ms).await else { return BTreeMap::new() };
-        let Value::Vector(samples) = output.value else { return BTreeMap::new() };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a saturating cast of a count")]
-        let step = |(labels, _, value): (domain::series::Labels, i64, f64)| Some((labels.get("rank")?.parse().ok()?, value as u64));
+        let Ok(output) = self.evaluator.instant(&query, at_ms).await else {
+            return BTreeMap::new();
+        };
+        let Value::Vector(samples) = output.value else {
+            return BTreeMap::new();
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a saturating cast of a count"
+        )]
+        let step = |(labels, _, value): (domain::series::Labels, i64, f64)| {
+            Some((labels.get("rank")?.parse().ok()?, value as u64))
+        };
         samples.into_iter().filter_map(step).collect()
     }
 
@@ -339,7 +416,8 @@ impl Runs {
 
     async fn carry_out(&self, app: &Shared, run: &RunId, actions: &[Action]) -> Result<(), RunError> {
         for action in actions {
-            self.carry_out_one(app, run, action.attempt, action.n, &action.task).await?;
+            self.carry_out_one(app, run, action.attempt, action.n, &action.task)
+                .await?;
         }
         Ok(())
     }
@@ -362,17 +440,27 @@ impl Runs {
     }
 
     /// Looks for nodes; what does not succeed is tried again at the next tick.
-    async fn place(&self, app: &Shared, run: &RunId, attempt: AttemptNo, n: u32, count: u32) -> Result<(), RunError> {
+    async fn place(
+        &self,
+        app: &Shared,
+        run: &RunId,
+        attempt: AttemptNo,
+        n: u32,
+        count: u32,
+    ) -> Result<(), RunError> {
         let _alone = self.placing.lock().await;
         let (_, machine) = self.machine(run).await?;
-        let still_wanted = !machine.state.is_final() && machine.current().no == attempt && machine.current().nodes.is_empty();
+        let still_wanted = !machine.state.is_final()
+            && machine.current().no == attempt
+            && machine.current().nodes.is_empty();
         if !still_wanted {
             return Ok(self.state.action_done(run, attempt, n, app.now_ms()).await?);
         }
         let candidates = place::candidates(app, &self.agents, &self.by_node().await);
         match place::choose(candidates, count) {
             Ok(nodes) => {
-                self.take(app, run, &Event::Placed { attempt, nodes }, None).await?;
+                self.take(app, run, &Event::Placed { attempt, nodes }, None)
+                    .await?;
                 Ok(self.state.action_done(run, attempt, n, app.now_ms()).await?)
             }
             Err(reason) => self.take(app, run, &Event::CannotPlace { reason }, None).await,
@@ -389,22 +477,35 @@ impl Runs {
         }
         for (run, action) in self.state.pending_actions().await? {
             if let Ok(task @ Task::Place { .. }) = serde_json::from_value(action.action) {
-                self.carry_out_one(app, &run, action.attempt, action.n, &task).await?;
+                self.carry_out_one(app, &run, action.attempt, action.n, &task)
+                    .await?;
             }
         }
-        if send_again { self.send_pending(app, None).await } else { Ok(()) }
+        if send_again {
+            self.send_pending(app, None).await
+        } else {
+            Ok(())
+        }
     }
 
     /// What a run should know of its nodes: after a restart of the collector all are away until they connect.
     fn seen_of_nodes(&self, run: &Machine, now_ms: TimestampMs) -> Vec<Event> {
         let event = |task: &NodeTask| match (self.agents.is_connected(&task.node), task.away_since_ms) {
-            (false, None) => Some(Event::NodeLost { node: task.node.clone() }),
-            (true, Some(since)) if now_ms - since > RECONCILE_MS => {
-                Some(Event::NodeBack { node: task.node.clone(), holds: true })
-            }
+            (false, None) => Some(Event::NodeLost {
+                node: task.node.clone(),
+            }),
+            (true, Some(since)) if now_ms - since > RECONCILE_MS => Some(Event::NodeBack {
+                node: task.node.clone(),
+                holds: true,
+            }),
             _ => None,
         };
-        run.current().nodes.iter().filter(|task| task.phase != NodePhase::Ended).filter_map(event).collect()
+        run.current()
+            .nodes
+            .iter()
+            .filter(|task| task.phase != NodePhase::Ended)
+            .filter_map(event)
+            .collect()
     }
 
     // === telling ===
@@ -415,7 +516,11 @@ impl Runs {
         if before.map(|run| run.state) == Some(after.state) {
             return;
         }
-        let why = after.outcome.as_ref().map(|outcome| format!(": {}", outcome.message)).unwrap_or_default();
+        let why = after
+            .outcome
+            .as_ref()
+            .map(|outcome| format!(": {}", outcome.message))
+            .unwrap_or_default();
         let severity = match after.state {
             RunState::Failed => Severity::Critical,
             RunState::Lost | RunState::Restarting => Severity::Warning,
@@ -436,17 +541,32 @@ impl Runs {
 
 fn new_id(spec: &Spec) -> RunId {
     let mut random = rand::rng();
-    let letters: String = (0..ID_LETTERS).map(|_| char::from(ID_ALPHABET[random.random_range(0..ID_ALPHABET.len())])).collect();
-    let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };
+    let letters: String = (0..ID_LETTERS)
+        .map(|_| char::from(ID_ALPHABET[random.random_range(0..ID_ALPHABET.len())]))
+        .collect();
+    let allowed = |c: char| {
+        if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') {
+            c
+        } else {
+            '-'
+        }
+    };
     let name: String = spec.display_name().chars().take(40).map(allowed).collect();
     let name = name.trim_start_matches(['.', '-']);
-    let id = if name.is_empty() { format!("run-{letters}") } else { format!("{name}-{letters}") };
+    let id = if name.is_empty() {
+        format!("run-{letters}")
+    } else {
+        format!("{name}-{letters}")
+    };
     RunId::new(id).expect("letters, digits, '.', '_' and '-' only, beginning with a letter, digit or '_'")
 }
 
 fn record(machine: &Machine, version: i64) -> Result<RunRecord, RunError> {
     let json = |value: serde_json::Result<serde_json::Value>| {
-        value.map_err(|source| RunError::Stored { run: machine.id.clone(), source })
+        value.map_err(|source| RunError::Stored {
+            run: machine.id.clone(),
+            source,
+        })
     };
     Ok(RunRecord {
         id: machine.id.clone(),
@@ -458,7 +578,10 @@ fn record(machine: &Machine, version: i64) -> Result<RunRecord, RunError> {
 }
 
 fn read(record: RunRecord) -> Result<Machine, RunError> {
-    serde_json::from_value(record.machine).map_err(|source| RunError::Stored { run: record.id, source })
+    serde_json::from_value(record.machine).map_err(|source| RunError::Stored {
+        run: record.id,
+        source,
+    })
 }
 
 fn stored_actions(actions: &[Action]) -> Vec<RunAction> {

@@ -17,7 +17,11 @@ pub(super) struct Candidate {
 }
 
 /// Connected nodes that take runs.
-pub(super) fn candidates(app: &Shared, agents: &Agents, runs: &BTreeMap<String, Vec<String>>) -> Vec<Candidate> {
+pub(super) fn candidates(
+    app: &Shared,
+    agents: &Agents,
+    runs: &BTreeMap<String, Vec<String>>,
+) -> Vec<Candidate> {
     let records = app.live.records().into_iter();
     let usable = records.filter(|record| record.inventory.accepts_runs && agents.is_connected(&record.name));
     let candidate = usable.map(|record| Candidate {
@@ -42,7 +46,11 @@ pub(super) fn choose(mut candidates: Vec<Candidate>, count: u32) -> Result<Vec<N
             "waits for {count} nodes: {connected} are connected and take runs, {busy} of them have their GPUs in use"
         ));
     }
-    Ok(candidates.into_iter().take(count).map(|candidate| candidate.node).collect())
+    Ok(candidates
+        .into_iter()
+        .take(count)
+        .map(|candidate| candidate.node)
+        .collect())
 }
 
 #[cfg(test)]
@@ -50,15 +58,31 @@ mod tests {
     use super::*;
 
     fn candidate(node: &str, gpus: usize, simulated: bool, runs: usize) -> Candidate {
-        Candidate { node: NodeName::new(node).expect("a name"), gpus, simulated, runs }
+        Candidate {
+            node: NodeName::new(node).expect("a name"),
+            gpus,
+            simulated,
+            runs,
+        }
     }
 
     #[test]
     fn runs_go_to_the_emptiest_nodes_and_never_share_real_gpus() {
-        let all = vec![candidate("a", 8, false, 1), candidate("b", 0, false, 2), candidate("c", 8, true, 1), candidate("d", 8, false, 0)];
+        let all = vec![
+            candidate("a", 8, false, 1),
+            candidate("b", 0, false, 2),
+            candidate("c", 8, true, 1),
+            candidate("d", 8, false, 0),
+        ];
         let chosen = choose(all.clone(), 3).expect("enough");
-        assert_eq!(chosen.iter().map(NodeName::as_str).collect::<Vec<_>>(), ["d", "c", "b"]);
+        assert_eq!(
+            chosen.iter().map(NodeName::as_str).collect::<Vec<_>>(),
+            ["d", "c", "b"]
+        );
         let reason = choose(all, 4).expect_err("too few");
-        assert_eq!(reason, "waits for 4 nodes: 4 are connected and take runs, 1 of them have their GPUs in use");
+        assert_eq!(
+            reason,
+            "waits for 4 nodes: 4 are connected and take runs, 1 of them have their GPUs in use"
+        );
     }
 }

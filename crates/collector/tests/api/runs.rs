@@ -10,7 +10,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Streaming};
 use wire::proto::uplink_client::UplinkClient;
-use wire::proto::{Command, ControlDown, ControlUp, Held, Holding, LogChunk, RunEvent, control_down, control_up};
+use wire::proto::{
+    Command, ControlDown, ControlUp, Held, Holding, LogChunk, RunEvent, control_down, control_up,
+};
 
 use crate::harness::{Agent, DEADLINE, Server, answer, until};
 
@@ -25,20 +27,45 @@ impl Control {
         let mut client = UplinkClient::connect(server.running.url()).await.unwrap();
         let (outgoing, receiver) = mpsc::channel(64);
         let mut hello = Agent::hello("n1");
-        hello.inventory_json = serde_json::to_string(&Inventory { accepts_runs: true, ..Inventory::default() }).unwrap();
-        let held = held.iter().map(|(run, attempt)| Held { run: (*run).into(), attempt: *attempt }).collect();
-        for message in [control_up::Message::Hello(hello), control_up::Message::Holding(Holding { held })] {
-            outgoing.send(ControlUp { message: Some(message) }).await.unwrap();
+        hello.inventory_json = serde_json::to_string(&Inventory {
+            accepts_runs: true,
+            ..Inventory::default()
+        })
+        .unwrap();
+        let held = held
+            .iter()
+            .map(|(run, attempt)| Held {
+                run: (*run).into(),
+                attempt: *attempt,
+            })
+            .collect();
+        for message in [
+            control_up::Message::Hello(hello),
+            control_up::Message::Holding(Holding { held }),
+        ] {
+            outgoing
+                .send(ControlUp {
+                    message: Some(message),
+                })
+                .await
+                .unwrap();
         }
         let mut request = Request::new(ReceiverStream::new(receiver));
-        request.metadata_mut().insert("authorization", format!("Bearer {credential}").parse().unwrap());
-        let mut control = Self { outgoing, incoming: client.control(request).await.unwrap().into_inner() };
+        request
+            .metadata_mut()
+            .insert("authorization", format!("Bearer {credential}").parse().unwrap());
+        let mut control = Self {
+            outgoing,
+            incoming: client.control(request).await.unwrap().into_inner(),
+        };
         assert!(matches!(control.next().await, control_down::Message::Hello(_)));
         control
     }
 
     async fn next(&mut self) -> control_down::Message {
-        let next = tokio::time::timeout(DEADLINE, self.incoming.message()).await.unwrap();
+        let next = tokio::time::timeout(DEADLINE, self.incoming.message())
+            .await
+            .unwrap();
         next.unwrap().unwrap().message.unwrap()
     }
 
@@ -53,19 +80,36 @@ impl Control {
 
     async fn say(&mut self, run: &str, id: u64, report: NodeReport) {
         let report_json = serde_json::to_string(&report).unwrap();
-        let event = RunEvent { run: run.into(), attempt: 1, id, at_ms: 0, report_json };
-        self.outgoing.send(ControlUp { message: Some(control_up::Message::Event(event)) }).await.unwrap();
+        let event = RunEvent {
+            run: run.into(),
+            attempt: 1,
+            id,
+            at_ms: 0,
+            report_json,
+        };
+        self.outgoing
+            .send(ControlUp {
+                message: Some(control_up::Message::Event(event)),
+            })
+            .await
+            .unwrap();
         while !matches!(self.next().await, control_down::Message::EventAck(ack) if ack.id == id) {}
     }
 }
 
 async fn credential(server: &Server) -> String {
     let (_, token) = answer(server.request(Method::POST, "/api/tokens/join")).await;
-    Agent::connect(server, token["token"].as_str().unwrap(), "n1").await.unwrap().ack.credential
+    Agent::connect(server, token["token"].as_str().unwrap(), "n1")
+        .await
+        .unwrap()
+        .ack
+        .credential
 }
 
 async fn submit(server: &Server) -> String {
-    let request = server.request(Method::POST, "/api/runs").json(&json!({"recipe": "ddp"}));
+    let request = server
+        .request(Method::POST, "/api/runs")
+        .json(&json!({"recipe": "ddp"}));
     let (status, run) = answer(request).await;
     assert_eq!(status, StatusCode::CREATED, "{run}");
     run["id"].as_str().unwrap().to_owned()
@@ -88,22 +132,77 @@ async fn a_run_goes_from_the_form_to_its_end() {
     let mut agent = Control::connect(&server, &credential, &[]).await;
     let (prepare, asked) = agent.command().await;
     assert!(matches!(asked, NodeCommand::Prepare { nnodes: 1, .. }) && prepare.run == run);
-    agent.say(&run, 1, NodeReport::Accepted { command: prepare.id }).await;
-    agent.say(&run, 2, NodeReport::Prepared(Prepared { nproc_default: 1, port: 29_500, ..Prepared::default() })).await;
+    agent
+        .say(&run, 1, NodeReport::Accepted { command: prepare.id })
+        .await;
+    agent
+        .say(
+            &run,
+            2,
+            NodeReport::Prepared(Prepared {
+                nproc_default: 1,
+                port: 29_500,
+                ..Prepared::default()
+            }),
+        )
+        .await;
     let (start, asked) = agent.command().await;
     assert!(matches!(asked, NodeCommand::Start(start) if start.nproc == 1 && start.master_port == 29_500));
-    agent.say(&run, 3, NodeReport::Accepted { command: start.id }).await;
-    agent.say(&run, 4, NodeReport::RankStarted { rank: Rank(0), local_rank: 0, pid: 7 }).await;
+    agent
+        .say(&run, 3, NodeReport::Accepted { command: start.id })
+        .await;
+    agent
+        .say(
+            &run,
+            4,
+            NodeReport::RankStarted {
+                rank: Rank(0),
+                local_rank: 0,
+                pid: 7,
+            },
+        )
+        .await;
     run_is(&server, &run, RunState::Running).await;
-    let log = LogChunk { run: run.clone(), attempt: 1, rank: 0, stream: "stdout".into(), offset: 0, bytes: b"step 1\n".into() };
-    agent.outgoing.send(ControlUp { message: Some(control_up::Message::Log(log)) }).await.unwrap();
+    let log = LogChunk {
+        run: run.clone(),
+        attempt: 1,
+        rank: 0,
+        stream: "stdout".into(),
+        offset: 0,
+        bytes: b"step 1\n".into(),
+    };
+    agent
+        .outgoing
+        .send(ControlUp {
+            message: Some(control_up::Message::Log(log)),
+        })
+        .await
+        .unwrap();
     assert!(matches!(agent.next().await, control_down::Message::LogAck(ack) if ack.length == 7));
     let (_, piece) = server.get(&format!("/api/runs/{run}/logs?rank=0")).await;
-    assert_eq!(serde_json::from_value::<LogPiece>(piece).unwrap().text, "step 1\n");
-    let exit = RankExit { signal: Some(9), at_ns: 1, ..RankExit::default() };
+    assert_eq!(
+        serde_json::from_value::<LogPiece>(piece).unwrap().text,
+        "step 1\n"
+    );
+    let exit = RankExit {
+        signal: Some(9),
+        at_ns: 1,
+        ..RankExit::default()
+    };
     agent.say(&run, 5, NodeReport::RankExited(exit)).await;
-    agent.say(&run, 5, NodeReport::RankExited(RankExit::default())).await;
-    agent.say(&run, 6, NodeReport::Ended(NodeEnd { code: Some(1), ..NodeEnd::default() })).await;
+    agent
+        .say(&run, 5, NodeReport::RankExited(RankExit::default()))
+        .await;
+    agent
+        .say(
+            &run,
+            6,
+            NodeReport::Ended(NodeEnd {
+                code: Some(1),
+                ..NodeEnd::default()
+            }),
+        )
+        .await;
     let view = run_is(&server, &run, RunState::Failed).await;
     let outcome = view.summary.outcome.unwrap();
     assert_eq!((outcome.cause.as_str(), outcome.rank), ("signal", Some(Rank(0))));
@@ -120,12 +219,23 @@ async fn what_was_not_accepted_is_asked_again_after_a_restart_of_the_collector()
     let mut agent = Control::connect(&server, &credential, &[]).await;
     let (again, _) = agent.command().await;
     assert_eq!((again.id, again.run), (first.id, run.clone()));
-    agent.say(&run, 1, NodeReport::Accepted { command: again.id }).await;
+    agent
+        .say(&run, 1, NodeReport::Accepted { command: again.id })
+        .await;
     let (status, _) = answer(server.request(Method::POST, &format!("/api/runs/{run}/stop"))).await;
     assert_eq!(status, StatusCode::OK, "without a body");
     let (_, asked) = agent.command().await;
     assert_eq!(asked, NodeCommand::Stop { grace_ms: 30_000 });
-    agent.say(&run, 2, NodeReport::Ended(NodeEnd { cause: EndCause::NeverStarted, ..NodeEnd::default() })).await;
+    agent
+        .say(
+            &run,
+            2,
+            NodeReport::Ended(NodeEnd {
+                cause: EndCause::NeverStarted,
+                ..NodeEnd::default()
+            }),
+        )
+        .await;
     run_is(&server, &run, RunState::Stopped).await;
 }
 
@@ -145,9 +255,16 @@ async fn what_a_node_holds_of_a_run_that_is_over_is_stopped_and_the_unknown_is_l
 #[tokio::test]
 async fn what_is_wrong_with_a_run_is_said_field_by_field() {
     let server = Server::start().await;
-    let request = server.request(Method::POST, "/api/runs").json(&json!({"recipe": "nope", "nodes": 0}));
+    let request = server
+        .request(Method::POST, "/api/runs")
+        .json(&json!({"recipe": "nope", "nodes": 0}));
     let (status, problem) = answer(request).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    let fields: Vec<&str> = problem["errors"].as_array().unwrap().iter().map(|e| e["field"].as_str().unwrap()).collect();
+    let fields: Vec<&str> = problem["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| e["field"].as_str().unwrap())
+        .collect();
     assert_eq!(fields, ["recipe", "nodes"]);
 }
