@@ -22,11 +22,17 @@ pub struct InvalidName {
 /// Such names are safe as a file name, a label value and a part of a URL.
 fn check(what: &'static str, name: &str) -> Result<(), InvalidName> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-    let start = name.as_bytes().first().is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_');
+    let start = name
+        .as_bytes()
+        .first()
+        .is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_');
     if start && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed) {
         Ok(())
     } else {
-        Err(InvalidName { what, name: name.chars().take(80).collect() })
+        Err(InvalidName {
+            what,
+            name: name.chars().take(80).collect(),
+        })
     }
 }
 
@@ -118,7 +124,18 @@ mod tests {
         for good in ["a", "node-1", "h100.rack_3", "_x", "0"] {
             assert!(NodeName::new(good).is_ok(), "{good}");
         }
-        for bad in ["", ".", "..", "-x", ".hidden", "a/b", "a b", "ä", "a\n", "x".repeat(254).as_str()] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "-x",
+            ".hidden",
+            "a/b",
+            "a b",
+            "ä",
+            "a\n",
+            "x".repeat(254).as_str(),
+        ] {
             assert!(NodeName::new(bad).is_err(), "{bad}");
         }
     }

@@ -38,12 +38,23 @@ pub fn parse_duration_ms(text: &str) -> Result<i64, InvalidDuration> {
         let (number, tail) = rest.split_at(digits);
         let unit_len = tail.bytes().take_while(u8::is_ascii_alphabetic).count();
         let (unit, tail) = tail.split_at(unit_len);
-        let factor = units.by_ref().find(|(name, _)| *name == unit).ok_or_else(invalid)?.1;
+        let factor = units
+            .by_ref()
+            .find(|(name, _)| *name == unit)
+            .ok_or_else(invalid)?
+            .1;
         let number: i64 = number.parse().map_err(|_| invalid())?;
-        total = number.checked_mul(factor).and_then(|ms| total.checked_add(ms)).ok_or_else(invalid)?;
+        total = number
+            .checked_mul(factor)
+            .and_then(|ms| total.checked_add(ms))
+            .ok_or_else(invalid)?;
         rest = tail;
     }
-    if text.is_empty() { Err(invalid()) } else { Ok(total) }
+    if text.is_empty() {
+        Err(invalid())
+    } else {
+        Ok(total)
+    }
 }
 
 /// Writes a duration as Prometheus does: `1h30m`, `15s`, `0s`.
@@ -75,12 +86,27 @@ mod tests {
 
     #[test]
     fn durations_read_as_prometheus_writes_them() {
-        for (text, ms) in
-            [("0", 0), ("0s", 0), ("250ms", 250), ("15s", 15_000), ("1h30m", 5_400_000), ("2w", 1_209_600_000)]
-        {
+        for (text, ms) in [
+            ("0", 0),
+            ("0s", 0),
+            ("250ms", 250),
+            ("15s", 15_000),
+            ("1h30m", 5_400_000),
+            ("2w", 1_209_600_000),
+        ] {
             assert_eq!(parse_duration_ms(text), Ok(ms), "{text}");
         }
-        for text in ["", "5", "5x", "5m5m", "5s5m", "-5m", "99999999999999999y", "m", "1.5h"] {
+        for text in [
+            "",
+            "5",
+            "5x",
+            "5m5m",
+            "5s5m",
+            "-5m",
+            "99999999999999999y",
+            "m",
+            "1.5h",
+        ] {
             assert!(parse_duration_ms(text).is_err(), "{text}");
         }
     }

@@ -35,11 +35,21 @@ pub struct Metric {
 }
 
 const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Gauge, help, labels }
+    Metric {
+        name,
+        kind: Kind::Gauge,
+        help,
+        labels,
+    }
 }
 
 const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Counter, help, labels }
+    Metric {
+        name,
+        kind: Kind::Counter,
+        help,
+        labels,
+    }
 }
 
 const GPU: &[&str] = &["gpu"];
@@ -49,10 +59,26 @@ const RANK: &[&str] = &["run", "rank"];
 /// The table, grouped by what is measured.
 pub const CATALOGUE: &[Metric] = &[
     // GPU
-    gauge("gpu_info", &["gpu", "uuid", "name", "pci_bus_id", "driver_version"], "Always 1; what a GPU is."),
-    gauge("gpu_up", GPU, "1 while the GPU answers NVML, 0 when it is lost or the driver does not respond."),
-    gauge("gpu_memory_used_bytes", GPU, "Frame buffer memory in use, reserved memory not counted (NVML memory v2)."),
-    gauge("gpu_memory_total_bytes", GPU, "Frame buffer memory (NVML memory v2)."),
+    gauge(
+        "gpu_info",
+        &["gpu", "uuid", "name", "pci_bus_id", "driver_version"],
+        "Always 1; what a GPU is.",
+    ),
+    gauge(
+        "gpu_up",
+        GPU,
+        "1 while the GPU answers NVML, 0 when it is lost or the driver does not respond.",
+    ),
+    gauge(
+        "gpu_memory_used_bytes",
+        GPU,
+        "Frame buffer memory in use, reserved memory not counted (NVML memory v2).",
+    ),
+    gauge(
+        "gpu_memory_total_bytes",
+        GPU,
+        "Frame buffer memory (NVML memory v2).",
+    ),
     gauge(
         "gpu_utilization_ratio",
         GPU,
@@ -63,22 +89,50 @@ pub const CATALOGUE: &[Metric] = &[
         GPU,
         "Share of the last sample period in which device memory was read or written (NVML utilization).",
     ),
-    gauge("gpu_sm_active_ratio", GPU, "Share of time a warp was active, averaged over SMs (GPM; Hopper and newer)."),
-    gauge("gpu_sm_occupancy_ratio", GPU, "Warps resident against the most possible (GPM; Hopper and newer)."),
-    gauge("gpu_tensor_active_ratio", GPU, "Share of time a tensor core was active (GPM; Hopper and newer)."),
+    gauge(
+        "gpu_sm_active_ratio",
+        GPU,
+        "Share of time a warp was active, averaged over SMs (GPM; Hopper and newer).",
+    ),
+    gauge(
+        "gpu_sm_occupancy_ratio",
+        GPU,
+        "Warps resident against the most possible (GPM; Hopper and newer).",
+    ),
+    gauge(
+        "gpu_tensor_active_ratio",
+        GPU,
+        "Share of time a tensor core was active (GPM; Hopper and newer).",
+    ),
     gauge(
         "gpu_dram_active_ratio",
         GPU,
         "Device memory bandwidth in use against the most possible (GPM; Hopper and newer).",
     ),
     gauge("gpu_sm_clock_hertz", GPU, "SM clock."),
-    gauge("gpu_sm_clock_max_hertz", GPU, "The highest SM clock of this product."),
+    gauge(
+        "gpu_sm_clock_max_hertz",
+        GPU,
+        "The highest SM clock of this product.",
+    ),
     gauge("gpu_memory_clock_hertz", GPU, "Memory clock."),
-    gauge("gpu_power_watts", GPU, "Board power, averaged by the driver over about a second."),
+    gauge(
+        "gpu_power_watts",
+        GPU,
+        "Board power, averaged by the driver over about a second.",
+    ),
     gauge("gpu_power_limit_watts", GPU, "Enforced board power limit."),
     gauge("gpu_temperature_celsius", GPU, "GPU core temperature."),
-    gauge("gpu_memory_temperature_celsius", GPU, "Device memory temperature, where the product has the sensor."),
-    counter("gpu_energy_joules_total", GPU, "Energy used since the driver was loaded."),
+    gauge(
+        "gpu_memory_temperature_celsius",
+        GPU,
+        "Device memory temperature, where the product has the sensor.",
+    ),
+    counter(
+        "gpu_energy_joules_total",
+        GPU,
+        "Energy used since the driver was loaded.",
+    ),
     gauge(
         "gpu_throttle",
         &["gpu", "reason"],
@@ -94,12 +148,32 @@ pub const CATALOGUE: &[Metric] = &[
         &["gpu", "type"],
         "Device memory rows remapped; type is corrected, uncorrected, pending or failed.",
     ),
-    counter("gpu_xid_errors_total", &["gpu", "xid"], "Xid errors seen since the agent started."),
-    counter("gpu_pcie_replays_total", GPU, "PCIe replays since the driver was loaded."),
-    gauge("gpu_pcie_generation", GPU, "Current PCIe generation; falls at idle by design."),
-    gauge("gpu_pcie_generation_max", GPU, "Highest PCIe generation of GPU and slot together."),
+    counter(
+        "gpu_xid_errors_total",
+        &["gpu", "xid"],
+        "Xid errors seen since the agent started.",
+    ),
+    counter(
+        "gpu_pcie_replays_total",
+        GPU,
+        "PCIe replays since the driver was loaded.",
+    ),
+    gauge(
+        "gpu_pcie_generation",
+        GPU,
+        "Current PCIe generation; falls at idle by design.",
+    ),
+    gauge(
+        "gpu_pcie_generation_max",
+        GPU,
+        "Highest PCIe generation of GPU and slot together.",
+    ),
     gauge("gpu_pcie_width", GPU, "Current PCIe lanes."),
-    gauge("gpu_pcie_width_max", GPU, "Most PCIe lanes of GPU and slot together."),
+    gauge(
+        "gpu_pcie_width_max",
+        GPU,
+        "Most PCIe lanes of GPU and slot together.",
+    ),
     gauge("gpu_nvlinks_active", GPU, "NVLinks that are up."),
     gauge("gpu_nvlinks", GPU, "NVLinks this GPU has."),
     counter(
@@ -108,33 +182,97 @@ pub const CATALOGUE: &[Metric] = &[
         "NVLink errors summed over links; type is crc_flit, crc_data, replay or recovery.",
     ),
     gauge("gpu_processes", GPU, "Compute processes on the GPU."),
-    gauge("gpu_process_memory_bytes", &["gpu", "pid", "process"], "Device memory of a compute process."),
-    gauge("gpu_assignment_info", &["gpu", "run", "rank"], "Always 1; joins a GPU to the run and rank that uses it."),
+    gauge(
+        "gpu_process_memory_bytes",
+        &["gpu", "pid", "process"],
+        "Device memory of a compute process.",
+    ),
+    gauge(
+        "gpu_assignment_info",
+        &["gpu", "run", "rank"],
+        "Always 1; joins a GPU to the run and rank that uses it.",
+    ),
     // links
-    counter("link_transmit_bytes_total", LINK, "Bytes sent over a kind of link; link is nvlink, pcie, ib or eth."),
-    counter("link_receive_bytes_total", LINK, "Bytes received over a kind of link."),
-    gauge("link_bandwidth_bytes_per_second", LINK, "The most a link can carry in one direction."),
-    gauge("link_utilization_ratio", LINK, "The busier direction's bytes a second against the link's own maximum."),
+    counter(
+        "link_transmit_bytes_total",
+        LINK,
+        "Bytes sent over a kind of link; link is nvlink, pcie, ib or eth.",
+    ),
+    counter(
+        "link_receive_bytes_total",
+        LINK,
+        "Bytes received over a kind of link.",
+    ),
+    gauge(
+        "link_bandwidth_bytes_per_second",
+        LINK,
+        "The most a link can carry in one direction.",
+    ),
+    gauge(
+        "link_utilization_ratio",
+        LINK,
+        "The busier direction's bytes a second against the link's own maximum.",
+    ),
     // host
-    counter("node_cpu_seconds_total", &["mode"], "Processor time by mode, summed over processors."),
+    counter(
+        "node_cpu_seconds_total",
+        &["mode"],
+        "Processor time by mode, summed over processors.",
+    ),
     gauge("node_cpus", &[], "Logical processors."),
     gauge("node_load1", &[], "Load average of the last minute."),
     gauge("node_memory_total_bytes", &[], "Host memory."),
-    gauge("node_memory_available_bytes", &[], "Host memory available without swapping."),
+    gauge(
+        "node_memory_available_bytes",
+        &[],
+        "Host memory available without swapping.",
+    ),
     gauge("node_swap_used_bytes", &[], "Swap in use."),
-    gauge("node_filesystem_size_bytes", &["mountpoint", "device"], "Size of a file system."),
+    gauge(
+        "node_filesystem_size_bytes",
+        &["mountpoint", "device"],
+        "Size of a file system.",
+    ),
     gauge(
         "node_filesystem_available_bytes",
         &["mountpoint", "device"],
         "Space of a file system that ordinary users may still fill.",
     ),
-    counter("node_disk_read_bytes_total", &["device"], "Bytes read from a block device."),
-    counter("node_disk_written_bytes_total", &["device"], "Bytes written to a block device."),
-    counter("node_disk_io_seconds_total", &["device"], "Time a block device was busy."),
-    counter("node_network_transmit_bytes_total", &["device"], "Bytes sent by a network interface."),
-    counter("node_network_receive_bytes_total", &["device"], "Bytes received by a network interface."),
-    gauge("node_network_speed_bytes_per_second", &["device"], "Nominal speed of a network interface."),
-    gauge("node_boot_time_seconds", &[], "When the machine booted, in seconds since the Unix epoch."),
+    counter(
+        "node_disk_read_bytes_total",
+        &["device"],
+        "Bytes read from a block device.",
+    ),
+    counter(
+        "node_disk_written_bytes_total",
+        &["device"],
+        "Bytes written to a block device.",
+    ),
+    counter(
+        "node_disk_io_seconds_total",
+        &["device"],
+        "Time a block device was busy.",
+    ),
+    counter(
+        "node_network_transmit_bytes_total",
+        &["device"],
+        "Bytes sent by a network interface.",
+    ),
+    counter(
+        "node_network_receive_bytes_total",
+        &["device"],
+        "Bytes received by a network interface.",
+    ),
+    gauge(
+        "node_network_speed_bytes_per_second",
+        &["device"],
+        "Nominal speed of a network interface.",
+    ),
+    gauge(
+        "node_boot_time_seconds",
+        &[],
+        "When the machine booted, in seconds since the Unix epoch.",
+    ),
     // training
     gauge(
         "train_info",
@@ -142,34 +280,126 @@ pub const CATALOGUE: &[Metric] = &[
         "Always 1 while a rank reports; what it runs on.",
     ),
     gauge("train_step", RANK, "The last optimizer step a rank finished."),
-    gauge("train_step_seconds", RANK, "Time of a step, mean over the steps in the sample."),
-    gauge("train_data_seconds", RANK, "Time of a step spent waiting for the data loader."),
-    gauge("train_forward_seconds", RANK, "Time of a step in the forward pass."),
-    gauge("train_backward_seconds", RANK, "Time of a step in the backward pass, exposed gradient sync left out."),
-    gauge("train_optimizer_seconds", RANK, "Time of a step in the optimizer."),
-    gauge("train_sync_seconds", RANK, "Exposed wait for gradient sync in a step; hidden overlap does not count."),
-    gauge("train_compute_ratio", RANK, "Share of a step that computes: forward, backward and optimizer."),
-    gauge("train_loss", RANK, "Loss of this rank, unscaled, as given to backward; NaN and infinities are kept."),
-    gauge("train_loss_best", RANK, "Lowest finite loss of this rank since the attempt began."),
-    gauge("train_grad_norm", RANK, "Gradient norm before clipping: the largest in the sample, NaN if one is NaN."),
+    gauge(
+        "train_step_seconds",
+        RANK,
+        "Time of a step, mean over the steps in the sample.",
+    ),
+    gauge(
+        "train_data_seconds",
+        RANK,
+        "Time of a step spent waiting for the data loader.",
+    ),
+    gauge(
+        "train_forward_seconds",
+        RANK,
+        "Time of a step in the forward pass.",
+    ),
+    gauge(
+        "train_backward_seconds",
+        RANK,
+        "Time of a step in the backward pass, exposed gradient sync left out.",
+    ),
+    gauge(
+        "train_optimizer_seconds",
+        RANK,
+        "Time of a step in the optimizer.",
+    ),
+    gauge(
+        "train_sync_seconds",
+        RANK,
+        "Exposed wait for gradient sync in a step; hidden overlap does not count.",
+    ),
+    gauge(
+        "train_compute_ratio",
+        RANK,
+        "Share of a step that computes: forward, backward and optimizer.",
+    ),
+    gauge(
+        "train_loss",
+        RANK,
+        "Loss of this rank, unscaled, as given to backward; NaN and infinities are kept.",
+    ),
+    gauge(
+        "train_loss_best",
+        RANK,
+        "Lowest finite loss of this rank since the attempt began.",
+    ),
+    gauge(
+        "train_grad_norm",
+        RANK,
+        "Gradient norm before clipping: the largest in the sample, NaN if one is NaN.",
+    ),
     gauge("train_samples_per_second", RANK, "Samples a second of this rank."),
-    gauge("train_tokens_per_second", RANK, "Tokens a second of this rank, where batches are integer sequences."),
-    counter("train_nonfinite_steps_total", RANK, "Steps whose loss or gradient norm was NaN or infinite."),
-    counter("train_skipped_steps_total", RANK, "Optimizer steps the gradient scaler skipped."),
-    gauge("train_memory_allocated_bytes", RANK, "Peak memory the CUDA allocator handed out in a step."),
-    gauge("train_memory_reserved_bytes", RANK, "Peak memory the CUDA allocator held in a step."),
-    counter("train_probe_dropped_total", RANK, "Records the probe dropped because nobody read them in time."),
-    gauge("train_last_step_age_seconds", RANK, "Time since a rank finished its last step, by the node's clock."),
+    gauge(
+        "train_tokens_per_second",
+        RANK,
+        "Tokens a second of this rank, where batches are integer sequences.",
+    ),
+    counter(
+        "train_nonfinite_steps_total",
+        RANK,
+        "Steps whose loss or gradient norm was NaN or infinite.",
+    ),
+    counter(
+        "train_skipped_steps_total",
+        RANK,
+        "Optimizer steps the gradient scaler skipped.",
+    ),
+    gauge(
+        "train_memory_allocated_bytes",
+        RANK,
+        "Peak memory the CUDA allocator handed out in a step.",
+    ),
+    gauge(
+        "train_memory_reserved_bytes",
+        RANK,
+        "Peak memory the CUDA allocator held in a step.",
+    ),
+    counter(
+        "train_probe_dropped_total",
+        RANK,
+        "Records the probe dropped because nobody read them in time.",
+    ),
+    gauge(
+        "train_last_step_age_seconds",
+        RANK,
+        "Time since a rank finished its last step, by the node's clock.",
+    ),
     gauge("run_ranks", &["run"], "Ranks of a run that live on this node."),
     // the agent itself
     gauge("agent_info", &["version"], "Always 1; the agent's version."),
-    gauge("lockstep_agent_nvml_up", &[], "1 while NVML answers, 0 while a call hangs past its time."),
-    counter("lockstep_agent_nvml_call_seconds_total", &[], "Time spent in NVML calls."),
+    gauge(
+        "lockstep_agent_nvml_up",
+        &[],
+        "1 while NVML answers, 0 while a call hangs past its time.",
+    ),
+    counter(
+        "lockstep_agent_nvml_call_seconds_total",
+        &[],
+        "Time spent in NVML calls.",
+    ),
     counter("lockstep_agent_nvml_calls_total", &[], "NVML calls made."),
-    gauge("lockstep_agent_spool_bytes", &[], "Bytes in the on-disk spool that the collector has not acknowledged."),
-    counter("lockstep_agent_spool_dropped_samples_total", &[], "Samples dropped because the spool was full."),
-    gauge("lockstep_agent_memory_bytes", &[], "Resident memory of the agent."),
-    counter("lockstep_agent_cpu_seconds_total", &[], "Processor time of the agent."),
+    gauge(
+        "lockstep_agent_spool_bytes",
+        &[],
+        "Bytes in the on-disk spool that the collector has not acknowledged.",
+    ),
+    counter(
+        "lockstep_agent_spool_dropped_samples_total",
+        &[],
+        "Samples dropped because the spool was full.",
+    ),
+    gauge(
+        "lockstep_agent_memory_bytes",
+        &[],
+        "Resident memory of the agent.",
+    ),
+    counter(
+        "lockstep_agent_cpu_seconds_total",
+        &[],
+        "Processor time of the agent.",
+    ),
 ];
 
 /// Looks a metric up by name.
@@ -189,7 +419,12 @@ mod tests {
         for metric in CATALOGUE {
             assert!(seen.insert(metric.name), "{} twice", metric.name);
             assert!(is_metric_name(metric.name) && metric.labels.iter().all(|name| is_label_name(name)));
-            assert_eq!(metric.kind == Kind::Counter, metric.name.ends_with("_total"), "{}", metric.name);
+            assert_eq!(
+                metric.kind == Kind::Counter,
+                metric.name.ends_with("_total"),
+                "{}",
+                metric.name
+            );
             assert!(metric.help.ends_with('.'), "{}", metric.name);
         }
     }

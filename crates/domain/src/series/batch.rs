@@ -65,7 +65,11 @@ impl<S> Frame<S> {
     pub fn check(&self) -> Result<(), FrameError> {
         let (series, times, values) = (self.series.len(), self.times_ms.len(), self.values.len());
         if series.checked_mul(times) != Some(values) {
-            return Err(FrameError::Shape { series, times, values });
+            return Err(FrameError::Shape {
+                series,
+                times,
+                values,
+            });
         }
         if self.times_ms.windows(2).any(|pair| pair[0] >= pair[1]) {
             return Err(FrameError::Times);
@@ -93,13 +97,23 @@ mod tests {
 
     #[test]
     fn a_frame_knows_when_it_is_malformed() {
-        let good = Frame { series: vec![0_u32, 1], times_ms: vec![10, 20], values: vec![1.0, 2.0, 3.0, ABSENT] };
+        let good = Frame {
+            series: vec![0_u32, 1],
+            times_ms: vec![10, 20],
+            values: vec![1.0, 2.0, 3.0, ABSENT],
+        };
         assert_eq!(good.check(), Ok(()));
         assert_eq!(good.samples(), 3);
         assert_eq!(good.row(0), [1.0, 2.0]);
-        let short = Frame { values: vec![1.0], ..good.clone() };
+        let short = Frame {
+            values: vec![1.0],
+            ..good.clone()
+        };
         assert!(matches!(short.check(), Err(FrameError::Shape { .. })));
-        let back = Frame { times_ms: vec![20, 20], ..good };
+        let back = Frame {
+            times_ms: vec![20, 20],
+            ..good
+        };
         assert_eq!(back.check(), Err(FrameError::Times));
     }
 

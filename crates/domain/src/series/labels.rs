@@ -56,8 +56,13 @@ impl Labels {
     pub fn new<N: Into<Arc<str>>, V: Into<Arc<str>>>(
         pairs: impl IntoIterator<Item = (N, V)>,
     ) -> Result<Self, LabelsError> {
-        let mut labels: Vec<Label> =
-            pairs.into_iter().map(|(name, value)| Label { name: name.into(), value: value.into() }).collect();
+        let mut labels: Vec<Label> = pairs
+            .into_iter()
+            .map(|(name, value)| Label {
+                name: name.into(),
+                value: value.into(),
+            })
+            .collect();
         labels.retain(|label| !label.value.is_empty());
         labels.sort_unstable();
         if let Some(pair) = labels.windows(2).find(|pair| pair[0].name == pair[1].name) {
@@ -73,7 +78,10 @@ impl Labels {
     /// Labels that are known to be well formed: results of a query, or literals in our own code. Sorts them; where a name
     /// comes twice the first wins.
     pub fn from_trusted(pairs: impl IntoIterator<Item = (Arc<str>, Arc<str>)>) -> Self {
-        let mut labels: Vec<Label> = pairs.into_iter().map(|(name, value)| Label { name, value }).collect();
+        let mut labels: Vec<Label> = pairs
+            .into_iter()
+            .map(|(name, value)| Label { name, value })
+            .collect();
         labels.retain(|label| !label.value.is_empty());
         labels.sort_by(|a, b| a.name.cmp(&b.name));
         labels.dedup_by(|a, b| a.name == b.name);
@@ -89,7 +97,10 @@ impl Labels {
     /// The value of a label, `None` when it is not there (which PromQL treats like the empty string).
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.binary_search_by(|label| (*label.name).cmp(name)).ok().map(|at| &*self.0[at].value)
+        self.0
+            .binary_search_by(|label| (*label.name).cmp(name))
+            .ok()
+            .map(|at| &*self.0[at].value)
     }
 
     /// The metric's name, if it has one.
@@ -128,7 +139,13 @@ impl Labels {
         let mut labels: Vec<Label> = rest.collect();
         if !value.is_empty() {
             let at = labels.partition_point(|label| &*label.name < name);
-            labels.insert(at, Label { name: name.into(), value: value.into() });
+            labels.insert(
+                at,
+                Label {
+                    name: name.into(),
+                    value: value.into(),
+                },
+            );
         }
         Self(labels.into())
     }
@@ -164,7 +181,9 @@ pub fn is_label_name(name: &str) -> bool {
 #[must_use]
 pub fn is_metric_name(name: &str) -> bool {
     let mut bytes = name.bytes();
-    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_' || b == b':')
+    bytes
+        .next()
+        .is_some_and(|b| b.is_ascii_alphabetic() || b == b'_' || b == b':')
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b':')
 }
 
@@ -174,7 +193,11 @@ impl fmt::Display for Labels {
         f.write_str(self.metric_name().unwrap_or(""))?;
         let rest = self.iter().filter(|label| &*label.name != METRIC_NAME);
         if rest.clone().next().is_none() {
-            return if self.metric_name().is_none() { f.write_str("{}") } else { Ok(()) };
+            return if self.metric_name().is_none() {
+                f.write_str("{}")
+            } else {
+                Ok(())
+            };
         }
         f.write_str("{")?;
         for (n, label) in rest.enumerate() {
@@ -215,20 +238,32 @@ mod tests {
 
     #[test]
     fn labels_are_sorted_and_looked_up() {
-        let labels =
-            Labels::new([("zone", "b"), (METRIC_NAME, "up"), ("gpu", "0"), ("gone", "")]).expect("well formed");
+        let labels = Labels::new([("zone", "b"), (METRIC_NAME, "up"), ("gpu", "0"), ("gone", "")])
+            .expect("well formed");
         assert_eq!(labels.to_string(), r#"up{gpu="0", zone="b"}"#);
         assert_eq!(labels.get("gpu"), Some("0"));
         assert_eq!(labels.get("gone"), None);
-        assert_eq!(labels.with("gpu", "").with("a", "1").to_string(), r#"up{a="1", zone="b"}"#);
+        assert_eq!(
+            labels.with("gpu", "").with("a", "1").to_string(),
+            r#"up{a="1", zone="b"}"#
+        );
     }
 
     #[test]
     fn what_cannot_name_a_series_is_refused() {
-        assert!(matches!(Labels::new([("a", "1"), ("a", "2")]), Err(LabelsError::Duplicate(_))));
+        assert!(matches!(
+            Labels::new([("a", "1"), ("a", "2")]),
+            Err(LabelsError::Duplicate(_))
+        ));
         assert!(matches!(Labels::new([("a-b", "1")]), Err(LabelsError::Name(_))));
-        assert!(matches!(Labels::new([(METRIC_NAME, "1x")]), Err(LabelsError::MetricName(_))));
-        assert!(matches!(Labels::new([("a", "x".repeat(3_000))]), Err(LabelsError::TooLong(_))));
+        assert!(matches!(
+            Labels::new([(METRIC_NAME, "1x")]),
+            Err(LabelsError::MetricName(_))
+        ));
+        assert!(matches!(
+            Labels::new([("a", "x".repeat(3_000))]),
+            Err(LabelsError::TooLong(_))
+        ));
         let flood = (0..70).map(|n| (format!("l{n}"), "x"));
         assert!(matches!(Labels::new(flood), Err(LabelsError::TooMany(70))));
     }

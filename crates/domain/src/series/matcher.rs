@@ -29,7 +29,11 @@ pub struct Matcher {
 impl Matcher {
     /// `name="value"`.
     pub fn equal(name: impl Into<String>, value: impl Into<String>) -> Self {
-        Self { name: name.into(), op: MatchOp::Equal, value: value.into() }
+        Self {
+            name: name.into(),
+            op: MatchOp::Equal,
+            value: value.into(),
+        }
     }
 }
 
@@ -82,10 +86,16 @@ impl CompiledMatcher {
                 regex::RegexBuilder::new(&format!("^(?s:{})$", matcher.value))
                     .size_limit(REGEX_BYTES_MAX)
                     .build()
-                    .map_err(|source| InvalidRegex { matcher: matcher.to_string(), source })?,
+                    .map_err(|source| InvalidRegex {
+                        matcher: matcher.to_string(),
+                        source,
+                    })?,
             ),
         };
-        Ok(Self { matcher: matcher.clone(), regex })
+        Ok(Self {
+            matcher: matcher.clone(),
+            regex,
+        })
     }
 
     /// The label this matcher looks at.
@@ -120,7 +130,12 @@ mod tests {
     #[test]
     fn regular_expressions_are_anchored() {
         let matcher = |op, value: &str| {
-            CompiledMatcher::new(&Matcher { name: "a".into(), op, value: value.into() }).expect("a good expression")
+            CompiledMatcher::new(&Matcher {
+                name: "a".into(),
+                op,
+                value: value.into(),
+            })
+            .expect("a good expression")
         };
         assert!(matcher(MatchOp::Regex, "b|cd").matches("cd"));
         assert!(!matcher(MatchOp::Regex, "b|cd").matches("xcd"));
@@ -130,7 +145,11 @@ mod tests {
 
     #[test]
     fn an_exploding_expression_is_refused() {
-        let bomb = Matcher { name: "a".into(), op: MatchOp::Regex, value: "(((a{100}){100}){100})".into() };
+        let bomb = Matcher {
+            name: "a".into(),
+            op: MatchOp::Regex,
+            value: "(((a{100}){100}){100})".into(),
+        };
         assert!(CompiledMatcher::new(&bomb).is_err());
     }
 }

@@ -80,7 +80,9 @@ pub struct Budget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BudgetExceeded {
     /// More samples than allowed.
-    #[error("the query would read more than {0} samples; select fewer series, a shorter range or a larger step")]
+    #[error(
+        "the query would read more than {0} samples; select fewer series, a shorter range or a larger step"
+    )]
     Samples(u64),
     /// More series than allowed.
     #[error("the query selects more than {0} series; add label matchers")]
@@ -121,7 +123,8 @@ impl Budget {
     pub fn take(&self, series: u64, samples: u64) -> Result<(), BudgetExceeded> {
         self.check_cancelled()?;
         let pay = |left: &AtomicU64, cost: u64| {
-            left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| now.checked_sub(cost)).is_ok()
+            left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| now.checked_sub(cost))
+                .is_ok()
         };
         if !pay(&self.series_left, series) {
             return Err(BudgetExceeded::Series(self.limits.1));
@@ -137,7 +140,11 @@ impl Budget {
     /// # Errors
     /// When the query was cancelled.
     pub fn check_cancelled(&self) -> Result<(), BudgetExceeded> {
-        if self.cancelled.load(Ordering::Relaxed) { Err(BudgetExceeded::Cancelled) } else { Ok(()) }
+        if self.cancelled.load(Ordering::Relaxed) {
+            Err(BudgetExceeded::Cancelled)
+        } else {
+            Ok(())
+        }
     }
 }
 

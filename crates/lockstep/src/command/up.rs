@@ -56,9 +56,11 @@ impl Up {
         }
         println!("The agent writes its log to {}", launch.log_file().display());
         let mut agent = LocalAgent::adopt_or_start(&launch)?;
+        // Listens from here on: a signal while the agent is being started again must not be missed.
+        let mut asked_to_end = std::pin::pin!(super::asked_to_end());
         loop {
             tokio::select! {
-                ended = super::asked_to_end() => {
+                ended = &mut asked_to_end => {
                     ended?;
                     break;
                 }

@@ -78,7 +78,9 @@ class Probe:
         return self.channel.send(self.envelope.seal(kind, fields, **times))
 
     def say_last(self, kind, fields):
-        if self.torch is not None:  # a Python without torch is a wrapper on the way to the rank
+        # A Python without torch is a wrapper on the way to the rank, and its end means nothing; its failure does: a script
+        # that dies at its imports or its arguments never comes as far as torch.
+        if self.torch is not None or kind == "error":
             self.channel.send_last_words(self.envelope.seal(kind, fields))
 
     def fault(self, error):

@@ -1,0 +1,13 @@
+//! The whole product as a user has it: the binary, simulated GPUs, real training under torchrun.
+//!
+//! Needs PyTorch: a virtual environment at `LOCKSTEP_TEST_VENV`, else where `cargo xtask test` makes it.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod cluster;
+mod receiver;
+
+mod crashes;
+mod diagnosis;
+mod peers;
+mod runs;

@@ -1,0 +1,127 @@
+//! Prometheus as a peer: it scrapes both `/metrics` without a warning, and its tools query ours.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+
+/// A program of Debian's package `prometheus`: named by the variable, else on the PATH.
+fn program(variable: &str, name: &str) -> PathBuf {
+    let found = std::env::var_os(variable).map_or_else(|| PathBuf::from(name), PathBuf::from);
+    let runs = Command::new(&found)
+        .arg("--version")
+        .output()
+        .is_ok_and(|output| output.status.success());
+    assert!(
+        runs,
+        "{name} does not run; `cargo xtask test --only rust` installs it, or `apt-get install prometheus`"
+    );
+    found
+}
+
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _gone_already = self.0.kill();
+        let _gone_already = self.0.wait();
+    }
+}
+
+#[test]
+fn prometheus_scrapes_collector_and_agent_without_a_warning() {
+    let cluster = Cluster::start();
+    let made = cluster.lockstep(&["token", "create", "--role", "scrape"]);
+    let token = cluster.data_dir().join("scrape.token");
+    std::fs::write(&token, made.stdout.trim_ascii()).unwrap();
+    let log = std::fs::read_to_string(cluster.data_dir().join("agent/agent.log")).unwrap();
+    let agent = log
+        .split_once("http://")
+        .and_then(|(_, rest)| rest.split_once("/metrics"))
+        .unwrap()
+        .0
+        .to_owned();
+    let collector = cluster.url.strip_prefix("http://").unwrap();
+    let config = cluster.data_dir().join("prometheus.yml");
+    let text = format!(
+        "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n\
+         - {{ job_name: collector, honor_labels: true, authorization: {{ credentials_file: {} }}, static_configs: [{{ targets: ['{collector}'] }}] }}\n\
+         - {{ job_name: agent, honor_labels: true, static_configs: [{{ targets: ['{agent}'] }}] }}\n",
+        token.display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let said = cluster.data_dir().join("prometheus.log");
+    let child = Command::new(program("LOCKSTEP_TEST_PROMETHEUS", "prometheus"))
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!(
+            "--storage.tsdb.path={}",
+            cluster.data_dir().join("prometheus").display()
+        ))
+        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&said).unwrap())
+        .spawn()
+        .unwrap();
+    let _prometheus = Killed(child);
+    let ask = |query: &str| -> Vec<Value> {
+        let url = format!("http://127.0.0.1:{port}/api/v1/query?query={query}");
+        let output = Command::new("curl").args(["-s", "-g", &url]).output().unwrap();
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        answer["data"]["result"].as_array().cloned().unwrap_or_default()
+    };
+    cluster.wait_for("Prometheus to have scraped both, several times", || {
+        let good = ask("sum_over_time(up[1m])");
+        let often = |target: &Value| {
+            target["value"][1]
+                .as_str()
+                .and_then(|n| n.parse::<f64>().ok())
+                .unwrap_or(0.0)
+                >= 4.0
+        };
+        (good.len() == 2 && good.iter().all(often)).then_some(())
+    });
+    for job in ["collector", "agent"] {
+        assert_eq!(
+            ask(&format!("gpu_memory_total_bytes{{job=\"{job}\"}}")).len(),
+            2,
+            "two simulated GPUs by {job}"
+        );
+    }
+    let said = std::fs::read_to_string(said).unwrap();
+    let complaints: Vec<_> = said
+        .lines()
+        .filter(|line| line.contains("level=warn") || line.contains("level=error"))
+        .collect();
+    assert!(complaints.is_empty(), "{complaints:?}");
+}
+
+#[test]
+fn promtool_finds_nothing_to_mend_in_what_is_exposed() {
+    let cluster = Cluster::start();
+    let text = cluster.wait_for("the agent's samples on /metrics", || {
+        let text = cluster.text("/metrics");
+        text.contains("# TYPE gpu_memory_used_bytes gauge")
+            .then_some(text)
+    });
+    let promtool = program("LOCKSTEP_TEST_PROMTOOL", "promtool");
+    let mut child = Command::new(promtool)
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
