@@ -46,11 +46,18 @@ pub fn encode(segment: &str, seq: u64, frames: &[Frame]) -> proto::Batch {
 
 fn encode_frame(frame: &Frame) -> proto::Frame {
     let mut before = 0_i64;
-    let deltas = frame.times_ms.iter().map(|&time| time.wrapping_sub(std::mem::replace(&mut before, time)));
+    let deltas = frame
+        .times_ms
+        .iter()
+        .map(|&time| time.wrapping_sub(std::mem::replace(&mut before, time)));
     proto::Frame {
         series: frame.series.clone(),
         times_delta_ms: deltas.collect(),
-        values: frame.values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        values: frame
+            .values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect(),
     }
 }
 
@@ -60,7 +67,11 @@ fn encode_frame(frame: &Frame) -> proto::Frame {
 /// See [`BatchError`].
 pub fn decode(batch: &proto::Batch) -> Result<Vec<Frame>, BatchError> {
     let frames: Vec<Frame> = batch.frames.iter().map(decode_frame).collect::<Result<_, _>>()?;
-    if checksum(&frames) == batch.checksum { Ok(frames) } else { Err(BatchError::Checksum { seq: batch.seq }) }
+    if checksum(&frames) == batch.checksum {
+        Ok(frames)
+    } else {
+        Err(BatchError::Checksum { seq: batch.seq })
+    }
 }
 
 fn decode_frame(frame: &proto::Frame) -> Result<Frame, BatchError> {
@@ -75,7 +86,11 @@ fn decode_frame(frame: &proto::Frame) -> Result<Frame, BatchError> {
         times_ms.push(time);
     }
     let values = values.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
-    let frame = Frame { series: frame.series.clone(), times_ms, values };
+    let frame = Frame {
+        series: frame.series.clone(),
+        times_ms,
+        values,
+    };
     frame.check()?;
     Ok(frame)
 }
@@ -101,10 +116,19 @@ mod tests {
 
     #[test]
     fn markers_survive_and_damage_is_seen() {
-        let frame =
-            Frame { series: vec![3, 9], times_ms: vec![1_000, 2_000], values: vec![STALE, 1.5, ABSENT, f64::NAN] };
+        let frame = Frame {
+            series: vec![3, 9],
+            times_ms: vec![1_000, 2_000],
+            values: vec![STALE, 1.5, ABSENT, f64::NAN],
+        };
         let batch = encode("s", 7, std::slice::from_ref(&frame));
-        let bits = |frame: &Frame| frame.values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        let bits = |frame: &Frame| {
+            frame
+                .values
+                .iter()
+                .map(|value| value.to_bits())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(bits(&decode(&batch).expect("whole")[0]), bits(&frame));
         let mut damaged = batch.clone();
         damaged.frames[0].values[9] ^= 1;

@@ -18,7 +18,10 @@ pub enum SeriesError {
 /// Puts labels on the wire.
 #[must_use]
 pub fn encode(labels: &Labels) -> proto::Series {
-    let labels = labels.iter().flat_map(|label| [label.name.to_string(), label.value.to_string()]).collect();
+    let labels = labels
+        .iter()
+        .flat_map(|label| [label.name.to_string(), label.value.to_string()])
+        .collect();
     proto::Series { labels }
 }
 
@@ -31,7 +34,11 @@ pub fn decode(series: &proto::Series, node: &str) -> Result<Labels, SeriesError>
     if !pairs.1.is_empty() {
         return Err(SeriesError::Odd);
     }
-    let own = pairs.0.iter().filter(|[name, _]| name != "node").map(|[name, value]| (name.as_str(), value.as_str()));
+    let own = pairs
+        .0
+        .iter()
+        .filter(|[name, _]| name != "node")
+        .map(|[name, value]| (name.as_str(), value.as_str()));
     Ok(Labels::new(own.chain([("node", node)]))?)
 }
 
@@ -41,9 +48,18 @@ mod tests {
 
     #[test]
     fn labels_survive_and_the_node_is_the_senders() {
-        let labels = Labels::new([("__name__", "up"), ("gpu", "0"), ("node", "forged")]).expect("well formed");
+        let labels =
+            Labels::new([("__name__", "up"), ("gpu", "0"), ("node", "forged")]).expect("well formed");
         let decoded = decode(&encode(&labels), "n1").expect("well formed");
         assert_eq!(decoded.to_string(), r#"up{gpu="0", node="n1"}"#);
-        assert_eq!(decode(&proto::Series { labels: vec!["a".into()] }, "n1"), Err(SeriesError::Odd));
+        assert_eq!(
+            decode(
+                &proto::Series {
+                    labels: vec!["a".into()]
+                },
+                "n1"
+            ),
+            Err(SeriesError::Odd)
+        );
     }
 }

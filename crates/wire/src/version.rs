@@ -47,7 +47,11 @@ mod tests {
 
     #[test]
     fn the_newest_common_version_is_used() {
-        let hello = |min, max| Hello { protocol_min: min, protocol_max: max, ..Hello::default() };
+        let hello = |min, max| Hello {
+            protocol_min: min,
+            protocol_max: max,
+            ..Hello::default()
+        };
         assert_eq!(agree(&hello(1, 7)), Ok(1));
         assert!(agree(&hello(2, 7)).is_err());
         assert!(agree(&hello(0, 0)).is_err());

@@ -31,6 +31,9 @@ pub(crate) struct Query {
     target: Target,
 }
 
+/// Query parameters of a request.
+type Parameters = Vec<(&'static str, String)>;
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
     /// For people.
@@ -63,7 +66,8 @@ impl Query {
         Ok(())
     }
 
-    fn request(&self) -> Result<(&'static str, Vec<(&'static str, String)>), Failure> {
+    /// The endpoint, and what to ask it.
+    fn request(&self) -> Result<(&'static str, Parameters), Failure> {
         let query = ("query", self.promql.clone());
         let Some(range_ms) = self.range else {
             let at = self.at.clone().map(|at| ("time", at));

@@ -77,7 +77,10 @@ impl Watchdog {
         self.samples.end_where(at_ms, |series| {
             ends_with_gpu(series, None) || up(series.metric_name())
         });
-        if self.reported.is_some_and(|reported| reported.elapsed() < REPORT_EVERY) {
+        if self
+            .reported
+            .is_some_and(|reported| reported.elapsed() < REPORT_EVERY)
+        {
             return;
         }
         self.reported = Some(Instant::now());
