@@ -62,11 +62,10 @@ impl From<&AgentConfig> for Setting {
 }
 
 impl Setting {
-    /// This executable's own hidden subcommand.
+    /// This executable's own hidden subcommand: the program that runs, also when its file was replaced by a newer one.
     #[must_use]
     pub fn own_shim() -> Vec<OsString> {
-        let exe = std::env::current_exe().unwrap_or_else(|_| "lockstep".into());
-        vec![exe.into(), "shim".into(), "--dir".into()]
+        ["/proc/self/exe", "shim", "--dir"].map(OsString::from).into()
     }
 }
 

@@ -159,6 +159,14 @@ impl Cluster {
         });
     }
 
+    /// Steps of a rank once its last one is stored: the end of a run is told at once, samples come every second.
+    pub(crate) fn wait_for_last_step(&self, run: &str, rank: &str, last: f64) -> Vec<(i64, f64)> {
+        self.wait_for(&format!("step {last} of rank {rank}"), || {
+            let steps = self.samples(&format!("train_step{{run={run:?},rank={rank:?}}}[10m]"));
+            (steps.last()?.1 >= last).then_some(steps)
+        })
+    }
+
     pub(crate) fn wait_for<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
         loop {

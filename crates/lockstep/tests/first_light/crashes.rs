@@ -74,8 +74,8 @@ fn a_killed_agent_leaves_the_training_alone_and_a_new_one_takes_it_up() {
         "no second attempt was made"
     );
     for rank in ["0", "1"] {
-        let steps = cluster.samples(&format!("train_step{{run={run:?},rank={rank:?}}}[10m]"));
-        assert_eq!(steps.last().unwrap().1, 400.0, "the last step is there");
+        let steps = cluster.wait_for_last_step(&run, rank, 400.0);
+        assert_eq!(steps.last().unwrap().1, 400.0);
         assert!(
             widest_gap_ms(&steps) <= GAP_MS_MAX,
             "steps while no agent lived are there too: {steps:?}"

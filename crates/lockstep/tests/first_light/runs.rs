@@ -13,12 +13,8 @@ fn a_run_succeeds_and_each_rank_leaves_its_series() {
 
     for rank in ["0", "1"] {
         let of = |metric: &str| format!("{metric}{{run={run:?},rank={rank:?}}}");
-        let steps = cluster.samples(&format!("{}[10m]", of("train_step")));
-        assert_eq!(
-            steps.last().map(|(_, step)| *step as i64),
-            Some(60),
-            "rank {rank}: {steps:?}"
-        );
+        let steps = cluster.wait_for_last_step(&run, rank, 60.0);
+        assert_eq!(steps.last().unwrap().1, 60.0);
         assert!(
             cluster
                 .samples(&format!("{}[10m]", of("train_step_seconds")))
