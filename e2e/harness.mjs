@@ -4,7 +4,7 @@
 
 import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { mkdir, mkdtemp, readFile, rm } from "node:fs/promises";
+import { mkdir, mkdtemp, readFile, readdir, rm } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -17,32 +17,36 @@ const require = createRequire(join(needed("LOCKSTEP_TEST_NODE_MODULES"), "here.j
 const START_MS = 60_000;
 /** An orderly end stops the agent as well. */
 const STOP_MS = 20_000;
+/** States that nothing follows. */
+const FINAL = ["stopped", "succeeded", "failed"];
 /** How long a page may take to show what a test waits for, unless the test says otherwise. */
 export const SHOWN_MS = 15_000;
 
 /**
- * Starts `lockstep up` on a free port with simulated GPUs and stops it when the test ends.
+ * Starts `lockstep up` on a free port with simulated GPUs, and stops it with its runs when the test ends.
  * Gives `{ url, token, data, call, process }`, where `call(method, path, body)` speaks to the API as admin.
  */
-export async function startLockstep(test, { simulate = "h100x8:healthy", args = [], data } = {}) {
-  const folder = data ?? (await mkdtemp(join(tmpdir(), "lockstep-e2e-")));
+export async function startLockstep(test, { simulate = "h100x8:healthy" } = {}) {
+  const data = await mkdtemp(join(tmpdir(), "lockstep-e2e-"));
   const token = randomBytes(24).toString("hex");
-  const child = spawn(
-    needed("LOCKSTEP_TEST_BINARY"),
-    ["up", "--listen", "127.0.0.1:0", "--data", folder, "--simulate", simulate, ...args],
-    { env: environment(token), stdio: ["ignore", "pipe", "pipe"] },
-  );
-  const printed = collect(child);
+  const lockstep = { token, data, simulate, call: (...request) => call(lockstep.url, token, ...request) };
   test.after(async () => {
-    await stop(child);
-    if (!data) await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+    await stopRuns(lockstep).catch((error) => console.error(`runs were not stopped in order: ${error.message}`));
+    await stop(lockstep.process);
+    await sweep(data);
+    await rm(data, { recursive: true, force: true, maxRetries: 5 });
   });
-  const url = await waitFor("lockstep up prints its address", START_MS, () => {
-    if (child.exitCode !== null) throw new Error(`lockstep up ended with ${child.exitCode}:\n${printed.text}`);
-    return /Lockstep is at (http\S+)/.exec(printed.text)?.[1];
-  });
-  await waitFor("the collector is ready", START_MS, async () => (await fetch(`${url}/-/ready`)).ok);
-  return { url, token, data: folder, process: child, printed, call: (...request) => call(url, token, ...request) };
+  await launch(lockstep, "127.0.0.1:0");
+  return lockstep;
+}
+
+/** Kills the collector as a power cut would, waits for `meanwhile`, and starts it again at the same address with the same data. */
+export async function killAndRestart(lockstep, meanwhile) {
+  const gone = new Promise((resolve) => lockstep.process.once("exit", resolve));
+  lockstep.process.kill("SIGKILL");
+  await gone;
+  await meanwhile();
+  await launch(lockstep, new URL(lockstep.url).host);
 }
 
 /** Starts Chromium and closes it when the test ends. Nothing in it may reach beyond loopback, nor phone home. */
@@ -66,8 +70,14 @@ export async function startBrowser(test) {
   return browser;
 }
 
-/** A page whose errors fail the test at its end: an exception, a failed request for a file, a refused script. */
-export async function openPage(test, browser, { dark = false, width = 1440, height = 900 } = {}) {
+/** What Chromium says when nobody answers; expected where a test takes the collector away. */
+export const NOBODY_ANSWERS = /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|WebSocket connection to/;
+
+/**
+ * A page whose errors fail the test at its end: an exception, a failed request for a file, a refused script. What matches
+ * `expected` is no error in this test.
+ */
+export async function openPage(test, browser, { dark = false, width = 1280, height = 900, expected } = {}) {
   const context = await browser.newContext({
     viewport: { width, height },
     colorScheme: dark ? "dark" : "light",
@@ -77,7 +87,7 @@ export async function openPage(test, browser, { dark = false, width = 1440, heig
   const errors = [];
   page.on("pageerror", (error) => errors.push(`exception: ${error.message}`));
   page.on("console", (message) => {
-    if (message.type() === "error" && !isExpected(message.text())) errors.push(`console: ${message.text()}`);
+    if (message.type() === "error" && !isExpected(message.text()) && !expected?.test(message.text())) errors.push(`console: ${message.text()}`);
   });
   test.after(async () => {
     await context.close();
@@ -105,9 +115,18 @@ export async function waitFor(what, withinMs, condition) {
   throw new Error(`not within ${withinMs / 1000} s: ${what}${last ? ` (${last.message})` : ""}`);
 }
 
-/** Keeps a picture: in docs/images when LOCKSTEP_TEST_IMAGES names it, else in a temporary folder. */
+/** Types the token and waits for the overview. */
+export async function logIn(page, lockstep) {
+  await page.goto(lockstep.url);
+  await page.getByLabel("Token").fill(lockstep.token);
+  await page.getByRole("button", { name: "Log in" }).click();
+  await page.getByTestId("connection").getByText("live").waitFor();
+}
+
+/** Keeps a picture of what the window shows, where LOCKSTEP_TEST_IMAGES names a folder for it. */
 export async function picture(page, name) {
-  const folder = process.env.LOCKSTEP_TEST_IMAGES ?? join(tmpdir(), "lockstep-e2e-images");
+  const folder = process.env.LOCKSTEP_TEST_IMAGES;
+  if (!folder) return;
   await mkdir(folder, { recursive: true });
   await page.screenshot({ path: join(folder, `${name}.png`), animations: "disabled" });
 }
@@ -131,7 +150,8 @@ function needed(name) {
 
 function environment(token) {
   const python = process.env.LOCKSTEP_TEST_VENV && join(process.env.LOCKSTEP_TEST_VENV, "bin/python");
-  return { ...process.env, LOCKSTEP_ADMIN_TOKEN: token, ...(python && { LOCKSTEP_PYTHON: python }) };
+  // Its own /metrics has a fixed port, which another Lockstep of this machine may have.
+  return { ...process.env, LOCKSTEP_ADMIN_TOKEN: token, LOCKSTEP_METRICS_LISTEN: "off", ...(python && { LOCKSTEP_PYTHON: python }) };
 }
 
 async function call(url, token, method, path, body) {
@@ -146,6 +166,42 @@ async function call(url, token, method, path, body) {
   return text ? JSON.parse(text) : null;
 }
 
+async function launch(lockstep, listen) {
+  const child = spawn(
+    needed("LOCKSTEP_TEST_BINARY"),
+    ["up", "--listen", listen, "--data", lockstep.data, "--simulate", lockstep.simulate],
+    { env: environment(lockstep.token), stdio: ["ignore", "pipe", "pipe"] },
+  );
+  lockstep.process = child;
+  const printed = collect(child);
+  lockstep.url = await waitFor("lockstep up prints its address", START_MS, () => {
+    if (child.exitCode !== null) throw new Error(`lockstep up ended with ${child.exitCode}:\n${printed.text}`);
+    return /Lockstep is at (http\S+)/.exec(printed.text)?.[1];
+  });
+  await waitFor("the collector is ready", START_MS, async () => (await fetch(`${lockstep.url}/-/ready`)).ok);
+}
+
+/** Runs outlive collector and agent on purpose, so a test that failed in the middle of one has to end it. */
+async function stopRuns(lockstep) {
+  const active = async () => (await lockstep.call("GET", "/api/runs")).filter(({ state }) => !FINAL.includes(state));
+  for (const { id } of await active()) await lockstep.call("POST", `/api/runs/${id}/stop`, { grace_ms: 1_000 });
+  await waitFor("every run has ended", STOP_MS, async () => (await active()).length === 0);
+}
+
+/** Ends what still runs with this test's own data folder in its command line or environment. */
+async function sweep(data) {
+  for (const pid of (await readdir("/proc")).filter((name) => /^\d+$/.test(name) && Number(name) !== process.pid)) {
+    const texts = await Promise.all(["cmdline", "environ"].map((file) => readFile(`/proc/${pid}/${file}`, "latin1").catch(() => "")));
+    if (!texts.some((text) => text.includes(data))) continue;
+    console.error(`process ${pid} was left over: ${texts[0].replaceAll("\0", " ")}`);
+    try {
+      process.kill(Number(pid), "SIGKILL");
+    } catch {
+      // It has ended by itself meanwhile.
+    }
+  }
+}
+
 function collect(child) {
   const printed = { text: "" };
   for (const stream of [child.stdout, child.stderr]) stream.on("data", (bytes) => (printed.text += bytes));
@@ -153,7 +209,7 @@ function collect(child) {
 }
 
 async function stop(child) {
-  if (child.exitCode !== null || child.signalCode !== null) return;
+  if (!child || child.exitCode !== null || child.signalCode !== null) return;
   const ended = new Promise((resolve) => child.once("exit", resolve));
   child.kill("SIGTERM");
   const late = AbortSignal.timeout(STOP_MS);

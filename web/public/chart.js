@@ -87,7 +87,16 @@ class Chart {
     const palette = dark.matches ? DARK : LIGHT;
     const lines = "rgba(128,128,128,0.25)";
     const axis = { stroke: getComputedStyle(this.element).color, grid: { stroke: lines, width: 1 }, ticks: { stroke: lines, width: 1 } };
-    const value = (_, raw) => (raw == null ? "–" : this.format(raw));
+    // Where the cursor points, else the newest.
+    const at = (plot, n, index) => (index == null ? plot.data[n].findLast((one) => one != null) : plot.data[n][index]);
+    const value = (plot, _, n, index) => {
+      const raw = at(plot, n, index);
+      return raw == null ? "–" : this.format(raw);
+    };
+    const time = (plot, _, n, index) => {
+      const raw = at(plot, n, index);
+      return raw == null ? "–" : new Date(raw * 1e3).toLocaleTimeString("sv-SE");
+    };
     return {
       ...this.size(),
       cursor: { sync: { key: SYNC }, drag: { x: true, y: false } },
@@ -98,7 +107,7 @@ class Chart {
         { ...axis, size: 68, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
       ],
       series: [
-        { label: "time", value: "{HH}:{mm}:{ss}" },
+        { label: "time", value: time },
         ...names.map((label, n) => ({ label, value, stroke: palette[n % palette.length], width: 1.5, spanGaps: false })),
       ],
     };

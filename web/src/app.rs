@@ -33,7 +33,7 @@ fn Shell() -> impl IntoView {
             <header class="bg-base-200 border-b border-base-300">
                 <div class="max-w-7xl mx-auto px-4 py-2 flex flex-wrap gap-x-4 gap-y-1 items-center">
                     <A href="/" attr:class="text-xl font-bold">"Lockstep"</A>
-                    <div class="flex gap-2 items-center ml-auto sm:order-last">
+                    <div class="flex gap-1 sm:gap-2 items-center ml-auto sm:order-last">
                         <SimulatedBadge />
                         <ConnectionBadge />
                         <LogOut />
@@ -68,7 +68,7 @@ fn SimulatedBadge() -> impl IntoView {
     };
     view! {
         <Show when=move || { nodes.get() > 0 }>
-            <span class="badge badge-warning" data-testid="simulated" title="Readings of these GPUs come from a simulator, not from hardware">
+            <span class="badge badge-sm sm:badge-md badge-warning" data-testid="simulated" title="Readings of these GPUs come from a simulator, not from hardware">
                 "SIMULATED" <span class="hidden sm:inline">"GPUs" {of}</span>
             </span>
         </Show>
@@ -80,7 +80,7 @@ fn ConnectionBadge() -> impl IntoView {
     let live = expect_context::<Live>();
     view! {
         <span
-            class=move || if live.connected.get() { "badge badge-success" } else { "badge badge-error" }
+            class=move || if live.connected.get() { "badge badge-sm sm:badge-md badge-success" } else { "badge badge-sm sm:badge-md badge-error" }
             title="Whether what you see is what is: the event stream of this page"
             data-testid="connection"
             role="status"

@@ -30,6 +30,8 @@ pub(crate) use list::{Keyed, List, Row};
 
 /// Pause before connecting again: the first, and the longest.
 const PAUSE_MS: (u32, u32) = (500, 8_000);
+/// Frames come each second, on a loaded collector a little later.
+const QUIET_MS: u32 = 20_000;
 /// How often "3 s ago" is looked at.
 const CLOCK_MS: u32 = 1_000;
 
@@ -131,7 +133,7 @@ impl Live {
         };
         let mut worked = false;
         let receiving = async {
-            while let Some(Ok(Message::Text(text))) = read.next().await {
+            while let Some(Ok(Message::Text(text))) = before_quiet(read.next(), &watches).await {
                 worked = true;
                 match serde_json::from_str(&text) {
                     Ok(push) => self.take(push, who),
@@ -167,6 +169,19 @@ impl Live {
         }
         self.offset_ms.set(now_ms - browser_ms());
         self.connected.set(true);
+    }
+}
+
+/// What `next` gives; nothing when that takes longer than it can with a collector that is there. A laptop that slept, or a cable
+/// that was pulled, leaves a stream that looks open for ever.
+async fn before_quiet<T>(next: impl Future<Output = Option<T>> + Unpin, watches: &Watches) -> Option<T> {
+    let mut next = next;
+    loop {
+        match future::select(next, TimeoutFuture::new(QUIET_MS)).await {
+            future::Either::Left((news, _)) => return news,
+            future::Either::Right(_) if watches.expects_news() => return None,
+            future::Either::Right((_, waiting)) => next = waiting,
+        }
     }
 }
 

@@ -7,6 +7,9 @@ use std::rc::Rc;
 use domain::api::stream::{Push, Request};
 use futures::channel::mpsc::UnboundedSender;
 
+/// A range query with this step or a smaller one is pushed often enough to miss it.
+const FREQUENT_MS: i64 = 2_000;
+
 type Handler = Rc<dyn Fn(Push)>;
 
 /// A handle to the tab's watches.
@@ -37,6 +40,16 @@ impl Watches {
         let mut inner = self.0.borrow_mut();
         inner.open.remove(&id);
         inner.send(Request::Unwatch { id });
+    }
+
+    /// Whether something is watched that brings news every second or so.
+    pub(super) fn expects_news(&self) -> bool {
+        let frequent = |(request, _): &(Request, Handler)| match request {
+            Request::WatchInstant { .. } => true,
+            Request::WatchRange { step_ms, .. } => *step_ms <= FREQUENT_MS,
+            _ => false,
+        };
+        self.0.borrow().open.values().any(frequent)
     }
 
     /// There is a socket: everything is asked for on it.

@@ -49,7 +49,7 @@ pub(crate) fn NewRun() -> impl IntoView {
     let allowed = move || who.may(Role::Operator);
     view! {
         <Title of="New run" />
-        <form class="grid grid-cols-1 gap-4 max-w-2xl" method="post" on:submit=submit novalidate data-testid="new-run">
+        <form class="grid grid-cols-1 gap-4 max-w-3xl" method="post" on:submit=submit novalidate data-testid="new-run">
             <div>
                 <h1 class="text-2xl font-bold">"New run"</h1>
                 <p class="text-sm opacity-70">"Starts a training on the nodes through torchrun, a process a GPU. Your script needs no change; a recipe is a small real program to try things with."</p>
@@ -57,7 +57,7 @@ pub(crate) fn NewRun() -> impl IntoView {
             <Program fields problems />
             <div class="grid grid-cols-1 sm:grid-cols-3 gap-3">
                 <Text label="Nodes" hint="how many" field="nodes" value=fields.nodes problems />
-                <Text label="Processes a node" hint="empty: one a GPU, 2 without" field="nproc_per_node" value=fields.nproc problems />
+                <Text label="Processes a node" hint="empty: one a GPU" field="nproc_per_node" value=fields.nproc problems />
                 <Text label="Restarts" hint="at most, after failures" field="max_restarts" value=fields.max_restarts problems />
             </div>
             <details>

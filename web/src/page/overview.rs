@@ -36,7 +36,7 @@ fn Diagnoses() -> impl IntoView {
             <div class="grid gap-3" data-testid="diagnoses">
                 <Show when=move || !all.is_known()><p class="opacity-70">"Loading…"</p></Show>
                 <Show when=move || all.is_empty()><p class="opacity-70">"Nothing is wrong that a rule knows of."</p></Show>
-                <For each=move || all.rows() key=|row| row.key.clone() let:row><DiagnosisCard row /></For>
+                <For each=move || all.rows() key=|row| row.key.clone() let:row><DiagnosisCard row linked=true /></For>
             </div>
         </section>
     }

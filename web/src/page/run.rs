@@ -82,6 +82,6 @@ fn RunDiagnoses(id: String) -> impl IntoView {
         rows
     };
     view! {
-        <section class="grid gap-3 empty:hidden" aria-label="Diagnoses of this run"><For each=ours key=|row| row.key.clone() let:row><DiagnosisCard row /></For></section>
+        <section class="grid gap-3 empty:hidden" aria-label="Diagnoses of this run"><For each=ours key=|row| row.key.clone() let:row><DiagnosisCard row linked=false /></For></section>
     }
 }

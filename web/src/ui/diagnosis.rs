@@ -12,6 +12,8 @@ use crate::live::Row;
 pub(crate) fn DiagnosisCard(
     /// The diagnosis.
     row: Row<Diagnosis>,
+    /// Whether to lead to the run it is about; not on the run's own page.
+    linked: bool,
 ) -> impl IntoView {
     let diagnosis = row.signal();
     let of =
@@ -21,7 +23,9 @@ pub(crate) fn DiagnosisCard(
     let since_ms = Signal::derive(move || {
         diagnosis.with(|diagnosis| diagnosis.alert.fired_ms.unwrap_or(diagnosis.alert.active_ms))
     });
-    let run = row.peek(|diagnosis| diagnosis.alert.labels.get("run").map(str::to_owned));
+    let run = row
+        .peek(|diagnosis| diagnosis.alert.labels.get("run").map(str::to_owned))
+        .filter(|_| linked);
     let rule = row.peek(|diagnosis| diagnosis.alert.rule.clone());
     view! {
         <article

@@ -19,7 +19,7 @@ pub(super) fn Text(
 ) -> impl IntoView {
     view! {
         <div class="fieldset">
-            <label class="label flex-wrap gap-x-2" for=field>{label} <span class="opacity-70">{hint}</span></label>
+            <label class="label flex-wrap gap-x-2" for=field>{label} <span>{hint}</span></label>
             <input
                 class="input w-full"
                 id=field
@@ -50,7 +50,7 @@ pub(super) fn Area(
 ) -> impl IntoView {
     view! {
         <div class="fieldset">
-            <label class="label flex-wrap gap-x-2" for=field>{label} <span class="opacity-70">{hint}</span></label>
+            <label class="label flex-wrap gap-x-2" for=field>{label} <span>{hint}</span></label>
             <textarea
                 class="textarea w-full font-mono"
                 rows="3"
@@ -83,7 +83,7 @@ pub(super) fn Mistakes(
         })
     });
     let shown = move || {
-        let one = |sentence| view! { <p class="text-error text-sm" data-testid="mistake">{sentence}</p> };
+        let one = |sentence| view! { <p class="wrong text-sm" data-testid="mistake">{sentence}</p> };
         sentences.get().into_iter().map(one).collect_view()
     };
     view! { <div id=format!("{field}-mistakes") aria-live="polite">{shown}</div> }

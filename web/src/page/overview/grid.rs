@@ -13,6 +13,9 @@ use crate::live::{Live, Row};
 use crate::ui::{Ago, Heading, show};
 use choice::{CHOICES, Choice};
 
+/// Up to this share of the light theme's primary colour black has the better contrast, 4.5 to 1 at the least; above it white.
+const BLACK_UP_TO: f64 = 0.74;
+
 /// Values by node and GPU.
 type Values = BTreeMap<(String, String), f64>;
 
@@ -126,7 +129,7 @@ fn NodeRow(row: Row<NodeView>, shown: Shown) -> impl IntoView {
             <p class="text-sm mb-1 flex flex-wrap gap-2 items-center">
                 <span class="font-mono">{row.key.clone()}</span>
                 <span class="opacity-70">{product}</span>
-                <Show when=move || is_down.get()><span class="badge badge-error badge-sm">"not heard since " <Ago at_ms=seen_ms /></span></Show>
+                <Show when=move || is_down.get()><span class="badge badge-error badge-sm">"last heard " <Ago at_ms=seen_ms /></span></Show>
                 {move || missing.get().map(|why| view! { <span class="opacity-70">{why}</span> })}
             </p>
             <div class="grid gap-1 grid-cols-[repeat(auto-fill,minmax(4.5rem,1fr))]">{cells}</div>
@@ -153,12 +156,12 @@ fn cell(node: &str, gpu: &Gpu, shown: Shown) -> impl IntoView + use<> {
             )
         })
     };
-    // On the strong half of the scale the theme's own text colour could not be read.
+    // Black or white, whichever can be read on the theme's primary colour laid that thick over the theme's page.
     let class = move || match share() {
-        Some(share) if share > 0.5 => {
-            "rounded p-1 text-center text-xs border border-base-300 text-primary-content"
+        Some(share) if share > BLACK_UP_TO => {
+            "rounded p-1 text-center text-xs border border-base-300 text-white"
         }
-        _ => "rounded p-1 text-center text-xs border border-base-300",
+        _ => "rounded p-1 text-center text-xs border border-base-300 text-black dark:text-white",
     };
     view! {
         <div class=class style=style title=title data-testid="gpu-cell">

@@ -56,7 +56,7 @@ fn RunRow(row: Row<RunSummary>) -> impl IntoView {
     };
     view! {
         <tr>
-            <td><A href=format!("/runs/{}", row.key) attr:class="link font-mono break-all">{row.key.clone()}</A></td>
+            <td><A href=format!("/runs/{}", row.key) attr:class="link font-mono whitespace-nowrap">{row.key.clone()}</A></td>
             <td><StateBadge state />{why}</td>
             <td class="hidden sm:table-cell">{move || run.with(|run| run.program.clone())}</td>
             <td class="hidden sm:table-cell">{move || run.with(|run| run.nodes.join(", "))}</td>

@@ -45,7 +45,8 @@ fn Rule(row: Row<RuleView>) -> impl IntoView {
             </summary>
             <Show when=move || error.with(Option::is_some)><p class="alert alert-error mt-2">{move || error.get()}</p></Show>
             <pre class="bg-base-300 rounded p-2 mt-2 text-xs whitespace-pre-wrap break-words">{expr}</pre>
-            <p class="mt-2"><b>"Why: "</b>{text("cause")}</p>
+            <p class="mt-2"><b>"Says: "</b>{text("summary")}</p>
+            <p class="mt-1"><b>"Why: "</b>{text("cause")}</p>
             <p class="mt-1"><b>"What to do: "</b>{text("advice")}</p>
             <p class="text-xs opacity-70 mt-1">"evaluated " <Ago at_ms=evaluated_ms /> " in " {took}</p>
         </details>

@@ -48,6 +48,6 @@ pub(super) fn StopButton(
                 </div>
             </div>
         </dialog>
-        <Show when=move || problem.with(Option::is_some)><span class="text-error" role="alert">{move || problem.get()}</span></Show>
+        <Show when=move || problem.with(Option::is_some)><span class="wrong" role="alert">{move || problem.get()}</span></Show>
     }
 }

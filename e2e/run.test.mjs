@@ -1,0 +1,216 @@
+// A run from the form to its end, twice: one that trains and is watched through a crash of the collector, one that explodes.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import {
+  NOBODY_ANSWERS,
+  accessibilityFaults,
+  killAndRestart,
+  logIn,
+  openPage,
+  picture,
+  startBrowser,
+  startLockstep,
+  waitFor,
+} from "./harness.mjs";
+
+/** Two interpreters that load PyTorch on two busy cores. */
+const TRAINING_MS = 60_000;
+/** From the first bad step to the diagnosis on the page. */
+const DIAGNOSED_MS = 10_000;
+/** Stopping gives the ranks time to end by themselves. */
+const STOPPED_MS = 45_000;
+const RANKS = 2;
+const LOSS = '[data-testid=chart][data-title="Loss"]';
+
+test("runs", async (t) => {
+  const lockstep = await startLockstep(t);
+  const browser = await startBrowser(t);
+  const page = await openPage(t, browser, { expected: NOBODY_ANSWERS });
+  await logIn(page, lockstep);
+
+  await t.test("the form starts a run whose charts move, a line a rank", async () => {
+    await submit(page, "steps=100000\nstep-delay-ms=50\nlog-every=5");
+    await points(page, 3, TRAINING_MS);
+    assert.equal(await state(page), "running");
+    const before = await points(page, 3);
+    const pixels = await coloured(page);
+    await points(page, before + 3);
+    assert.ok((await coloured(page)) > 0, "lines are drawn");
+    assert.notEqual(await coloured(page), pixels, "the picture changes");
+    const names = await page.locator(`${LOSS} .u-series .u-label`).allInnerTexts();
+    assert.deepEqual(names.map((name) => name.replace(":", "").trim()), ["time", "rank 0", "rank 1"]);
+  });
+
+  await t.test("every chart of the run has data", async () => {
+    const charts = page.getByTestId("chart");
+    assert.equal(await charts.count(), 6);
+    await waitFor("each chart has points", 15_000, async () => {
+      const all = await charts.evaluateAll((charts) => charts.map((chart) => Number(chart.dataset.points)));
+      return all.every((points) => points > 0);
+    });
+  });
+
+  await t.test("the log of rank 0 shows its steps as they come", async () => {
+    const log = page.getByTestId("log");
+    await log.getByText(/step \d+ loss/).waitFor();
+    const last = async () => Number(/step (\d+) loss[^\n]*\s*$/.exec(await log.innerText())?.[1]);
+    const before = await waitFor("a step is logged", 15_000, last);
+    await waitFor("another step is logged", 15_000, async () => (await last()) > before);
+    assert.equal(await page.locator("[data-testid=ranks] tbody tr").count(), RANKS);
+  });
+
+  await t.test("who looks closer at a stretch of time keeps looking at it", async () => {
+    const plot = page.locator(`${LOSS} .u-over`);
+    await plot.scrollIntoViewIfNeeded();
+    const box = await plot.boundingBox();
+    await page.mouse.move(box.x + box.width * 0.2, box.y + 50);
+    await page.mouse.down();
+    await page.mouse.move(box.x + box.width * 0.5, box.y + 50, { steps: 4 });
+    await page.mouse.up();
+    const before = await points(page, 1);
+    const pixels = await coloured(page);
+    await points(page, before + 2);
+    assert.equal(await coloured(page), pixels, "new data does not move the part that was chosen");
+    await plot.dblclick();
+    await waitFor("the whole time is shown again", 15_000, async () => (await coloured(page)) !== pixels);
+  });
+
+  await t.test("a collector that is killed and comes back is noticed, and the charts go on", async () => {
+    await page.locator("[data-testid=ranks]").evaluate((table) => (table.dataset.marked = "yes"));
+    const run = runOf(page);
+    await killAndRestart(lockstep, () => page.getByTestId("connection").getByText("reconnecting").waitFor());
+    await page.getByTestId("connection").getByText("live").waitFor();
+    const before = await points(page, 1);
+    await points(page, before + 3, 30_000);
+    assert.equal(await state(page), "running");
+    assert.equal(runOf(page), run);
+    assert.equal(await page.locator("[data-testid=ranks]").getAttribute("data-marked"), "yes", "the page was not built anew");
+    const lines = (await page.getByTestId("log").innerText()).match(/^step \d+/gm);
+    assert.deepEqual(lines, [...new Set(lines)], "no line of the log shows twice");
+  });
+
+  await t.test("on a phone the run's page is not cut off", async (t) => {
+    const phone = await openPage(t, browser, { width: 390, height: 844 });
+    await logIn(phone, lockstep);
+    await picture(phone, "overview-phone");
+    await phone.goto(page.url());
+    await phone.locator(`${LOSS} canvas`).waitFor();
+    assert.equal(await phone.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
+  });
+
+  await t.test("in the dark the charts are readable too", async (t) => {
+    const dark = await openPage(t, browser, { dark: true });
+    await logIn(dark, lockstep);
+    await dark.goto(page.url());
+    await points(dark, 3);
+    await picture(dark, "run-dark");
+    assert.deepEqual(await accessibilityFaults(dark), []);
+  });
+
+  await t.test("pictures of the run and the overview", async (t) => {
+    await picture(page, "run");
+    const overview = await openPage(t, browser);
+    await logIn(overview, lockstep);
+    await overview.locator("[data-testid=runs] a").first().waitFor();
+    assert.deepEqual(await accessibilityFaults(overview), []);
+    await picture(overview, "overview");
+  });
+
+  await t.test("Stop asks, and then the run ends stopped", async () => {
+    await page.getByTestId("stop").click();
+    await page.getByRole("button", { name: "Let it run" }).click();
+    assert.equal(await state(page), "running");
+    await stop(page);
+    await page.getByTestId("run-outcome").waitFor();
+  });
+
+  await t.test("a run that has ended shows all of its past", async () => {
+    await page.reload();
+    await points(page, 10);
+    await page.getByTestId("span").selectOption({ label: "all of it" });
+    await points(page, 10);
+  });
+
+  await t.test("a learning rate of 1000 is diagnosed with evidence, within seconds of the first bad step", async () => {
+    await page.goto(`${lockstep.url}/runs/new`);
+    await submit(page, "steps=100000\nlr=1000\nstep-delay-ms=50\nlog-every=5");
+    const run = runOf(page);
+    const card = page.locator("[data-testid=diagnosis][data-rule=GradientExplosion]");
+    await card.waitFor({ timeout: TRAINING_MS + DIAGNOSED_MS });
+    const shownMs = Date.now();
+    const badMs = await firstBadStep(lockstep, run);
+    assert.ok(shownMs - badMs <= DIAGNOSED_MS, `the diagnosis came ${(shownMs - badMs) / 1000} s after the first bad step`);
+    await card.locator("summary").click();
+    await card.getByTestId("evidence").first().waitFor();
+    assert.match(await card.getByTestId("evidence").first().innerText(), /\d/);
+    await card.evaluate((element) => (element.dataset.marked = "yes"));
+    const before = await points(page, 1);
+    await points(page, before + 2);
+    assert.equal(await card.getAttribute("data-marked"), "yes", "the card was kept, not built anew");
+    assert.equal(await card.locator("details").getAttribute("open"), "", "its evidence stays open");
+    await card.scrollIntoViewIfNeeded();
+    await picture(page, "diagnosis");
+    assert.deepEqual(await accessibilityFaults(page), []);
+  });
+
+  await t.test("the diagnosis goes with the run, and the alert stays in the history", async () => {
+    const run = runOf(page);
+    await stop(page);
+    await page.getByTestId("diagnosis").waitFor({ state: "detached", timeout: 30_000 });
+    await page.getByRole("navigation").getByRole("link", { name: "Rules and alerts" }).click();
+    const alert = page.locator("[data-testid=alert][data-rule=GradientExplosion][data-state=resolved]");
+    await alert.filter({ hasText: run }).waitFor();
+  });
+});
+
+async function submit(page, settings) {
+  await page.goto(new URL("/runs/new", page.url()).href);
+  await page.locator("[name=set]").fill(settings);
+  await page.locator("[name=nproc_per_node]").fill(String(RANKS));
+  await page.getByTestId("submit-run").click();
+  await page.waitForURL(/\/runs\/ddp-/);
+}
+
+async function stop(page) {
+  await page.getByTestId("stop").click();
+  await page.getByTestId("confirm-stop").click();
+  await waitFor("the run has stopped", STOPPED_MS, async () => (await state(page)) === "stopped");
+}
+
+const state = (page) => page.locator("main [data-testid=run-state]").innerText();
+
+const runOf = (page) => new URL(page.url()).pathname.split("/").at(-1);
+
+/** Waits until the chart of the loss has so many points, and says how many it has. */
+function points(page, atLeast, withinMs = 15_000) {
+  return waitFor(`${atLeast} points of the loss`, withinMs, async () => {
+    const now = Number(await page.locator(LOSS).getAttribute("data-points"));
+    return now >= atLeast && now;
+  });
+}
+
+/** A number that stands for what is drawn in colour on the chart of the loss; 0 when nothing is. */
+function coloured(page) {
+  return page.locator(`${LOSS} canvas`).evaluate((canvas) => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    let sum = 0;
+    for (let at = 0; at < data.length; at += 4) {
+      const [red, green, blue, alpha] = data.slice(at, at + 4);
+      if (alpha > 100 && Math.max(red, green, blue) - Math.min(red, green, blue) > 60) sum = (sum * 31 + at) % 1_000_000_007;
+    }
+    return sum;
+  });
+}
+
+/** When the loss first left its best behind, or stopped being a number; milliseconds since the epoch. */
+async function firstBadStep(lockstep, run) {
+  const now = Date.now() / 1000;
+  const bad = `max(train_loss{run="${run}"}) > 3 * min(train_loss_best{run="${run}"} > 0) or sum(train_nonfinite_steps_total{run="${run}"}) > 0`;
+  const path = `/api/v1/query_range?query=${encodeURIComponent(bad)}&start=${now - 120}&end=${now}&step=0.5`;
+  const { data } = await lockstep.call("GET", path);
+  const times = data.result.flatMap(({ values }) => values.map(([at]) => at));
+  assert.ok(times.length > 0, "there is a bad step");
+  return Math.min(...times) * 1000;
+}
