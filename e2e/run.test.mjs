@@ -110,6 +110,8 @@ test("runs", async (t) => {
   });
 
   await t.test("pictures of the run and the overview", async (t) => {
+    await page.mouse.move(0, 0);
+    await page.evaluate(() => scrollTo(0, 0));
     await picture(page, "run");
     const overview = await openPage(t, browser);
     await logIn(overview, lockstep);

@@ -49,9 +49,12 @@ pub(crate) fn Chart(
     /// Which time it shows.
     #[prop(into)]
     window: Signal<Window>,
+    /// The order of the lines, where their names are not numbers.
+    #[prop(optional)]
+    order: &'static [&'static str],
 ) -> impl IntoView {
     let place = NodeRef::<Div>::new();
-    let drawing = Drawing::new(by);
+    let drawing = Drawing::new(by, order);
     drawing.follow(query, window);
     Effect::new(move || {
         if let Some(element) = place.get() {
@@ -79,6 +82,7 @@ pub(crate) fn Chart(
 #[derive(Clone, Copy)]
 struct Drawing {
     by: &'static str,
+    order: &'static [&'static str],
     lines: StoredValue<Rc<RefCell<Lines>>, LocalStorage>,
     canvas: StoredValue<Option<JsValue>, LocalStorage>,
     /// Times that have a value; 0 means that there is nothing to see.
@@ -90,11 +94,12 @@ struct Drawing {
 
 impl Drawing {
     /// Belongs to the current owner, and ends with it.
-    fn new(by: &'static str) -> Self {
+    fn new(by: &'static str, order: &'static [&'static str]) -> Self {
         let canvas: StoredValue<Option<JsValue>, LocalStorage> = StoredValue::new_local(None);
         on_cleanup(move || canvas.with_value(|canvas| canvas.iter().for_each(destroy)));
         Self {
             by,
+            order,
             lines: StoredValue::new_local(Rc::default()),
             canvas,
             points: RwSignal::new(0),
@@ -182,7 +187,7 @@ impl Drawing {
         let lines = lines.borrow();
         self.canvas.with_value(|canvas| {
             if let Some(canvas) = canvas {
-                let (names, times, columns) = lines.columns(self.by);
+                let (names, times, columns) = lines.columns(self.by, self.order);
                 let names: Array = names.iter().map(|name| JsValue::from_str(name)).collect();
                 let columns: Array = columns
                     .into_iter()

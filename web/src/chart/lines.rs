@@ -1,7 +1,5 @@
 //! The columns of a chart: one time axis, and for each line one value a time, NaN where it has none.
 
-use std::cmp::Ordering;
-
 use domain::api::prometheus::{MatrixSeries, QueryResult};
 use domain::api::stream::Column;
 use domain::series::Labels;
@@ -69,7 +67,7 @@ impl Lines {
     }
 
     /// Names, times in seconds and values, beginning with the first value, in the order of the label `by`.
-    pub(super) fn columns(&self, by: &str) -> (Vec<String>, Vec<f64>, Vec<&[f64]>) {
+    pub(super) fn columns(&self, by: &str, order: &[&str]) -> (Vec<String>, Vec<f64>, Vec<&[f64]>) {
         let first_value = |(_, line): &(Labels, Vec<f64>)| line.iter().position(|value| !value.is_nan());
         let begin = self
             .lines
@@ -78,7 +76,7 @@ impl Lines {
             .min()
             .unwrap_or(self.times_ms.len());
         let mut sorted: Vec<_> = self.lines.iter().collect();
-        sorted.sort_by(|(a, _), (b, _)| by_number(a.get(by), b.get(by)));
+        sorted.sort_by_key(|(labels, _)| place(labels.get(by), order));
         #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit 53 bits")]
         let times = self.times_ms[begin..]
             .iter()
@@ -132,14 +130,11 @@ fn on_grid(series: &MatrixSeries, start_ms: TimestampMs, step_ms: i64, length: u
     line
 }
 
-/// `rank 10` comes behind `rank 9`.
-fn by_number(a: Option<&str>, b: Option<&str>) -> Ordering {
-    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
-    match (number(a), number(b)) {
-        (Some(a), Some(b)) => a.cmp(&b),
-        // Names keep the order they came in.
-        _ => Ordering::Equal,
-    }
+/// A line's place among the others: as `order` says, else by number, so that `rank 10` comes behind `rank 9`.
+fn place(value: Option<&str>, order: &[&str]) -> u64 {
+    let value = value.unwrap_or_default();
+    let named = order.iter().position(|name| *name == value).map(|at| at as u64);
+    named.or_else(|| value.parse().ok()).unwrap_or(u64::MAX)
 }
 
 fn name(labels: &Labels, by: &str) -> String {
@@ -165,7 +160,7 @@ mod tests {
 
     /// Values as text, so that gaps compare.
     fn shown(lines: &Lines) -> (Vec<String>, Vec<f64>, Vec<String>) {
-        let (names, times, values) = lines.columns("rank");
+        let (names, times, values) = lines.columns("rank", &[]);
         (
             names,
             times,
@@ -188,6 +183,19 @@ mod tests {
         assert_eq!(times, [1.0, 2.0, 3.0], "begins with the first value");
         assert_eq!(values, ["[NaN, NaN, 2.0]", "[1.0, NaN, NaN]"]);
         assert_eq!(lines.measured(), 2);
+    }
+
+    #[test]
+    fn lines_stand_in_the_order_asked_for() {
+        let mut lines = Lines::default();
+        lines.take(
+            true,
+            &[0],
+            &["b", "10", "a", "9"].map(|rank| column(rank, &[Some(1.0)])),
+            1_000,
+        );
+        let names = lines.columns("rank", &["a"]).0;
+        assert_eq!(names, ["rank a", "rank 9", "rank 10", "rank b"]);
     }
 
     #[test]

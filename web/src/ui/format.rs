@@ -46,6 +46,9 @@ pub(crate) fn show(value: f64, unit: Unit) -> String {
 
 fn scaled(value: f64) -> String {
     let size = value.abs();
+    if value.fract() == 0.0 && size < 1e5 {
+        return format!("{value}");
+    }
     if size >= 1e15 || (size > 0.0 && size < 1e-3) {
         return format!("{value:.2e}");
     }
@@ -69,7 +72,8 @@ mod tests {
             (0.0123, Unit::Seconds, "12.3 ms"),
             (1.5, Unit::Seconds, "1.50 s"),
             (64.6, Unit::Celsius, "65 °C"),
-            (12_345.0, Unit::Plain, "12.35 k"),
+            (12_345.6, Unit::Plain, "12.35 k"),
+            (9.0, Unit::Plain, "9"),
             (0.5, Unit::Plain, "0.5000"),
             (3e30, Unit::Plain, "3.00e30"),
             (2e-7, Unit::Plain, "2.00e-7"),

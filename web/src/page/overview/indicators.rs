@@ -25,7 +25,10 @@ pub(super) fn Indicators() -> impl IntoView {
 #[component]
 fn Tile(indicator: &'static Indicator) -> impl IntoView {
     let shown = first_answer(indicator);
-    let place = move || shown.get().map(|(_, value)| indicator.place(value));
+    let place = move || {
+        let judged = shown.get().filter(|(n, _)| indicator.sources[*n].judged);
+        judged.map(|(_, value)| indicator.place(value))
+    };
     let number = move || {
         shown
             .get()
@@ -34,7 +37,7 @@ fn Tile(indicator: &'static Indicator) -> impl IntoView {
     let source = move || {
         shown
             .get()
-            .map_or("nothing reports it now", |(n, _)| indicator.sources[n].0)
+            .map_or("nothing reports it now", |(n, _)| indicator.sources[n].words)
     };
     let verdict = move || match place() {
         Some(Place::Below) => view! { <span class="badge badge-xs badge-warning">"below"</span> }.into_any(),
@@ -47,7 +50,7 @@ fn Tile(indicator: &'static Indicator) -> impl IntoView {
     view! {
         <article class="card bg-base-200 p-3 gap-1" data-testid="indicator" data-title=indicator.title>
             <h3 class="text-sm opacity-80">{indicator.title}</h3>
-            <p class="flex flex-wrap gap-2 items-center"><span class="text-2xl font-bold">{number}</span> {verdict}</p>
+            <p class="flex flex-wrap gap-2 items-center"><span class="text-xl sm:text-2xl font-bold">{number}</span> {verdict}</p>
             <Scale indicator shown />
             <p class="text-xs opacity-70">"healthy: " {indicator.band}</p>
             <p class="text-xs opacity-70">{source}</p>
@@ -78,10 +81,10 @@ fn Scale(indicator: &'static Indicator, shown: Memo<Option<(usize, f64)>>) -> im
 fn first_answer(indicator: &'static Indicator) -> Memo<Option<(usize, f64)>> {
     let live = expect_context::<Live>();
     let values = RwSignal::new(vec![None::<f64>; indicator.sources.len()]);
-    for (n, (_, query)) in indicator.sources.iter().enumerate() {
+    for (n, source) in indicator.sources.iter().enumerate() {
         let watched = |id| Request::WatchInstant {
             id,
-            query: (*query).to_owned(),
+            query: source.query.to_owned(),
         };
         live.watch(watched, move |push| {
             let value = match push {

@@ -18,6 +18,11 @@ const PARTS: [(&str, &str); 6] = [
     ("train_optimizer_seconds", "optimizer"),
 ];
 
+/// The lines of that chart, the sum first.
+const ORDER: [&str; 6] = [
+    PARTS[0].1, PARTS[1].1, PARTS[2].1, PARTS[3].1, PARTS[4].1, PARTS[5].1,
+];
+
 /// Six charts on one time axis.
 #[component]
 pub(super) fn Charts(
@@ -52,7 +57,7 @@ pub(super) fn Charts(
             <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">
                 <Chart window title="Loss" hint="Falls while the model learns." unit=Unit::Plain query=of("train_loss") by="rank" />
                 <Chart window title="Gradient norm" hint="Before clipping. A leap of ten times and more is an explosion." unit=Unit::Plain query=of("train_grad_norm") by="rank" />
-                <Chart window title="Step time" hint="What a step is spent on, mean over the ranks." unit=Unit::Seconds query=split by="part" />
+                <Chart window title="Step time" hint="What a step is spent on, mean over the ranks." unit=Unit::Seconds query=split by="part" order=&ORDER />
                 <Chart window title="Throughput" hint="Samples a second. Ranks of one run should agree." unit=Unit::Plain query=of("train_samples_per_second") by="rank" />
                 <Chart window title="Waiting for gradient sync" hint="Share of a step. Who waits less than the others is the late one." unit=Unit::Ratio query=sync by="rank" />
                 <Chart window title="Compute share" hint="Share of a step in forward, backward and optimizer." unit=Unit::Ratio query=of("train_compute_ratio") by="rank" />

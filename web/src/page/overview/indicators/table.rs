@@ -8,8 +8,18 @@ pub(super) struct Indicator {
     pub(super) band: &'static str,
     /// The band, in numbers; a side without a bound ends with the scale.
     pub(super) healthy: (f64, f64),
-    /// `(where it comes from, query)`; the first with an answer is shown.
-    pub(super) sources: &'static [(&'static str, &'static str)],
+    /// The first with an answer is shown.
+    pub(super) sources: &'static [Source],
+}
+
+/// Where an indicator's value comes from.
+pub(super) struct Source {
+    /// For people.
+    pub(super) words: &'static str,
+    /// PromQL with one value.
+    pub(super) query: &'static str,
+    /// Whether the band holds for it.
+    pub(super) judged: bool,
 }
 
 /// Where a value stands against the band.
@@ -34,13 +44,14 @@ impl Indicator {
     }
 }
 
-/// Each averaged over what reports it.
+/// Each averaged over what reports it. The bands of a training step are those of GPUs: what a step is made of on CPUs says
+/// nothing about a cluster, so it is shown only where there is nothing else, and not judged.
 pub(super) const INDICATORS: [Indicator; 5] = [
     Indicator {
         title: "GPU memory in use",
         band: "70–90 %",
         healthy: (0.7, 0.9),
-        sources: &[(
+        sources: &[judged(
             "average of all GPUs",
             "avg(gpu_memory_used_bytes / gpu_memory_total_bytes)",
         )],
@@ -50,9 +61,13 @@ pub(super) const INDICATORS: [Indicator; 5] = [
         band: "over 85 %",
         healthy: (0.85, 1.0),
         sources: &[
-            ("of a training step", "avg(train_compute_ratio)"),
-            ("SM activity of all GPUs", "avg(gpu_sm_active_ratio)"),
-            ("coarse GPU utilization", "avg(gpu_utilization_ratio)"),
+            judged(
+                "of a training step",
+                "avg(train_compute_ratio and on (node, run, rank) train_info{device=~\"cuda.*\"})",
+            ),
+            judged("SM activity of all GPUs", "avg(gpu_sm_active_ratio)"),
+            judged("coarse utilization of all GPUs", "avg(gpu_utilization_ratio)"),
+            shown("of a training step on CPUs", "avg(train_compute_ratio)"),
         ],
     },
     Indicator {
@@ -60,15 +75,15 @@ pub(super) const INDICATORS: [Indicator; 5] = [
         band: "60–80 % while communicating",
         healthy: (0.6, 0.8),
         sources: &[
-            ("NVLink, average", "avg(link_utilization_ratio{link=\"nvlink\"})"),
-            ("PCIe, average", "avg(link_utilization_ratio{link=\"pcie\"})"),
+            judged("NVLink, average", "avg(link_utilization_ratio{link=\"nvlink\"})"),
+            judged("PCIe, average", "avg(link_utilization_ratio{link=\"pcie\"})"),
         ],
     },
     Indicator {
         title: "Training throughput",
         band: "over 80 % of its own best",
         healthy: (0.8, 1.0),
-        sources: &[(
+        sources: &[judged(
             "against the best of ten minutes",
             "sum(train_samples_per_second) / sum(quantile_over_time(0.9, train_samples_per_second[10m]))",
         )],
@@ -77,12 +92,34 @@ pub(super) const INDICATORS: [Indicator; 5] = [
         title: "Waiting for gradient sync",
         band: "under 5 % of a step",
         healthy: (0.0, 0.05),
-        sources: &[(
-            "exposed wait in a step",
-            "avg(train_sync_seconds / train_step_seconds)",
-        )],
+        sources: &[
+            judged(
+                "exposed wait in a step",
+                "avg(train_sync_seconds / train_step_seconds and on (node, run, rank) train_info{device=~\"cuda.*\"})",
+            ),
+            shown(
+                "exposed wait in a step on CPUs",
+                "avg(train_sync_seconds / train_step_seconds)",
+            ),
+        ],
     },
 ];
+
+const fn judged(words: &'static str, query: &'static str) -> Source {
+    Source {
+        words,
+        query,
+        judged: true,
+    }
+}
+
+const fn shown(words: &'static str, query: &'static str) -> Source {
+    Source {
+        words,
+        query,
+        judged: false,
+    }
+}
 
 #[cfg(test)]
 mod tests {
