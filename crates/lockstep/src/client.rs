@@ -54,15 +54,31 @@ impl Target {
             )));
         }
         let data_dir = std::env::var_os("LOCKSTEP_DATA").map_or_else(locate::default_data_dir, PathBuf::from);
-        let token = self.token.clone().or_else(|| locate::local_token(&data_dir)).ok_or_else(|| {
+        // This machine's admin token is nobody else's business: it goes to this machine only.
+        let local = is_loopback(&url);
+        let kept = || {
+            Some(&data_dir)
+                .filter(|_| local)
+                .and_then(|dir| locate::local_token(dir))
+        };
+        let token = self.token.clone().or_else(kept).ok_or_else(|| {
             Failure::Usage(format!(
-                "no token: set LOCKSTEP_TOKEN, or run this on the collector's machine as the user that can read {}",
+                "no token: set LOCKSTEP_TOKEN, or run this on the collector's machine, with a loopback --url, as the user that can read {}",
                 data_dir.join("admin.token").display()
             ))
         })?;
+        if token.trim().is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Failure::Usage(
+                "the token has characters no token has; copy it again".to_owned(),
+            ));
+        }
         let mut builder = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(REQUEST_TIMEOUT);
+        if local {
+            // A proxy of the environment leads elsewhere, and would see the token.
+            builder = builder.no_proxy();
+        }
         builder = match &self.tls_ca {
             Some(path) => {
                 let pem = std::fs::read(path)
@@ -78,6 +94,16 @@ impl Target {
         let http = builder.build().map_err(|error| Failure::Failed(error.into()))?;
         Ok(Client { http, url, token })
     }
+}
+
+fn is_loopback(url: &str) -> bool {
+    let host = reqwest::Url::parse(url)
+        .ok()
+        .and_then(|url| url.host_str().map(str::to_owned));
+    host.is_some_and(|host| {
+        let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    })
 }
 
 impl Client {
@@ -168,5 +194,30 @@ fn refused(status: StatusCode, body: &str) -> Failure {
     match status.as_u16() {
         400 | 422 => Failure::Usage(message),
         _ => Failure::Failed(anyhow::anyhow!(message)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_admin_token_of_this_machine_stays_on_it() {
+        for local in [
+            "http://127.0.0.1:8470",
+            "http://localhost",
+            "https://[::1]:1",
+            "http://127.9.9.9",
+        ] {
+            assert!(is_loopback(local), "{local}");
+        }
+        for other in [
+            "http://10.0.0.1:8470",
+            "http://localhost.example",
+            "http://127.0.0.1@example.org",
+            "http://",
+        ] {
+            assert!(!is_loopback(other), "{other}");
+        }
     }
 }

@@ -2,6 +2,9 @@
 
 #![allow(clippy::print_stdout, reason = "a command line program prints its results")]
 
+#[macro_use]
+mod say;
+
 mod client;
 mod command;
 mod failure;
@@ -16,7 +19,17 @@ use crate::command::Command;
 
 /// Watches PyTorch training on NVIDIA GPUs, says which rank is in trouble and why, and drives training runs.
 #[derive(Parser)]
-#[command(name = "lockstep", version, propagate_version = true)]
+#[command(
+    name = "lockstep",
+    version,
+    propagate_version = true,
+    after_help = "First steps:
+  lockstep up --simulate h100x8                  a collector, an agent, and eight simulated GPUs
+  lockstep run submit --recipe ddp --wait        a small training run
+  lockstep run why RUN                           what is wrong with it
+
+Every option is also a variable: --listen is LOCKSTEP_LISTEN. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no collector."
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -2,7 +2,7 @@
 
 /// Prints rows under a header.
 pub(crate) fn print(header: &[&str], rows: &[Vec<String>]) {
-    print!("{}", render(header, rows));
+    crate::say::write(&render(header, rows));
 }
 
 fn render(header: &[&str], rows: &[Vec<String>]) -> String {

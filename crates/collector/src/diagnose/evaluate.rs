@@ -1,6 +1,6 @@
 //! One evaluation of one rule.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use domain::api::alerts::{AlertView, Evidence, EvidenceValue};
 use domain::rule::alert::{Active, Change, step};
@@ -22,6 +22,10 @@ use crate::notify;
 const ALERTS_PER_RULE_MAX: usize = 10_000;
 /// Values kept of one evidence query: the ranks of a large node, and more than anyone reads.
 const EVIDENCE_VALUES_MAX: usize = 16;
+/// How long one evaluation gathers evidence: when a whole cluster fails at once, word of it must not wait for decoration.
+const EVIDENCE_WITHIN: Duration = Duration::from_secs(2);
+/// Alerts in one message; a receiver that bounds its bodies must not refuse the worst day's news.
+const ALERTS_PER_MESSAGE: usize = 64;
 
 impl RuleState {
     /// Evaluates the rule now. What goes wrong is kept with the rule and shown; its alerts stay as they are then.
@@ -57,33 +61,64 @@ impl RuleState {
 
     /// The label sets for which the condition holds now.
     async fn samples(&self, app: &Shared, now_ms: TimestampMs) -> Result<Vec<(Labels, f64)>, String> {
-        let output = app.evaluator.instant(&self.rule.expr, now_ms).await.map_err(|error| error.to_string())?;
+        let output = app
+            .evaluator
+            .instant(&self.rule.expr, now_ms)
+            .await
+            .map_err(|error| error.to_string())?;
         let samples: Vec<(Labels, f64)> = match output.value {
-            Value::Vector(samples) => samples.into_iter().map(|(labels, _, value)| (labels, value)).collect(),
+            Value::Vector(samples) => samples
+                .into_iter()
+                .map(|(labels, _, value)| (labels, value))
+                .collect(),
             Value::Scalar(_, value) => vec![(Labels::empty(), value)],
-            Value::Matrix(_) | Value::String(..) => return Err("the expression gives neither a vector nor a number".to_owned()),
+            Value::Matrix(_) | Value::String(..) => {
+                return Err("the expression gives neither a vector nor a number".to_owned());
+            }
         };
         if samples.len() > ALERTS_PER_RULE_MAX {
-            return Err(format!("the expression matches {} series, more than {ALERTS_PER_RULE_MAX}", samples.len()));
+            return Err(format!(
+                "the expression matches {} series, more than {ALERTS_PER_RULE_MAX}",
+                samples.len()
+            ));
         }
-        Ok(samples.into_iter().map(|(labels, value)| (view::alert_labels(&self.rule, &labels, value), value)).collect())
+        Ok(samples
+            .into_iter()
+            .map(|(labels, value)| (view::alert_labels(&self.rule, &labels, value), value))
+            .collect())
     }
 
     /// Brings the views in line with the changes, and gathers what is to be stored.
-    async fn carry_out(&self, app: &Shared, next: &mut Status, changes: &[Change], now_ms: TimestampMs) -> Outcome {
+    async fn carry_out(
+        &self,
+        app: &Shared,
+        next: &mut Status,
+        changes: &[Change],
+        now_ms: TimestampMs,
+    ) -> Outcome {
         let mut outcome = Outcome::default();
+        let began = Instant::now();
         for change in changes {
             match change {
                 Change::Pending(active) => outcome.upsert(next, self.alert(active, vec![], None)),
                 Change::Firing(active) => {
-                    let evidence = self.evidence(app, active, now_ms).await;
+                    let evidence = match began.elapsed() {
+                        spent if spent < EVIDENCE_WITHIN => self.evidence(app, active, now_ms).await,
+                        _ => vec![],
+                    };
                     let alert = self.alert(active, evidence, None);
                     outcome.told.push(alert.clone());
                     outcome.upsert(next, alert);
                 }
                 Change::Resolved(active) => {
-                    let before = next.views.remove(&domain::rule::alert::fingerprint(&active.labels));
-                    let alert = self.alert(active, before.map(|alert| alert.evidence).unwrap_or_default(), Some(now_ms));
+                    let before = next
+                        .views
+                        .remove(&domain::rule::alert::fingerprint(&active.labels));
+                    let alert = self.alert(
+                        active,
+                        before.map(|alert| alert.evidence).unwrap_or_default(),
+                        Some(now_ms),
+                    );
                     outcome.told.push(alert.clone());
                     outcome.upserts.push(alert);
                 }
@@ -105,9 +140,15 @@ impl RuleState {
     async fn evidence(&self, app: &Shared, active: &Active, now_ms: TimestampMs) -> Vec<Evidence> {
         let mut all = Vec::new();
         for (title, text) in self.rule.evidence() {
-            let Ok(query) = template::expand(text, &active.labels, active.value) else { continue };
+            let Ok(query) = template::expand_query(text, &active.labels, active.value) else {
+                continue;
+            };
             match app.evaluator.instant(&query, now_ms).await {
-                Ok(output) => all.push(Evidence { title, query, values: evidence_values(output.value) }),
+                Ok(output) => all.push(Evidence {
+                    title,
+                    query,
+                    values: evidence_values(output.value),
+                }),
                 Err(error) => warn!(rule = self.rule.alert, query, %error, "an evidence query failed"),
             }
         }
@@ -116,8 +157,16 @@ impl RuleState {
 
     async fn store(&self, app: &Shared, outcome: &Outcome, now_ms: TimestampMs) -> Result<(), String> {
         let messages = self.messages(app, outcome).await?;
-        let changes = AlertChanges { upserts: &outcome.upserts, forgotten: &outcome.forgotten, messages: &messages };
-        app.store.state.apply_alerts(changes, now_ms).await.map_err(|error| format!("the store did not take it: {error}"))?;
+        let changes = AlertChanges {
+            upserts: &outcome.upserts,
+            forgotten: &outcome.forgotten,
+            messages: &messages,
+        };
+        app.store
+            .state
+            .apply_alerts(changes, now_ms)
+            .await
+            .map_err(|error| format!("the store did not take it: {error}"))?;
         for alert in &outcome.told {
             let labels = alert.labels.to_string();
             info!(rule = alert.rule, state = ?alert.state, labels, value = alert.value, "an alert changed");
@@ -132,16 +181,32 @@ impl RuleState {
         if outcome.told.is_empty() {
             return Ok(vec![]);
         }
-        let webhooks = app.store.state.webhooks().await.map_err(|error| format!("webhooks cannot be read: {error}"))?;
-        Ok(webhooks.iter().map(|webhook| notify::message::new(webhook, &outcome.told, &notify::external_url(app))).collect())
+        let webhooks = app
+            .store
+            .state
+            .webhooks()
+            .await
+            .map_err(|error| format!("webhooks cannot be read: {error}"))?;
+        let url = notify::external_url(app);
+        let messages = outcome.told.chunks(ALERTS_PER_MESSAGE).flat_map(|alerts| {
+            let to = |webhook| notify::message::new(webhook, alerts, &url);
+            webhooks.iter().map(to).collect::<Vec<_>>()
+        });
+        Ok(messages.collect())
     }
 
     /// Values of alerts that merely go on.
     fn show_values(&self, next: &mut Status) {
         for active in &next.active {
             let fingerprint = domain::rule::alert::fingerprint(&active.labels);
-            let fresh = next.views.get(&fingerprint).map(|view| self.alert(active, view.evidence.clone(), None));
-            next.views.insert(fingerprint, fresh.unwrap_or_else(|| self.alert(active, vec![], None)));
+            let fresh = next
+                .views
+                .get(&fingerprint)
+                .map(|view| self.alert(active, view.evidence.clone(), None));
+            next.views.insert(
+                fingerprint,
+                fresh.unwrap_or_else(|| self.alert(active, vec![], None)),
+            );
         }
     }
 }
@@ -163,11 +228,16 @@ impl Outcome {
 }
 
 fn evidence_values(value: Value) -> Vec<EvidenceValue> {
-    let text = |labels, value| EvidenceValue { labels, value: template::plain(value) };
+    let text = |labels, value| EvidenceValue {
+        labels,
+        value: template::plain(value),
+    };
     match value {
-        Value::Vector(samples) => {
-            samples.into_iter().take(EVIDENCE_VALUES_MAX).map(|(labels, _, value)| text(labels, value)).collect()
-        }
+        Value::Vector(samples) => samples
+            .into_iter()
+            .take(EVIDENCE_VALUES_MAX)
+            .map(|(labels, _, value)| text(labels, value))
+            .collect(),
         Value::Scalar(_, value) => vec![text(Labels::empty(), value)],
         Value::Matrix(_) | Value::String(..) => vec![],
     }

@@ -30,29 +30,58 @@ impl Recorded {
             ("train_step", rows.iter().map(|(step, ..)| *step as f64).collect()),
         ];
         let one = |rank: &str, (name, values): &(&str, Arc<[f64]>)| Series {
-            labels: Labels::new([("__name__", *name), ("run", "r"), ("rank", rank), ("node", "n")]).expect("well formed"),
+            labels: Labels::new([("__name__", *name), ("run", "r"), ("rank", rank), ("node", "n")])
+                .expect("well formed"),
             times_ms: Arc::clone(&times_ms),
             values: Arc::clone(values),
         };
-        Self(RANKS.iter().flat_map(|rank| columns.iter().map(|column| one(rank, column)).collect::<Vec<_>>()).collect())
+        Self(
+            RANKS
+                .iter()
+                .flat_map(|rank| columns.iter().map(|column| one(rank, column)).collect::<Vec<_>>())
+                .collect(),
+        )
     }
 
     /// When, in steps, `alert` first fires if it is evaluated at every step.
     fn first_firing_step(&self, alert: &str) -> Option<i64> {
-        let files = shipped::FILES.iter().map(|(_, text)| RuleFile::parse(text).expect("well formed"));
-        let rule = files.flat_map(|file| file.groups).flat_map(|group| group.rules).find(|rule| rule.alert == alert);
+        let files = shipped::FILES
+            .iter()
+            .map(|(_, text)| RuleFile::parse(text).expect("well formed"));
+        let rule = files
+            .flat_map(|file| file.groups)
+            .flat_map(|group| group.rules)
+            .find(|rule| rule.alert == alert);
         let rule = rule.expect("a shipped rule");
         let query = query::parse(&rule.expr).expect("well formed");
-        let holding = Holding { hold_ms: rule.hold_ms(), keep_firing_ms: rule.keep_firing_ms() };
+        let holding = Holding {
+            hold_ms: rule.hold_ms(),
+            keep_firing_ms: rule.keep_firing_ms(),
+        };
         let mut active = Vec::new();
         let times = Arc::clone(&self.0[0].times_ms);
         times.iter().find_map(|&now_ms| {
-            let params = Params { start_ms: now_ms, end_ms: now_ms, step_ms: 0, lookback_ms: query::LOOKBACK_DEFAULT_MS };
-            let output = query.evaluate(self, &params, &Budget::unlimited()).expect("evaluates");
-            let Value::Vector(samples) = output.value else { panic!("not a vector") };
-            let samples = samples.into_iter().map(|(labels, _, value)| (labels, value)).collect();
+            let params = Params {
+                start_ms: now_ms,
+                end_ms: now_ms,
+                step_ms: 0,
+                lookback_ms: query::LOOKBACK_DEFAULT_MS,
+            };
+            let output = query
+                .evaluate(self, &params, &Budget::unlimited())
+                .expect("evaluates");
+            let Value::Vector(samples) = output.value else {
+                panic!("not a vector")
+            };
+            let samples = samples
+                .into_iter()
+                .map(|(labels, _, value)| (labels, value))
+                .collect();
             let changes = step(&mut active, samples, holding, now_ms);
-            changes.iter().any(|change| matches!(change, Change::Firing(_))).then_some(now_ms / STEP_MS)
+            changes
+                .iter()
+                .any(|change| matches!(change, Change::Firing(_)))
+                .then_some(now_ms / STEP_MS)
         })
     }
 }
@@ -71,9 +100,13 @@ impl SeriesSource for Recorded {
             .map(|matcher| domain::series::matcher::CompiledMatcher::new(matcher).expect("a good matcher"))
             .collect();
         let selected = self.0.iter().filter(|series| {
-            matchers.iter().all(|matcher| matcher.matches(series.labels.get(matcher.name()).unwrap_or("")))
+            matchers
+                .iter()
+                .all(|matcher| matcher.matches(series.labels.get(matcher.name()).unwrap_or("")))
         });
-        Ok(SeriesSet { series: selected.filter_map(|series| within(series, selection)).collect() })
+        Ok(SeriesSet {
+            series: selected.filter_map(|series| within(series, selection)).collect(),
+        })
     }
 }
 
@@ -89,18 +122,28 @@ fn within(series: &Series, selection: &Selection) -> Option<Series> {
 
 macro_rules! recorded {
     ($name:literal) => {
-        Recorded::read(include_str!(concat!("../../../torch-probe/tests/data/", $name, ".csv")))
+        Recorded::read(include_str!(concat!(
+            "../../../torch-probe/tests/data/",
+            $name,
+            ".csv"
+        )))
     };
 }
 
 #[test]
 fn an_explosion_is_seen_at_its_first_bad_step() {
-    assert_eq!(recorded!("lr1000").first_firing_step("GradientExplosion"), Some(2));
+    assert_eq!(
+        recorded!("lr1000").first_firing_step("GradientExplosion"),
+        Some(2)
+    );
     assert_eq!(recorded!("lr10").first_firing_step("GradientExplosion"), Some(2));
 }
 
 #[test]
 fn a_healthy_run_and_a_warm_up_spike_stay_silent() {
     assert_eq!(recorded!("healthy").first_firing_step("GradientExplosion"), None);
-    assert_eq!(recorded!("warmup-spike").first_firing_step("GradientExplosion"), None);
+    assert_eq!(
+        recorded!("warmup-spike").first_firing_step("GradientExplosion"),
+        None
+    );
 }

@@ -39,10 +39,18 @@ impl GroupState {
         let interval_ms = u64::try_from(group.interval_ms()).unwrap_or(1_000);
         let name = group.name;
         let rules = group.rules.into_iter().map(|rule| {
-            query::parse(&rule.expr)?;
-            Ok(RuleState { group: name.clone(), rule, status: Mutex::default() })
+            rule.queries()
+                .try_for_each(|(_, text)| query::parse(&text).map(drop))?;
+            Ok(RuleState {
+                group: name.clone(),
+                rule,
+                status: Mutex::default(),
+            })
         });
-        Ok(Self { interval_ms, rules: rules.collect::<Result<_, _>>()? })
+        Ok(Self {
+            interval_ms,
+            rules: rules.collect::<Result<_, _>>()?,
+        })
     }
 }
 
@@ -52,13 +60,16 @@ impl RuleState {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on with alerts that were active before.
-    pub(super) fn take_up(&self, active: &[AlertView]) {
-        *self.status() = Status::taken_up(&self.rule, active);
+    /// Goes on with alerts that were active before, and holds them until `true_ms` even if nothing shows them.
+    pub(super) fn take_up(&self, active: &[AlertView], true_ms: TimestampMs) {
+        *self.status() = Status::taken_up(&self.rule, active, true_ms);
     }
 
     pub(super) fn holding(&self) -> Holding {
-        Holding { hold_ms: self.rule.hold_ms(), keep_firing_ms: self.rule.keep_firing_ms() }
+        Holding {
+            hold_ms: self.rule.hold_ms(),
+            keep_firing_ms: self.rule.keep_firing_ms(),
+        }
     }
 
     pub(super) fn alerts(&self) -> Vec<AlertView> {
@@ -72,8 +83,18 @@ impl RuleState {
             name: self.rule.alert.clone(),
             expr: self.rule.expr.trim().to_owned(),
             for_ms: self.rule.hold_ms(),
-            labels: Labels::from_trusted(self.rule.labels.iter().map(|(k, v)| (k.as_str().into(), v.as_str().into()))),
-            annotations: Labels::from_trusted(self.rule.annotations.iter().map(|(k, v)| (k.as_str().into(), v.as_str().into()))),
+            labels: Labels::from_trusted(
+                self.rule
+                    .labels
+                    .iter()
+                    .map(|(k, v)| (k.as_str().into(), v.as_str().into())),
+            ),
+            annotations: Labels::from_trusted(
+                self.rule
+                    .annotations
+                    .iter()
+                    .map(|(k, v)| (k.as_str().into(), v.as_str().into())),
+            ),
             alerts: status.views.into_values().collect(),
             evaluated_ms: status.evaluated_ms,
             duration_s: status.duration_s,
@@ -83,8 +104,10 @@ impl RuleState {
 }
 
 impl Status {
-    fn taken_up(rule: &Rule, active: &[AlertView]) -> Self {
-        let ours = active.iter().filter(|view| view.rule == rule.alert && view.state != AlertState::Resolved);
+    fn taken_up(rule: &Rule, active: &[AlertView], true_ms: TimestampMs) -> Self {
+        let ours = active
+            .iter()
+            .filter(|view| view.rule == rule.alert && view.state != AlertState::Resolved);
         let mut status = Self::default();
         for view in ours {
             status.active.push(Active {
@@ -93,7 +116,7 @@ impl Status {
                 value: view.value.parse().unwrap_or(f64::NAN),
                 active_ms: view.active_ms,
                 fired_ms: view.fired_ms,
-                true_ms: view.fired_ms.unwrap_or(view.active_ms),
+                true_ms,
             });
             status.views.insert(view.fingerprint.clone(), view.clone());
         }

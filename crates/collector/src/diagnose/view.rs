@@ -20,8 +20,17 @@ pub(super) fn alert_labels(rule: &Rule, sample: &Labels, value: f64) -> Labels {
 }
 
 /// What people see of an alert.
-pub(super) fn alert(rule: &Rule, active: &Active, evidence: Vec<Evidence>, resolved_ms: Option<TimestampMs>) -> AlertView {
-    let state = if resolved_ms.is_some() { AlertState::Resolved } else { active.state };
+pub(super) fn alert(
+    rule: &Rule,
+    active: &Active,
+    evidence: Vec<Evidence>,
+    resolved_ms: Option<TimestampMs>,
+) -> AlertView {
+    let state = if resolved_ms.is_some() {
+        AlertState::Resolved
+    } else {
+        active.state
+    };
     AlertView {
         fingerprint: fingerprint(&active.labels),
         rule: rule.alert.clone(),
@@ -38,10 +47,14 @@ pub(super) fn alert(rule: &Rule, active: &Active, evidence: Vec<Evidence>, resol
 }
 
 fn annotations(rule: &Rule, active: &Active) -> Labels {
-    let texts = rule.annotations.iter().filter(|(name, _)| !name.starts_with(EVIDENCE_PREFIX)).map(|(name, text)| {
-        let text = template::expand(text, &active.labels, active.value).unwrap_or_else(|_| text.clone());
-        (name.as_str().into(), text.into())
-    });
+    let texts = rule
+        .annotations
+        .iter()
+        .filter(|(name, _)| !name.starts_with(EVIDENCE_PREFIX))
+        .map(|(name, text)| {
+            let text = template::expand(text, &active.labels, active.value).unwrap_or_else(|_| text.clone());
+            (name.as_str().into(), text.into())
+        });
     Labels::from_trusted(texts)
 }
 
@@ -56,7 +69,13 @@ fn severity(labels: &Labels) -> Severity {
 /// A firing alert, with its annotations where a page looks for them.
 pub(super) fn diagnosis(alert: AlertView) -> Diagnosis {
     let text = |name: &str| alert.annotations.get(name).unwrap_or_default().to_owned();
-    Diagnosis { summary: text("summary"), cause: text("cause"), advice: text("advice"), culprit: culprit(&alert.labels), alert }
+    Diagnosis {
+        summary: text("summary"),
+        cause: text("cause"),
+        advice: text("advice"),
+        culprit: culprit(&alert.labels),
+        alert,
+    }
 }
 
 /// Who or what, from the narrowest labels that are there.
@@ -85,10 +104,23 @@ groups: [{ name: g, rules: [{ alert: Hot, expr: x, labels: { severity: critical,
         let rule = &file.groups[0].rules[0];
         let sample = Labels::new([("__name__", "x"), ("gpu", "3"), ("node", "n1")]).expect("well formed");
         let labels = alert_labels(rule, &sample, 95.0);
-        assert_eq!(labels.to_string(), r#"{alertname="Hot", gpu="3", node="n1", severity="critical", where="n1"}"#);
-        let active = Active { labels, state: AlertState::Firing, value: 95.0, active_ms: 1, fired_ms: Some(2), true_ms: 2 };
+        assert_eq!(
+            labels.to_string(),
+            r#"{alertname="Hot", gpu="3", node="n1", severity="critical", where="n1"}"#
+        );
+        let active = Active {
+            labels,
+            state: AlertState::Firing,
+            value: 95.0,
+            active_ms: 1,
+            fired_ms: Some(2),
+            true_ms: 2,
+        };
         let diagnosis = diagnosis(alert(rule, &active, vec![], None));
-        assert_eq!((diagnosis.summary.as_str(), diagnosis.culprit.as_str()), ("GPU 3: 95", "GPU 3, on n1"));
+        assert_eq!(
+            (diagnosis.summary.as_str(), diagnosis.culprit.as_str()),
+            ("GPU 3: 95", "GPU 3, on n1")
+        );
         assert_eq!(diagnosis.alert.severity, Severity::Critical);
         assert_eq!(diagnosis.alert.annotations.get("evidence_x"), None);
     }

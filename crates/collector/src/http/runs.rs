@@ -34,8 +34,9 @@ struct ListQuery {
     limit: Option<u32>,
 }
 
-async fn list(State(app): State<Shared>, Query(query): Query<ListQuery>) -> Json<Vec<RunSummary>> {
-    Json(app.runs.list(query.limit.unwrap_or(LIST_DEFAULT).min(LIST_MAX)).await)
+async fn list(State(app): State<Shared>, Query(query): Query<ListQuery>) -> ApiResult<Json<Vec<RunSummary>>> {
+    let limit = query.limit.unwrap_or(LIST_DEFAULT).min(LIST_MAX);
+    Ok(Json(app.runs.list(limit).await?))
 }
 
 async fn submit(
@@ -53,7 +54,7 @@ async fn submit(
 }
 
 async fn show(State(app): State<Shared>, Path(id): Path<String>) -> ApiResult<Json<RunView>> {
-    known(&app, &id).await.map(Json)
+    Ok(Json(app.runs.view(&run_id(&id)?).await?))
 }
 
 async fn stop(
@@ -62,15 +63,20 @@ async fn stop(
     Path(id): Path<String>,
     wish: Option<Json<StopRun>>,
 ) -> ApiResult<Json<RunView>> {
-    let run = known(&app, &id).await?;
+    let run = app.runs.stored_view(&run_id(&id)?).await?;
     if run.summary.state.is_final() {
-        return Err(ApiError::conflict(format!("run {id} has ended already: {}", run.summary.state.as_str())));
+        return Err(ApiError::conflict(format!(
+            "run {id} has ended already: {}",
+            run.summary.state.as_str()
+        )));
     }
     app.audit(&caller.id, "run_stop", &id).await?;
     let wish = wish.map(|Json(wish)| wish).unwrap_or_default();
-    let event = Event::StopRequested { grace_ms: wish.grace_ms.unwrap_or(GRACE_MS_DEFAULT).min(GRACE_MS_MAX) };
+    let event = Event::StopRequested {
+        grace_ms: wish.grace_ms.unwrap_or(GRACE_MS_DEFAULT).min(GRACE_MS_MAX),
+    };
     app.runs.take(&app, &run_id(&id)?, &event, None).await?;
-    known(&app, &id).await.map(Json)
+    Ok(Json(app.runs.view(&run_id(&id)?).await?))
 }
 
 #[derive(Deserialize)]
@@ -84,32 +90,54 @@ struct LogsQuery {
 }
 
 /// Without a rank it is the launcher's log; without a node, that of the rank's node or the first.
-async fn logs(State(app): State<Shared>, Path(id): Path<String>, Query(query): Query<LogsQuery>) -> ApiResult<Json<LogPiece>> {
-    let run = known(&app, &id).await?;
+async fn logs(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Query(query): Query<LogsQuery>,
+) -> ApiResult<Json<LogPiece>> {
+    let run = app.runs.stored_view(&run_id(&id)?).await?;
     let attempt = AttemptNo(query.attempt.unwrap_or(run.summary.attempt.0));
     let found = run.attempts.iter().find(|view| view.attempt == attempt);
-    let Some(found) = found else { return Err(ApiError::not_found(format!("run {id} has no attempt {attempt}"))) };
+    let Some(found) = found else {
+        return Err(ApiError::not_found(format!("run {id} has no attempt {attempt}")));
+    };
     let rank = query.rank.map(Rank);
-    let has_rank = |rank: Rank| move |node: &&domain::api::runs::NodeTaskView| node.ranks.iter().any(|r| r.rank == rank);
+    let has_rank =
+        |rank: Rank| move |node: &&domain::api::runs::NodeTaskView| node.ranks.iter().any(|r| r.rank == rank);
     let node = match (query.node, rank) {
         (Some(node), _) => Some(node),
-        (None, Some(rank)) => found.nodes.iter().find(has_rank(rank)).map(|node| node.node.clone()),
+        (None, Some(rank)) => found
+            .nodes
+            .iter()
+            .find(has_rank(rank))
+            .map(|node| node.node.clone()),
         (None, None) => found.nodes.first().map(|node| node.node.clone()),
     };
     let stream = query.stream.unwrap_or_else(|| "stdout".to_owned());
     // Before it is placed a run has no nodes, and its logs are empty.
     let Some(node) = node else {
-        let source = LogSource { attempt, node: String::new(), rank, stream };
-        return Ok(Json(LogPiece { source, offset: 0, next_offset: 0, length: 0, text: String::new() }));
+        let source = LogSource {
+            attempt,
+            node: String::new(),
+            rank,
+            stream,
+        };
+        return Ok(Json(LogPiece {
+            source,
+            offset: 0,
+            next_offset: 0,
+            length: 0,
+            text: String::new(),
+        }));
     };
-    let source = LogSource { attempt, node, rank, stream };
+    let source = LogSource {
+        attempt,
+        node,
+        rank,
+        stream,
+    };
     let (offset, limit) = (query.offset.unwrap_or(0), query.limit.unwrap_or(PIECE_BYTES_MAX));
     Ok(Json(app.runs.log(&run_id(&id)?, &source, offset, limit).await?))
-}
-
-async fn known(app: &Shared, id: &str) -> ApiResult<RunView> {
-    let unknown = || ApiError::not_found(format!("there is no run {id:?}; GET /api/runs lists them"));
-    app.runs.view(&run_id(id)?).await.ok_or_else(unknown)
 }
 
 fn run_id(id: &str) -> ApiResult<RunId> {

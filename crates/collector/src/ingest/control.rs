@@ -31,14 +31,20 @@ pub(super) async fn serve(
         () = forward(commands, &outbound) => Ok(()),
     };
     if connection.close() {
-        app.runs.node_lost(&app, &session.node).await.map_err(|error| failed(&error))?;
+        app.runs
+            .node_lost(&app, &session.node)
+            .await
+            .map_err(|error| failed(&error))?;
     }
     ended
 }
 
 async fn forward(mut commands: mpsc::Receiver<Command>, outbound: &Outbound<ControlDown>) {
     while let Some(command) = commands.recv().await {
-        if send(outbound, control_down::Message::Command(command)).await.is_err() {
+        if send(outbound, control_down::Message::Command(command))
+            .await
+            .is_err()
+        {
             return;
         }
     }
@@ -56,7 +62,9 @@ async fn read(
             Some(control_up::Message::Holding(holding)) => holding_of(app, node, &holding).await?,
             Some(control_up::Message::Event(event)) => take_event(app, node, event, outbound).await?,
             Some(control_up::Message::Log(chunk)) => take_log(app, node, chunk, outbound).await?,
-            Some(control_up::Message::Hello(_)) => return Err(Status::invalid_argument("a second hello on one stream")),
+            Some(control_up::Message::Hello(_)) => {
+                return Err(Status::invalid_argument("a second hello on one stream"));
+            }
             // A message of a newer agent that this collector does not know.
             None => {}
         }
@@ -65,21 +73,42 @@ async fn read(
 }
 
 async fn holding_of(app: &Shared, node: &NodeName, holding: &Holding) -> Result<(), Status> {
-    let held = holding.held.iter().filter_map(|held| Some((RunId::new(held.run.as_str()).ok()?, AttemptNo(held.attempt))));
+    let held = holding
+        .held
+        .iter()
+        .filter_map(|held| Some((RunId::new(held.run.as_str()).ok()?, AttemptNo(held.attempt))));
     let held: Vec<_> = held.collect();
-    app.runs.node_back(app, node, &held).await.map_err(|error| failed(&error))
+    app.runs
+        .node_back(app, node, &held)
+        .await
+        .map_err(|error| failed(&error))
 }
 
 /// What the agent says of a run that is not known any more is acknowledged, or it would be said for ever.
-async fn take_event(app: &Shared, node: &NodeName, event: RunEvent, outbound: &Outbound<ControlDown>) -> Result<(), Status> {
-    let ack = EventAck { run: event.run.clone(), attempt: event.attempt, id: event.id };
-    let report = (event.report_json.len() <= REPORT_BYTES_MAX).then(|| serde_json::from_str::<NodeReport>(&event.report_json));
+async fn take_event(
+    app: &Shared,
+    node: &NodeName,
+    event: RunEvent,
+    outbound: &Outbound<ControlDown>,
+) -> Result<(), Status> {
+    let ack = EventAck {
+        run: event.run.clone(),
+        attempt: event.attempt,
+        id: event.id,
+    };
+    let report = (event.report_json.len() <= REPORT_BYTES_MAX)
+        .then(|| serde_json::from_str::<NodeReport>(&event.report_json));
     match (RunId::new(event.run.as_str()), report) {
         (Ok(run), Some(Ok(report))) => {
-            let taken = app.runs.report(app, (&run, AttemptNo(event.attempt)), node, event.id, report).await;
+            let taken = app
+                .runs
+                .report(app, (&run, AttemptNo(event.attempt)), node, event.id, report)
+                .await;
             match taken {
                 Ok(()) => {}
-                Err(RunError::Unknown(run)) => tracing::warn!(%node, %run, "an agent reports on a run that is not known"),
+                Err(RunError::Unknown(run)) => {
+                    tracing::warn!(%node, %run, "an agent reports on a run that is not known")
+                }
                 Err(error) => return Err(failed(&error)),
             }
         }
@@ -91,13 +120,26 @@ async fn take_event(app: &Shared, node: &NodeName, event: RunEvent, outbound: &O
     send(outbound, control_down::Message::EventAck(ack)).await
 }
 
-async fn take_log(app: &Shared, node: &NodeName, chunk: LogChunk, outbound: &Outbound<ControlDown>) -> Result<(), Status> {
-    let Ok(run) = RunId::new(chunk.run.as_str()) else { return Ok(()) };
+async fn take_log(
+    app: &Shared,
+    node: &NodeName,
+    chunk: LogChunk,
+    outbound: &Outbound<ControlDown>,
+) -> Result<(), Status> {
+    let Ok(run) = RunId::new(chunk.run.as_str()) else {
+        return Ok(());
+    };
     if chunk.bytes.len() > CHUNK_BYTES_MAX {
-        return Err(Status::invalid_argument(format!("a piece of a log is longer than {CHUNK_BYTES_MAX} bytes")));
+        return Err(Status::invalid_argument(format!(
+            "a piece of a log is longer than {CHUNK_BYTES_MAX} bytes"
+        )));
     }
     let source = log_source(AttemptNo(chunk.attempt), node, chunk.rank, &chunk.stream);
-    let length = match app.runs.logs.write(&run, &source, chunk.offset, &chunk.bytes).await {
+    let length = match app
+        .runs
+        .write_log(&run, &source, chunk.offset, &chunk.bytes)
+        .await
+    {
         Ok(length) => length,
         Err(LogError::Name) => return Ok(()),
         Err(error) => {
@@ -108,12 +150,22 @@ async fn take_log(app: &Shared, node: &NodeName, chunk: LogChunk, outbound: &Out
     if !chunk.bytes.is_empty() {
         app.changes.send(Change::Log(run));
     }
-    let ack = LogAck { run: chunk.run, attempt: chunk.attempt, rank: chunk.rank, stream: chunk.stream, length };
+    let ack = LogAck {
+        run: chunk.run,
+        attempt: chunk.attempt,
+        rank: chunk.rank,
+        stream: chunk.stream,
+        length,
+    };
     send(outbound, control_down::Message::LogAck(ack)).await
 }
 
 async fn send(outbound: &Outbound<ControlDown>, message: control_down::Message) -> Result<(), Status> {
-    let sent = outbound.send(Ok(ControlDown { message: Some(message) })).await;
+    let sent = outbound
+        .send(Ok(ControlDown {
+            message: Some(message),
+        }))
+        .await;
     sent.map_err(|_| Status::cancelled("the agent is gone"))
 }
 

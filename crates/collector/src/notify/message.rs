@@ -57,8 +57,12 @@ fn one(alert: &AlertView, external_url: &str) -> Value {
 
 /// Labels that all have with the same value.
 fn common<'a>(mut sets: impl Iterator<Item = &'a Labels>) -> Labels {
-    let Some(first) = sets.next().cloned() else { return Labels::empty() };
-    sets.fold(first, |common, set| common.filtered(|name| common.get(name) == set.get(name)))
+    let Some(first) = sets.next().cloned() else {
+        return Labels::empty();
+    };
+    sets.fold(first, |common, set| {
+        common.filtered(|name| common.get(name) == set.get(name))
+    })
 }
 
 fn time(ms: TimestampMs) -> String {

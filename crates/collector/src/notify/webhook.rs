@@ -31,7 +31,10 @@ pub enum DeliveryError {
 
 /// A client that follows no redirects: a message goes where the admin said, or nowhere.
 pub(super) fn client() -> Result<reqwest::Client, reqwest::Error> {
-    reqwest::Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none()).build()
+    reqwest::Client::builder()
+        .timeout(TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
 }
 
 /// Posts a message.
@@ -51,9 +54,16 @@ pub(super) async fn post(
         .header("webhook-timestamp", timestamp)
         .header("webhook-signature", signature)
         .body(message.body.clone());
-    let response = request.send().await.map_err(|error| DeliveryError::Unreachable(root_cause(&error)))?;
+    let response = request
+        .send()
+        .await
+        .map_err(|error| DeliveryError::Unreachable(root_cause(&error)))?;
     let status = response.status();
-    if status.is_success() { Ok(()) } else { Err(DeliveryError::Refused(status)) }
+    if status.is_success() {
+        Ok(())
+    } else {
+        Err(DeliveryError::Refused(status))
+    }
 }
 
 /// The value of `webhook-signature`.
@@ -61,7 +71,10 @@ pub(super) async fn post(
 /// # Errors
 /// When the secret is malformed.
 pub fn sign(secret: &str, id: &str, timestamp: &str, body: &str) -> Result<String, DeliveryError> {
-    let key = secret.strip_prefix(SECRET_PREFIX).and_then(|text| STANDARD.decode(text).ok()).ok_or(DeliveryError::Secret)?;
+    let key = secret
+        .strip_prefix(SECRET_PREFIX)
+        .and_then(|text| STANDARD.decode(text).ok())
+        .ok_or(DeliveryError::Secret)?;
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).map_err(|_| DeliveryError::Secret)?;
     mac.update(format!("{id}.{timestamp}.{body}").as_bytes());
     Ok(format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes())))
@@ -73,7 +86,11 @@ fn root_cause(error: &reqwest::Error) -> String {
     while let Some(source) = cause.source() {
         cause = source;
     }
-    if error.is_timeout() { format!("no answer within {} s", TIMEOUT.as_secs()) } else { cause.to_string() }
+    if error.is_timeout() {
+        format!("no answer within {} s", TIMEOUT.as_secs())
+    } else {
+        cause.to_string()
+    }
 }
 
 #[cfg(test)]
@@ -89,7 +106,10 @@ mod tests {
             "1614265330",
             r#"{"test": 2432232314}"#,
         );
-        assert_eq!(signature.expect("a good secret"), "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+        assert_eq!(
+            signature.expect("a good secret"),
+            "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+        );
         assert!(sign("hunter2", "", "", "").is_err());
     }
 }

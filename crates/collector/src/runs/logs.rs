@@ -7,8 +7,8 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::api::runs::{LogPiece, LogSource};
 use domain::ident::{AttemptNo, NodeName, Rank, RunId};
@@ -17,6 +17,8 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt, SeekFrom};
 
 /// What all logs of one run may take on disk; what comes beyond is acknowledged and dropped.
 const RUN_BYTES_MAX: u64 = 256 << 20;
+/// Runs whose sizes are remembered; beyond, those nobody writes to are forgotten and counted again when somebody does.
+const OPEN_MAX: usize = 1_024;
 /// The most one read returns.
 pub const PIECE_BYTES_MAX: u64 = 1 << 20;
 
@@ -37,16 +39,20 @@ pub enum LogError {
 pub struct Logs {
     root: PathBuf,
     run_bytes_max: u64,
-    /// Bytes each run has on disk, for runs written to since the start.
-    sizes: Mutex<HashMap<RunId, u64>>,
+    /// Runs written to lately.
+    open: Mutex<HashMap<RunId, Arc<Room>>>,
 }
+
+/// The bytes a run has on disk, once counted. Held while a piece is written: two connections of one node, an old one that
+/// does not know yet and a new one, must not append the same piece twice.
+type Room = tokio::sync::Mutex<Option<u64>>;
 
 impl Logs {
     pub(super) fn new(root: PathBuf) -> Self {
         Self {
             root,
             run_bytes_max: RUN_BYTES_MAX,
-            sizes: Mutex::default(),
+            open: Mutex::default(),
         }
     }
 
@@ -63,28 +69,37 @@ impl Logs {
         bytes: &[u8],
     ) -> Result<u64, LogError> {
         let path = self.path(run, source)?;
+        let room = self.room(run);
+        let mut taken = room.lock().await;
         let length = fs::metadata(&path).await.map_or(0, |found| found.len());
-        let end = offset + bytes.len() as u64;
+        let end = offset.saturating_add(bytes.len() as u64);
         if end <= length {
             return Ok(length);
         }
-        // A full run's logs have a hole at their end for good: asking the agent to go back would never end.
-        let fresh = end - length.max(offset);
-        if !self.reserve(run, fresh).await {
+        let used = match *taken {
+            Some(used) => used,
+            None => folder_bytes(self.root.join(run.as_str())).await,
+        };
+        // A full run's logs have a hole at their end for good: asking the agent to go back would never end. Once full, full:
+        // a smaller piece that would still fit must not land behind the hole.
+        if used.saturating_add(end - length.max(offset)) > self.run_bytes_max {
+            *taken = Some(self.run_bytes_max);
             return Ok(end);
         }
         if offset > length {
-            self.release(run, fresh);
             return Ok(length);
         }
         let fresh = &bytes[usize::try_from(length - offset).unwrap_or(0)..];
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).await?;
-        }
-        let mut file = OpenOptions::new().create(true).append(true).open(&path).await?;
-        file.write_all(fresh).await?;
-        file.flush().await?;
+        // Counted anew when the write fails half-way.
+        *taken = None;
+        append(&path, fresh).await?;
+        *taken = Some(used + fresh.len() as u64);
         Ok(end)
+    }
+
+    /// Whether a run was written to lately.
+    pub(super) fn is_open(&self, run: &RunId) -> bool {
+        self.open().contains_key(run)
     }
 
     /// Reads a piece. A log that is not there yet is empty.
@@ -133,31 +148,26 @@ impl Logs {
         Ok(folder.join(format!("{who}.{}", source.stream)))
     }
 
-    /// Takes room for bytes of a run, if there is some.
-    async fn reserve(&self, run: &RunId, bytes: u64) -> bool {
-        let known = self.sizes().get(run).copied();
-        let before = match known {
-            Some(size) => size,
-            None => folder_bytes(self.root.join(run.as_str())).await,
-        };
-        if before + bytes > self.run_bytes_max {
-            // Once full, full: a smaller piece that would still fit must not land behind the hole.
-            self.sizes().insert(run.clone(), self.run_bytes_max);
-            return false;
+    fn room(&self, run: &RunId) -> Arc<Room> {
+        let mut open = self.open();
+        if open.len() >= OPEN_MAX {
+            open.retain(|_, room| Arc::strong_count(room) > 1);
         }
-        self.sizes().insert(run.clone(), before + bytes);
-        true
+        Arc::clone(open.entry(run.clone()).or_default())
     }
 
-    fn release(&self, run: &RunId, bytes: u64) {
-        if let Some(size) = self.sizes().get_mut(run) {
-            *size = size.saturating_sub(bytes);
-        }
+    fn open(&self) -> MutexGuard<'_, HashMap<RunId, Arc<Room>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn sizes(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, u64>> {
-        self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
+async fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).await?;
     }
+    let mut file = OpenOptions::new().create(true).append(true).open(path).await?;
+    file.write_all(bytes).await?;
+    file.flush().await
 }
 
 /// The source of a chunk as the wire names it: rank -1 is the launcher.
@@ -233,6 +243,22 @@ mod tests {
             (piece.text.as_str(), piece.next_offset, piece.length),
             ("world", 11, 11)
         );
+    }
+
+    #[tokio::test]
+    async fn an_old_and_a_new_connection_do_not_write_a_piece_twice() {
+        let (_folder, logs, run, source) = place();
+        let piece = vec![b'x'; 100_000];
+        let writes = (0..8).map(|_| logs.write(&run, &source, 0, &piece));
+        for length in futures::future::join_all(writes).await {
+            assert_eq!(length.expect("writes"), 100_000);
+        }
+        assert_eq!(
+            logs.read(&run, &source, 0, 1).await.expect("reads").length,
+            100_000
+        );
+        let nowhere = logs.write(&run, &source, u64::MAX, b"!").await;
+        assert_eq!(nowhere.expect("answers"), 100_000, "a hole: go back");
     }
 
     #[tokio::test]

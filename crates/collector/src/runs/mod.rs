@@ -51,6 +51,8 @@ const RECONCILE_MS: i64 = 5_000;
 const LEFTOVER_STOP: u32 = u32::MAX;
 /// Time a leftover has between SIGTERM and SIGKILL.
 const LEFTOVER_GRACE_MS: u64 = 30_000;
+/// How far back the last step of a rank is looked for; steps that take longer are shown without.
+const STEPS_WINDOW_MS: i64 = 3_600_000;
 /// A run's state is read, advanced and written again when someone else was faster; never seen more than once in practice.
 const CONFLICTS_MAX: u32 = 5;
 /// Letters of a run id behind its name: 31 bits of them, no vowels, so no words.
@@ -152,8 +154,12 @@ impl Runs {
             .insert_run(&record, &stored_actions(&actions), now_ms)
             .await?;
         self.tell(app, None, &machine).await;
-        self.carry_out(app, &machine.id, &actions).await?;
-        Ok(machine.view())
+        // It is submitted, whatever becomes of the first look for nodes; the next is a second away.
+        if let Err(error) = self.find_nodes(app, &machine.id, &actions).await {
+            tracing::error!(run = %machine.id, %error, "nodes cannot be looked for");
+        }
+        let newest = self.machine(&machine.id).await;
+        Ok(newest.map_or(machine, |(_, machine)| machine).view())
     }
 
     /// Takes one event. One with an id that was taken before changes nothing.
@@ -169,11 +175,13 @@ impl Runs {
     ) -> Result<(), RunError> {
         let turn = self.turn.lock().await;
         let (before, after, actions) = self.advance(run, event, event_id, app.now_ms()).await?;
+        // Within the turn: a stop must not overtake the start it ends.
+        self.send_commands(run, &actions);
         if after != before {
             self.tell(app, Some(&before), &after).await;
         }
         drop(turn);
-        Box::pin(self.carry_out(app, run, &actions)).await
+        Box::pin(self.find_nodes(app, run, &actions)).await
     }
 
     async fn advance(
@@ -276,7 +284,10 @@ impl Runs {
                     self.agents.send(node, run, *attempt, LEFTOVER_STOP, &stop);
                 }
                 Err(RunError::Unknown(run)) => {
-                    tracing::warn!(%node, %run, "a node holds a run that is not known here")
+                    tracing::warn!(%node, %run, "a node holds a run that is not known here");
+                }
+                Err(error @ RunError::Stored { .. }) => {
+                    tracing::error!(%node, %error, "what a node holds is left alone")
                 }
                 Err(error) => return Err(error),
             }
@@ -284,8 +295,10 @@ impl Runs {
         Ok(())
     }
 
-    /// Sends commands that were never accepted again; those of attempts that are over are dropped.
+    /// Sends commands that were never accepted again; those of attempts that are over, and starts of attempts
+    /// that are being stopped, are dropped.
     async fn send_pending(&self, app: &Shared, to: Option<&NodeName>) -> Result<(), RunError> {
+        let _in_turn = self.turn.lock().await;
         for (run, action) in self.state.pending_actions().await? {
             let Ok(Task::Command { node, command }) = serde_json::from_value(action.action) else {
                 continue;
@@ -293,7 +306,12 @@ impl Runs {
             if to.is_some_and(|to| *to != node) {
                 continue;
             }
-            if self.machine(&run).await?.1.is_live(action.attempt) {
+            let Some(machine) = unless_unreadable(self.machine(&run).await)?.map(|(_, machine)| machine)
+            else {
+                continue;
+            };
+            let is_stop = matches!(command, NodeCommand::Stop { .. });
+            if machine.is_live(action.attempt) && (is_stop || !machine.is_stopping()) {
                 self.agents.send(&node, &run, action.attempt, action.n, &command);
             } else {
                 self.state
@@ -320,10 +338,13 @@ impl Runs {
     }
 
     /// Everything about a run, with the step each rank has reached.
-    pub async fn view(&self, run: &RunId) -> Option<RunView> {
-        let (_, machine) = self.machine(run).await.ok()?;
+    ///
+    /// # Errors
+    /// When there is no such run, or the store fails.
+    pub async fn view(&self, run: &RunId) -> Result<RunView, RunError> {
+        let (_, machine) = self.machine(run).await?;
         let mut view = machine.view();
-        let steps = self.steps(run, machine.ended_ms).await;
+        let steps = self.steps(&machine).await;
         let ranks = view
             .attempts
             .last_mut()
@@ -333,29 +354,56 @@ impl Runs {
         for rank in ranks {
             rank.step = steps.get(&rank.rank.0).copied().or(rank.step);
         }
-        Some(view)
+        Ok(view)
+    }
+
+    /// The same without the steps, for whoever does not show them.
+    ///
+    /// # Errors
+    /// When there is no such run, or the store fails.
+    pub async fn stored_view(&self, run: &RunId) -> Result<RunView, RunError> {
+        Ok(self.machine(run).await?.1.view())
     }
 
     /// The newest runs first.
-    pub async fn list(&self, limit: u32) -> Vec<RunSummary> {
-        match self.state.runs(limit).await {
-            Ok(records) => records.into_iter().map(|record| record.summary).collect(),
-            Err(error) => {
-                tracing::error!(%error, "runs cannot be listed");
-                vec![]
-            }
-        }
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn list(&self, limit: u32) -> Result<Vec<RunSummary>, RunError> {
+        let records = self.state.runs(limit).await?;
+        Ok(records.into_iter().map(|record| record.summary).collect())
     }
 
     /// Runs under way, by node.
-    pub async fn by_node(&self) -> BTreeMap<String, Vec<String>> {
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn by_node(&self) -> Result<BTreeMap<String, Vec<String>>, RunError> {
         let mut by_node: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for record in self.state.unfinished_runs().await.unwrap_or_default() {
+        for record in self.state.unfinished_runs().await? {
             for node in record.summary.nodes {
                 by_node.entry(node).or_default().push(record.id.to_string());
             }
         }
-        by_node
+        Ok(by_node)
+    }
+
+    /// Writes a piece of a log and returns how long the log is then. Pieces for runs that are not known are acknowledged and
+    /// dropped: they would come for ever, and fill the disk under any name.
+    ///
+    /// # Errors
+    /// When the log's name is none, or the disk fails.
+    pub async fn write_log(
+        &self,
+        run: &RunId,
+        source: &LogSource,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<u64, LogError> {
+        if !self.logs.is_open(run) && matches!(self.state.run(run).await, Ok(None)) {
+            return Ok(offset.saturating_add(bytes.len() as u64));
+        }
+        self.logs.write(run, source, offset, bytes).await
     }
 
     /// A piece of a log file.
@@ -384,17 +432,26 @@ impl Runs {
     }
 
     async fn unfinished_on(&self, node: &NodeName) -> Result<Vec<Machine>, RunError> {
-        let records = self.state.unfinished_runs().await?;
-        let machines = records.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
-        Ok(machines
-            .into_iter()
-            .filter(|run| run.current().nodes.iter().any(|task| task.node == *node))
-            .collect())
+        let mut machines = self.unfinished().await?;
+        machines.retain(|run| run.current().nodes.iter().any(|task| task.node == *node));
+        Ok(machines)
     }
 
-    async fn steps(&self, run: &RunId, ended_ms: Option<TimestampMs>) -> BTreeMap<u32, u64> {
-        let query = format!("last_over_time(train_step{{run={:?}}}[1h])", run.as_str());
-        let at_ms = ended_ms.unwrap_or_else(crate::clock::now_ms);
+    /// Runs that may still change. One that cannot be read must not stop the others.
+    async fn unfinished(&self) -> Result<Vec<Machine>, RunError> {
+        let mut machines = Vec::new();
+        for record in self.state.unfinished_runs().await? {
+            machines.extend(unless_unreadable(read(record))?);
+        }
+        Ok(machines)
+    }
+
+    /// The last step of each rank of the current attempt.
+    async fn steps(&self, run: &Machine) -> BTreeMap<u32, u64> {
+        let at_ms = run.ended_ms.unwrap_or_else(crate::clock::now_ms);
+        let window_ms = (at_ms - run.current().started_ms).clamp(1, STEPS_WINDOW_MS);
+        // A run's id has no character that would end the string.
+        let query = format!("last_over_time(train_step{{run=\"{}\"}}[{window_ms}ms])", run.id);
         let Ok(output) = self.evaluator.instant(&query, at_ms).await else {
             return BTreeMap::new();
         };
@@ -414,29 +471,21 @@ impl Runs {
 
     // === actions ===
 
-    async fn carry_out(&self, app: &Shared, run: &RunId, actions: &[Action]) -> Result<(), RunError> {
+    fn send_commands(&self, run: &RunId, actions: &[Action]) {
         for action in actions {
-            self.carry_out_one(app, run, action.attempt, action.n, &action.task)
-                .await?;
+            if let Task::Command { node, command } = &action.task {
+                self.agents.send(node, run, action.attempt, action.n, command);
+            }
         }
-        Ok(())
     }
 
-    async fn carry_out_one(
-        &self,
-        app: &Shared,
-        run: &RunId,
-        attempt: AttemptNo,
-        n: u32,
-        task: &Task,
-    ) -> Result<(), RunError> {
-        match task {
-            Task::Command { node, command } => {
-                self.agents.send(node, run, attempt, n, command);
-                Ok(())
+    async fn find_nodes(&self, app: &Shared, run: &RunId, actions: &[Action]) -> Result<(), RunError> {
+        for action in actions {
+            if let Task::Place { nodes } = action.task {
+                self.place(app, run, action.attempt, action.n, nodes).await?;
             }
-            Task::Place { nodes } => self.place(app, run, attempt, n, *nodes).await,
         }
+        Ok(())
     }
 
     /// Looks for nodes; what does not succeed is tried again at the next tick.
@@ -456,7 +505,7 @@ impl Runs {
         if !still_wanted {
             return Ok(self.state.action_done(run, attempt, n, app.now_ms()).await?);
         }
-        let candidates = place::candidates(app, &self.agents, &self.by_node().await);
+        let candidates = place::candidates(app, &self.agents, &self.by_node().await?);
         match place::choose(candidates, count) {
             Ok(nodes) => {
                 self.take(app, run, &Event::Placed { attempt, nodes }, None)
@@ -468,17 +517,16 @@ impl Runs {
     }
 
     async fn tick(&self, app: &Shared, send_again: bool) -> Result<(), RunError> {
-        for record in self.state.unfinished_runs().await? {
-            let run = record.id.clone();
-            for event in self.seen_of_nodes(&read(record)?, app.now_ms()) {
-                self.take(app, &run, &event, None).await?;
+        for run in self.unfinished().await? {
+            for event in self.seen_of_nodes(&run, app.now_ms()) {
+                self.take(app, &run.id, &event, None).await?;
             }
-            self.take(app, &run, &Event::Tick, None).await?;
+            self.take(app, &run.id, &Event::Tick, None).await?;
         }
         for (run, action) in self.state.pending_actions().await? {
-            if let Ok(task @ Task::Place { .. }) = serde_json::from_value(action.action) {
-                self.carry_out_one(app, &run, action.attempt, action.n, &task)
-                    .await?;
+            if let Ok(Task::Place { nodes }) = serde_json::from_value(action.action) {
+                let placed = self.place(app, &run, action.attempt, action.n, nodes).await;
+                unless_unreadable(placed)?;
             }
         }
         if send_again {
@@ -582,6 +630,18 @@ fn read(record: RunRecord) -> Result<Machine, RunError> {
         run: record.id,
         source,
     })
+}
+
+/// `None`, and a line in the log, for a run whose stored state cannot be read or that is gone: it must not stop the others.
+fn unless_unreadable<T>(result: Result<T, RunError>) -> Result<Option<T>, RunError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error @ (RunError::Stored { .. } | RunError::Unknown(_))) => {
+            tracing::error!(%error, "a run is passed over");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn stored_actions(actions: &[Action]) -> Vec<RunAction> {

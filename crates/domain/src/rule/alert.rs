@@ -11,6 +11,8 @@
 //! A rule without `for` fires at once. An alert that fired is always resolved later, across restarts: the active ones are
 //! kept by whoever calls.
 
+use std::collections::HashMap;
+
 use crate::api::alerts::AlertState;
 use crate::series::Labels;
 use crate::time::TimestampMs;
@@ -28,7 +30,8 @@ pub struct Active {
     pub active_ms: TimestampMs,
     /// When it began to fire.
     pub fired_ms: Option<TimestampMs>,
-    /// When the condition was last seen true.
+    /// When the condition was last seen true. In the future for an alert that is taken up again at a start: until then it counts
+    /// as true unless it is seen to be so, because the nodes that would show it are only just coming back.
     pub true_ms: TimestampMs,
 }
 
@@ -64,25 +67,29 @@ pub fn step(
     now_ms: TimestampMs,
 ) -> Vec<Change> {
     let mut changes = Vec::new();
+    let mut known: HashMap<Labels, usize> = active
+        .iter()
+        .enumerate()
+        .map(|(at, alert)| (alert.labels.clone(), at))
+        .collect();
     for (labels, value) in samples {
-        if let Some(known) = active.iter_mut().find(|alert| alert.labels == labels) {
-            known.value = value;
-            known.true_ms = now_ms;
-        } else {
-            let state = AlertState::Pending;
-            let alert = Active {
-                labels,
-                state,
-                value,
-                active_ms: now_ms,
-                fired_ms: None,
-                true_ms: now_ms,
-            };
-            if holding.hold_ms > 0 {
-                changes.push(Change::Pending(alert.clone()));
-            }
-            active.push(alert);
+        if let Some(&at) = known.get(&labels) {
+            (active[at].value, active[at].true_ms) = (value, now_ms);
+            continue;
         }
+        let alert = Active {
+            labels: labels.clone(),
+            state: AlertState::Pending,
+            value,
+            active_ms: now_ms,
+            fired_ms: None,
+            true_ms: now_ms,
+        };
+        if holding.hold_ms > 0 {
+            changes.push(Change::Pending(alert.clone()));
+        }
+        known.insert(labels, active.len());
+        active.push(alert);
     }
     active.retain_mut(|alert| match advance(alert, holding, now_ms) {
         None => true,
@@ -98,6 +105,7 @@ pub fn step(
 fn advance(alert: &mut Active, holding: Holding, now_ms: TimestampMs) -> Option<Change> {
     let holds = alert.true_ms == now_ms;
     match alert.state {
+        AlertState::Pending if alert.true_ms > now_ms => None,
         AlertState::Pending if !holds => Some(Change::Dropped(alert.clone())),
         AlertState::Pending if now_ms - alert.active_ms >= holding.hold_ms => {
             alert.state = AlertState::Firing;
@@ -189,6 +197,39 @@ mod tests {
         let changes = step(&mut active, vec![(labels("1"), 3.0)], Holding::default(), 1_000);
         assert!(matches!(changes.as_slice(), [Change::Resolved(alert)] if alert.labels == labels("0")));
         assert_eq!(active[0].value, 3.0);
+    }
+
+    #[test]
+    fn an_alert_that_is_taken_up_waits_for_its_nodes_to_come_back() {
+        let taken_up = |state| Active {
+            labels: labels("0"),
+            state,
+            value: 1.0,
+            active_ms: 0,
+            fired_ms: None,
+            true_ms: 5_000,
+        };
+        let holding = Holding::default();
+        for state in [AlertState::Pending, AlertState::Firing] {
+            let mut active = vec![taken_up(state)];
+            assert_eq!(
+                step(&mut active, vec![], holding, 4_000),
+                [],
+                "{state:?} is not over yet"
+            );
+            assert_eq!(
+                step(&mut active, vec![], holding, 6_000).len(),
+                1,
+                "{state:?} is over"
+            );
+        }
+        let mut seen = vec![taken_up(AlertState::Firing)];
+        assert_eq!(step(&mut seen, vec![(labels("0"), 2.0)], holding, 4_000), []);
+        assert_eq!(
+            step(&mut seen, vec![], holding, 4_500).len(),
+            1,
+            "seen true, and then not: over at once"
+        );
     }
 
     #[test]

@@ -158,6 +158,16 @@ impl Rule {
         })
     }
 
+    /// All queries of the rule, for whoever can parse them: `(expr or the annotation's title, query)`. Evidence is filled in as
+    /// if every label were empty.
+    pub fn queries(&self) -> impl Iterator<Item = (String, String)> {
+        let filled = |text: &str| super::template::expand_query(text, &crate::series::Labels::empty(), 0.0);
+        let evidence = self
+            .evidence()
+            .map(move |(title, text)| (format!("evidence {title:?}"), filled(text).unwrap_or_default()));
+        std::iter::once(("expr".to_owned(), self.expr.clone())).chain(evidence)
+    }
+
     fn check(&self) -> Result<(), String> {
         if let Some(record) = &self.record {
             return Err(format!(
@@ -174,7 +184,12 @@ impl Rule {
             if !is_label_name(name) {
                 return Err(format!("{name:?} is not a label name"));
             }
-            super::template::check(text).map_err(|error| format!("{name}: {error}"))?;
+            let check = if name.starts_with(EVIDENCE_PREFIX) {
+                super::template::check_query
+            } else {
+                super::template::check
+            };
+            check(text).map_err(|error| format!("{name}: {error}"))?;
         }
         Ok(())
     }
@@ -215,6 +230,11 @@ groups:
             ("for: 30s", "for: soon", "\"soon\" is not a duration"),
             ("alert: Hot", "record: hot", "recording rule"),
             ("$labels.gpu }} at", "$lables.gpu }} at", "$lables"),
+            (
+                "\"{{ $labels.gpu }}\"}'",
+                "`{{ $labels.gpu }}`}'",
+                "outside of a string",
+            ),
             ("severity: warning", "se-verity: warning", "not a label name"),
         ] {
             let error = RuleFile::parse(&GOOD.replace(from, to))

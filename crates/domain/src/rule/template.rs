@@ -2,6 +2,9 @@
 //!
 //! `{{ $labels.NAME }}`, `{{ $value }}`, each optionally through `| humanize`, `| humanizePercentage`,
 //! `| humanizeDuration` or `| printf "%.Nf"`. Everything else is refused when the rule is read, never at 3 a.m.
+//!
+//! Evidence queries are templates too, but their label values go into PromQL: there a label may stand only inside a quoted
+//! string, and its value is escaped, so that whatever a series is called the query stays the query that was written.
 
 use crate::series::Labels;
 use crate::time::DisplayDuration;
@@ -20,6 +23,12 @@ pub enum TemplateError {
         "{0:?} is not known; there is humanize, humanizePercentage, humanizeDuration and printf \"%.2f\""
     )]
     Function(String),
+    /// A label where its value would become part of the query.
+    #[error(
+        "$labels.{0} stands outside of a string, where a label's value would be read as PromQL; write \"{{{{ $labels.{0} }}}}\" in \
+         double or single quotes"
+    )]
+    Unquoted(String),
 }
 
 /// Reads a template without using it.
@@ -37,28 +46,129 @@ pub fn check(text: &str) -> Result<(), TemplateError> {
 pub fn expand(text: &str, labels: &Labels, value: f64) -> Result<String, TemplateError> {
     let mut out = String::with_capacity(text.len());
     for piece in pieces(text) {
+        out.push_str(&piece?.text(labels, value));
+    }
+    Ok(out)
+}
+
+/// Reads the template of a query without using it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_query(text: &str) -> Result<(), TemplateError> {
+    expand_query(text, &Labels::empty(), 0.0).map(drop)
+}
+
+/// Fills the template of a query in, so that each label's value stays within the string it stands in; within `=~` and `!~`
+/// it matches itself only.
+///
+/// # Errors
+/// What is wrong with the template.
+pub fn expand_query(text: &str, labels: &Labels, value: f64) -> Result<String, TemplateError> {
+    let mut out = String::with_capacity(text.len());
+    let mut place = Place::default();
+    for piece in pieces(text) {
         match piece? {
-            Piece::Text(text) => out.push_str(text),
-            Piece::Label(name, None) => out.push_str(labels.get(name).unwrap_or("")),
-            Piece::Label(name, Some(function)) => {
-                let number = labels
-                    .get(name)
-                    .and_then(|text| text.parse().ok())
-                    .unwrap_or(f64::NAN);
-                out.push_str(&function.apply(number));
+            Piece::Text(text) => {
+                text.chars().for_each(|c| place.pass(c));
+                out.push_str(text);
             }
-            Piece::Value(function) => {
-                out.push_str(&function.map_or_else(|| plain(value), |f| f.apply(value)))
+            Piece::Label(name, None) => {
+                let quoted = place
+                    .quoted()
+                    .ok_or_else(|| TemplateError::Unquoted(name.to_owned()))?;
+                quoted.write(labels.get(name).unwrap_or(""), &mut out);
             }
+            number => out.push_str(&number.text(labels, value)),
         }
     }
     Ok(out)
+}
+
+/// Where in a query one stands.
+#[derive(Clone, Copy, Default)]
+enum Place {
+    /// Between strings; the last character but spaces.
+    Code(char),
+    Quoted(Quoted),
+    /// Behind a backslash in a string.
+    Escaped(Quoted),
+    /// In backquotes, where nothing can be escaped.
+    Raw,
+    Comment,
+    #[default]
+    Start,
+}
+
+#[derive(Clone, Copy)]
+struct Quoted {
+    quote: char,
+    regex: bool,
+}
+
+impl Place {
+    fn pass(&mut self, c: char) {
+        *self = match (*self, c) {
+            (Self::Quoted(quoted), '\\') => Self::Escaped(quoted),
+            (Self::Quoted(quoted), c) if c == quoted.quote => Self::Code(c),
+            (Self::Quoted(quoted) | Self::Escaped(quoted), _) => Self::Quoted(quoted),
+            (Self::Raw, '`') | (Self::Comment, '\n') => Self::Code(c),
+            (Self::Raw, _) => Self::Raw,
+            (Self::Comment, _) => Self::Comment,
+            (Self::Code(_) | Self::Start, '`') => Self::Raw,
+            (Self::Code(_) | Self::Start, '#') => Self::Comment,
+            (Self::Code(last), quote @ ('"' | '\'')) => Self::Quoted(Quoted {
+                quote,
+                regex: last == '~',
+            }),
+            (Self::Start, quote @ ('"' | '\'')) => Self::Quoted(Quoted { quote, regex: false }),
+            (code, c) if c.is_whitespace() => code,
+            (Self::Code(_) | Self::Start, c) => Self::Code(c),
+        };
+    }
+
+    fn quoted(self) -> Option<Quoted> {
+        match self {
+            Self::Quoted(quoted) => Some(quoted),
+            _ => None,
+        }
+    }
+}
+
+impl Quoted {
+    fn write(self, value: &str, out: &mut String) {
+        for c in value.chars() {
+            if self.regex && r"\.+*?()|[]{}^$".contains(c) {
+                out.push_str(r"\\");
+            }
+            match c {
+                '\n' => out.push_str(r"\n"),
+                '\r' => out.push_str(r"\r"),
+                c if c == '\\' || c == self.quote => out.extend(['\\', c]),
+                c => out.push(c),
+            }
+        }
+    }
 }
 
 enum Piece<'a> {
     Text(&'a str),
     Label(&'a str, Option<Function>),
     Value(Option<Function>),
+}
+
+impl Piece<'_> {
+    fn text(&self, labels: &Labels, value: f64) -> String {
+        match self {
+            Self::Text(text) => (*text).to_owned(),
+            Self::Label(name, None) => labels.get(name).unwrap_or("").to_owned(),
+            Self::Label(name, Some(function)) => {
+                let number = labels.get(name).and_then(|text| text.parse().ok());
+                function.apply(number.unwrap_or(f64::NAN))
+            }
+            Self::Value(function) => function.map_or_else(|| plain(value), |f| f.apply(value)),
+        }
+    }
 }
 
 fn pieces(text: &str) -> impl Iterator<Item = Result<Piece<'_>, TemplateError>> {
@@ -237,5 +347,49 @@ mod tests {
             expanded("{{ $value | title }}", 1.0),
             Err(TemplateError::Function(_))
         ));
+    }
+
+    #[test]
+    fn a_label_in_a_query_stays_within_its_string() {
+        let hostile = r#"a"} or vector(1) # \ 'x' `y` .*"#;
+        let labels = Labels::new([("run", hostile)]).expect("well formed");
+        for (template, expected) in [
+            (
+                r#"m{run="{{ $labels.run }}"}"#,
+                r#"m{run="a\"} or vector(1) # \\ 'x' `y` .*"}"#,
+            ),
+            (
+                r#"m{run='{{ $labels.run }}'}"#,
+                r#"m{run='a"} or vector(1) # \\ \'x\' `y` .*'}"#,
+            ),
+            (
+                r#"m{run=~ "{{ $labels.run }}|b"}"#,
+                r#"m{run=~ "a\"\\} or vector\\(1\\) # \\\\ 'x' `y` \\.\\*|b"}"#,
+            ),
+            (r#"m{run="a\"b"} > {{ $value }}"#, r#"m{run="a\"b"} > 0.5"#),
+        ] {
+            assert_eq!(
+                expand_query(template, &labels, 0.5).as_deref(),
+                Ok(expected),
+                "{template}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_label_outside_of_a_string_is_refused_in_a_query() {
+        for template in [
+            "{{ $labels.run }}",
+            "m{run=`{{ $labels.run }}`}",
+            r#"m{run="a"} {{ $labels.run }}"#,
+            r#"m{run="\{{ $labels.run }}"}"#,
+            "m # \"{{ $labels.run }}\"",
+        ] {
+            assert_eq!(
+                check_query(template),
+                Err(TemplateError::Unquoted("run".into())),
+                "{template}"
+            );
+        }
     }
 }

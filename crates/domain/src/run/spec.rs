@@ -19,6 +19,8 @@ pub const RESTARTS_MAX: u32 = 1_000;
 pub const ARGS_MAX: usize = 512;
 /// The longest single argument, path or value, in bytes.
 pub const TEXT_BYTES_MAX: usize = 8_192;
+/// All arguments, variables and settings together, in bytes: it goes to each of up to [`NODES_MAX`] nodes, twice.
+pub const SPEC_BYTES_MAX: usize = 128 << 10;
 
 /// How processes are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -163,6 +165,17 @@ impl Spec {
         if self.args.len() > ARGS_MAX {
             problems.add("args", format!("at most {ARGS_MAX} arguments"));
         }
+        let pairs = self.env.iter().chain(&self.set);
+        let bytes = self.args.iter().map(String::len).sum::<usize>()
+            + pairs.map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        if bytes > SPEC_BYTES_MAX {
+            problems.add(
+                "args",
+                format!(
+                    "arguments, variables and settings are {bytes} bytes together, more than {SPEC_BYTES_MAX}"
+                ),
+            );
+        }
     }
 
     fn check_texts(&self, problems: &mut Problems) {
@@ -230,6 +243,9 @@ fn is_reserved(name: &str) -> bool {
             "WORLD_SIZE",
             "LOCAL_WORLD_SIZE",
             "GROUP_RANK",
+            "GROUP_WORLD_SIZE",
+            "ROLE_RANK",
+            "ROLE_WORLD_SIZE",
         ]
         .contains(&name)
 }
@@ -330,6 +346,13 @@ mod tests {
             (
                 Spec {
                     args: vec!["a\0b".into()],
+                    ..ddp()
+                },
+                "args",
+            ),
+            (
+                Spec {
+                    args: vec!["x".repeat(TEXT_BYTES_MAX); 17],
                     ..ddp()
                 },
                 "args",

@@ -13,6 +13,10 @@ use crate::locate;
 
 /// Start the agent of this machine and connect it to a collector.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  LOCKSTEP_JOIN=$(cat join.token) lockstep agent --collector http://127.0.0.1:8470
+  lockstep agent --once                          what can be read on this machine, once
+  lockstep agent --once --simulate h100x8        the same of simulated GPUs")]
 pub(crate) struct Agent {
     /// The collector's address. Without one, readings are only served on --metrics-listen.
     #[arg(long, env = "LOCKSTEP_COLLECTOR", value_name = "URL")]
@@ -64,7 +68,7 @@ impl Agent {
             let text = agent::once(config)
                 .await
                 .map_err(|error| Failure::Failed(error.into()))?;
-            print!("{text}");
+            crate::say::write(&text);
             return Ok(());
         }
         let shutdown = CancellationToken::new();

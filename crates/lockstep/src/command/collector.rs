@@ -12,6 +12,9 @@ use crate::locate;
 
 /// Start a collector only; agents on other machines connect to it.
 #[derive(Args)]
+#[command(after_help = "Example, for other machines to reach:
+  lockstep collector --listen 0.0.0.0:8470 --tls-cert server.pem --tls-key server.key
+  lockstep token join            then, on each node: lockstep agent --collector https://HOST:8470 --tls-ca ca.pem")]
 pub(crate) struct Collector {
     #[command(flatten)]
     options: CollectorOptions,
@@ -85,12 +88,25 @@ impl CollectorOptions {
 
 impl Collector {
     pub(crate) async fn execute(self) -> Result<(), Failure> {
-        let running = self.options.start().await?;
+        let mut running = self.options.start().await?;
         announce(&self.options, &running);
-        super::asked_to_end().await?;
+        let result = tokio::select! {
+            asked = super::asked_to_end() => asked,
+            stopped = running.wait() => ended(stopped),
+        };
         running.shutdown().await;
-        Ok(())
+        result
     }
+}
+
+/// Serving never ends by itself, so when it does the process must not stay, deaf.
+pub(super) fn ended(result: std::io::Result<()>) -> Result<(), Failure> {
+    let error = result
+        .err()
+        .map_or_else(|| anyhow::anyhow!("nobody asked it to"), Into::into);
+    Err(Failure::Failed(
+        error.context("the collector has stopped serving"),
+    ))
 }
 
 /// Tells the person who started it where to go next.

@@ -12,6 +12,10 @@ use crate::table;
 
 /// Evaluate a PromQL query, at one time or over a range that ends there.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  lockstep query gpu_utilization_ratio
+  lockstep query 'avg by (node) (gpu_power_watts)' --range 1h --step 1m --format csv
+  lockstep query train_step --at 2026-01-31T12:00:00Z")]
 pub(crate) struct Query {
     /// The query, like 'train_step_seconds' or 'avg by (node) (gpu_utilization_ratio)'.
     promql: String,
@@ -49,7 +53,7 @@ impl Query {
         let (path, parameters) = self.request()?;
         let answer: serde_json::Value = self.target.client()?.get(path, &parameters).await?;
         if let Format::Json = self.format {
-            println!("{answer}");
+            say!("{answer}");
             return Ok(());
         }
         let answer: Answer<QueryResult> =
@@ -134,8 +138,8 @@ fn show_time(seconds: f64) -> String {
 }
 
 fn print_csv(rows: &[Vec<String>]) {
-    println!("series,time,value");
+    say!("series,time,value");
     for row in rows {
-        println!("\"{}\",{},{}", row[0].replace('"', "\"\""), row[1], row[2]);
+        say!("\"{}\",{},{}", row[0].replace('"', "\"\""), row[1], row[2]);
     }
 }

@@ -13,6 +13,9 @@ use crate::table;
 
 /// Check rule files, and list the rules in force.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  lockstep rules check my-rules.yaml             exit code 1 when something is wrong
+  lockstep rules list")]
 pub(crate) struct Rules {
     #[command(subcommand)]
     action: Action,
@@ -52,12 +55,15 @@ fn check(path: &PathBuf) -> anyhow::Result<()> {
     let mut count = 0;
     for group in &file.groups {
         for rule in &group.rules {
-            query::parse(&rule.expr)
-                .with_context(|| format!("{name}: group {:?}, rule {:?}", group.name, rule.alert))?;
+            for (place, text) in rule.queries() {
+                query::parse(&text).with_context(|| {
+                    format!("{name}: group {:?}, rule {:?}, {place}", group.name, rule.alert)
+                })?;
+            }
             count += 1;
         }
     }
-    println!("{name}: {count} rules, all usable");
+    say!("{name}: {count} rules, all usable");
     Ok(())
 }
 

@@ -10,6 +10,9 @@ use crate::table;
 
 /// Make, list and revoke tokens for people, programs and agents.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  lockstep token create --role viewer --note grafana --expires 90d
+  lockstep token join --expires 1h               for LOCKSTEP_JOIN on a new node")]
 pub(crate) struct Token {
     #[command(subcommand)]
     action: Action,
@@ -79,7 +82,7 @@ impl Token {
                         },
                     )
                     .await?;
-                println!("{}", made.token);
+                say!("{}", made.token);
             }
             Action::Join { expires } => {
                 let wish = CreateToken {
@@ -88,7 +91,7 @@ impl Token {
                     expires_s: Some(expires),
                 };
                 let made: NewToken = client.post("/api/tokens/join", &wish).await?;
-                println!("{}", made.token);
+                say!("{}", made.token);
             }
             Action::List => list(&client.get::<Vec<TokenView>>("/api/tokens", &[]).await?),
             Action::Revoke { id } => client.delete(&format!("/api/tokens/{}", path_part(&id)?)).await?,

@@ -84,6 +84,42 @@ impl StateStore {
         Ok(rows.into_iter().map(message).collect())
     }
 
+    /// Webhooks that have messages whose time has come.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn due_webhooks(&self, now_ms: TimestampMs) -> Result<Vec<String>, StateError> {
+        let due = sqlx::query_scalar("SELECT DISTINCT webhook FROM outbox WHERE next_attempt_ms <= ?");
+        Ok(due.bind(now_ms).fetch_all(&self.database.readers).await?)
+    }
+
+    /// The oldest message of a webhook whose time has come.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn next_due_message(
+        &self,
+        webhook: &str,
+        now_ms: TimestampMs,
+    ) -> Result<Option<Message>, StateError> {
+        let row: Option<(i64, String, String, u32, i64)> = sqlx::query_as(
+            "SELECT id, message_id, body, attempts, created_ms FROM outbox
+             WHERE webhook = ? AND next_attempt_ms <= ? ORDER BY id LIMIT 1",
+        )
+        .bind(webhook)
+        .bind(now_ms)
+        .fetch_optional(&self.database.readers)
+        .await?;
+        Ok(row.map(|(id, message_id, body, attempts, created_ms)| Message {
+            id,
+            webhook: webhook.to_owned(),
+            message_id,
+            body,
+            attempts,
+            created_ms,
+        }))
+    }
+
     /// When the next message is due, if any waits.
     ///
     /// # Errors

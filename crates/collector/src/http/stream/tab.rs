@@ -241,13 +241,13 @@ impl Tab {
         {
             match &mut watch.kind {
                 Kind::Run { run: watched } if watched == run => match app.runs.view(run).await {
-                    Some(view) => pushes.push(Push::Run {
+                    Ok(view) => pushes.push(Push::Run {
                         id,
                         run: Box::new(view),
                     }),
-                    None => pushes.push(Push::Failed {
+                    Err(error) => pushes.push(Push::Failed {
                         id,
-                        message: format!("there is no run {run}"),
+                        message: error.to_string(),
                     }),
                 },
                 Kind::Log {
@@ -320,8 +320,13 @@ impl Tab {
     async fn tick(&mut self) -> Result<(), Goodbye> {
         let dirty = std::mem::take(&mut self.dirty);
         if dirty.runs {
-            let runs = self.app.runs.list(RUNS_MAX).await;
-            self.push(&Push::Runs { runs })?;
+            match self.app.runs.list(RUNS_MAX).await {
+                Ok(runs) => self.push(&Push::Runs { runs })?,
+                Err(error) => {
+                    tracing::error!(%error, "runs cannot be listed");
+                    self.dirty.runs = true;
+                }
+            }
         }
         if dirty.diagnoses {
             self.push(&Push::Diagnoses {

@@ -237,10 +237,11 @@ impl Machine {
             return;
         };
         task.away_since_ms = None;
-        if holds || task.phase != NodePhase::Running {
+        if holds || matches!(task.phase, NodePhase::Preparing | NodePhase::Ended) {
             return;
         }
-        // Its data folder is gone: what became of the ranks cannot be known, but they are not there.
+        // An agent holds an attempt from its preparation to its end, so its data folder is gone: what became of the ranks cannot
+        // be known, but they are not there, and no answer to what it accepted will come.
         task.phase = NodePhase::Ended;
         task.end = Some(NodeEnd {
             cause: EndCause::ShimDied,
@@ -381,7 +382,9 @@ impl NodeTask {
 // === what follows ===
 
 impl Machine {
-    fn is_stopping(&self) -> bool {
+    /// Whether nothing of the current attempt is to be started any more.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
         self.wished != Wished::Run || self.current().failing_since_ms.is_some()
     }
 

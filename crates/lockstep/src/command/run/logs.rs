@@ -1,6 +1,5 @@
 //! `lockstep run logs [-f] [--rank R] RUN`
 
-use std::io::Write;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -50,7 +49,7 @@ impl Logs {
                 let piece: LogPiece = client
                     .get(&format!("{path}/logs"), &self.parameters(offset))
                     .await?;
-                std::io::stdout().write_all(disarmed(&piece.text).as_bytes())?;
+                crate::say::write(&disarmed(&piece.text));
                 let reached = piece.next_offset;
                 let at_end = reached >= piece.length || reached == offset;
                 offset = reached;
@@ -58,7 +57,6 @@ impl Logs {
                     break;
                 }
             }
-            std::io::stdout().flush()?;
             if ended || !self.follow {
                 return Ok(());
             }

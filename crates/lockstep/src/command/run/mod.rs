@@ -16,6 +16,11 @@ use crate::failure::Failure;
 
 /// Submit, watch and stop training runs.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  lockstep run submit --recipe ddp --wait
+  lockstep run logs -f RUN --rank 1
+  lockstep run why RUN
+  lockstep run stop RUN --grace 2m --wait")]
 pub(crate) struct Run {
     #[command(subcommand)]
     action: Action,

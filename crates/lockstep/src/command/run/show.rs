@@ -34,19 +34,19 @@ pub(super) fn list(runs: &[RunSummary]) {
 /// One run.
 pub(super) fn run(view: &RunView) {
     let summary = &view.summary;
-    println!("{}  {}  {}", summary.id, summary.state.as_str(), summary.program);
+    say!("{}  {}  {}", summary.id, summary.state.as_str(), summary.program);
     for attempt in &view.attempts {
         let outcome = attempt.outcome.as_ref().map_or("under way".to_owned(), |o| {
             format!("{}: {}", o.cause, printable(&o.message))
         });
-        println!(
+        say!(
             "attempt {} ({}), begun {}: {outcome}",
             attempt.attempt,
             attempt.cause,
             time(attempt.started_ms)
         );
         for node in &attempt.nodes {
-            println!("  {}: {}", node.node, printable(&node.command));
+            say!("  {}: {}", node.node, printable(&node.command));
             let rows: Vec<_> = node.ranks.iter().map(rank_row).collect();
             table::print(&["  RANK", "PID", "STEP", "END"], &rows);
         }

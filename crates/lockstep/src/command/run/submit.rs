@@ -14,6 +14,18 @@ use crate::failure::Failure;
 
 /// Start a run from a file or a recipe.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  lockstep run submit --recipe ddp --set steps=200 --wait
+  lockstep run submit train.toml --nodes 2 --nproc-per-node 8
+
+train.toml:
+  name = \"my-model\"
+  script = \"/home/me/train.py\"
+  args = [\"--epochs\", \"3\"]
+  python = \"/home/me/venv\"
+  max_restarts = 2
+
+Exit codes with --wait: 0 succeeded, 1 failed or stopped, 2 not a usable description, 3 no collector.")]
 pub(super) struct Submit {
     /// A run's description in TOML; or use --recipe.
     #[arg(required_unless_present = "recipe", conflicts_with = "recipe")]
@@ -54,7 +66,7 @@ impl Submit {
             )));
         }
         let run: RunView = client.post("/api/runs", &spec).await?;
-        println!("{}", run.summary.id);
+        say!("{}", run.summary.id);
         if !wait {
             return Ok(());
         }

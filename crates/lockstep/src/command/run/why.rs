@@ -18,10 +18,10 @@ pub(super) async fn why(client: &Client, run: &str) -> Result<(), Failure> {
         .collect();
     show::run(&view);
     if let Some(outcome) = &view.summary.outcome {
-        println!("\n{}", printable(&outcome.message));
+        say!("\n{}", printable(&outcome.message));
     }
     if ours.is_empty() {
-        println!("\nNo diagnosis is active for this run.");
+        say!("\nNo diagnosis is active for this run.");
     }
     for diagnosis in ours {
         print(diagnosis);
@@ -30,17 +30,17 @@ pub(super) async fn why(client: &Client, run: &str) -> Result<(), Failure> {
 }
 
 fn print(diagnosis: &Diagnosis) {
-    println!(
+    say!(
         "\n{} [{:?}]",
         printable(&diagnosis.summary),
         diagnosis.alert.severity
     );
-    println!("  who     {}", printable(&diagnosis.culprit));
-    println!("  why     {}", printable(&diagnosis.cause));
-    println!("  do      {}", printable(&diagnosis.advice));
+    say!("  who     {}", printable(&diagnosis.culprit));
+    say!("  why     {}", printable(&diagnosis.cause));
+    say!("  do      {}", printable(&diagnosis.advice));
     for evidence in &diagnosis.alert.evidence {
         for value in &evidence.values {
-            println!(
+            say!(
                 "  seen    {} {} = {}",
                 printable(&evidence.title),
                 printable(&value.labels.to_string()),

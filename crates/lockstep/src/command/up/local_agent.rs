@@ -1,0 +1,209 @@
+//! The agent `up` looks after: started as a child, or adopted from an `up` before this one.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::Context;
+use collector::Running;
+use rustix::process::{Pid, Signal, kill_process};
+use tracing::{info, warn};
+
+/// Time an agent has to end by itself.
+const END_GRACE: Duration = Duration::from_secs(10);
+/// The end of the log in which its last line is looked for.
+const LAST_WORDS_BYTES: u64 = 4_096;
+
+/// How to start the agent.
+pub(super) struct AgentLaunch {
+    pub(super) url: String,
+    pub(super) simulate: Option<String>,
+    pub(super) tls_ca: Option<PathBuf>,
+    pub(super) dir: PathBuf,
+}
+
+impl AgentLaunch {
+    pub(super) fn log_file(&self) -> PathBuf {
+        self.dir.join("agent.log")
+    }
+
+    /// The last line of the agent's log: why it ended, most likely.
+    pub(super) fn last_words(&self) -> String {
+        let read = || {
+            let mut file = File::open(self.log_file())?;
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(length.saturating_sub(LAST_WORDS_BYTES)))?;
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes)?;
+            Ok::<_, std::io::Error>(bytes)
+        };
+        let bytes = read().unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let line = text.lines().rev().find(|line| !line.trim().is_empty());
+        line.map_or_else(
+            || format!("its log {} is empty", self.log_file().display()),
+            crate::table::printable,
+        )
+    }
+
+    /// The token travels in the environment: arguments can be read by every user of the machine. The running program itself is
+    /// started, also when its file has been replaced by a newer one.
+    fn start(&self, join: &str) -> anyhow::Result<Child> {
+        std::fs::create_dir_all(&self.dir).with_context(|| format!("cannot make {}", self.dir.display()))?;
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_file())
+            .with_context(|| format!("cannot write {}", self.log_file().display()))?;
+        let mut command = std::process::Command::new("/proc/self/exe");
+        command
+            .arg("agent")
+            .arg("--collector")
+            .arg(&self.url)
+            .arg("--data")
+            .arg(&self.dir);
+        command
+            .env("LOCKSTEP_JOIN", join)
+            .env_remove("LOCKSTEP_ADMIN_TOKEN")
+            .env_remove("LOCKSTEP_TOKEN");
+        match &self.simulate {
+            Some(spec) => command.env("LOCKSTEP_SIMULATE", spec),
+            None => command.env_remove("LOCKSTEP_SIMULATE"),
+        };
+        if let Some(path) = &self.tls_ca {
+            command.arg("--tls-ca").arg(path);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0);
+        command.spawn().context("cannot start the agent")
+    }
+
+    /// Whether an agent that lives already was started as this one would be. One that cannot be looked at is taken as it is.
+    fn describes(&self, pid: Pid) -> bool {
+        let read = |what: &str| std::fs::read(format!("/proc/{}/{what}", pid.as_raw_nonzero()));
+        let (Ok(arguments), Ok(variables)) = (read("cmdline"), read("environ")) else {
+            return true;
+        };
+        self.fits(&arguments, &variables)
+    }
+
+    fn fits(&self, arguments: &[u8], variables: &[u8]) -> bool {
+        let split = |bytes: &[u8]| -> Vec<String> {
+            let parts = bytes.split(|byte| *byte == 0);
+            parts
+                .map(|part| String::from_utf8_lossy(part).into_owned())
+                .collect()
+        };
+        let (arguments, variables) = (split(arguments), split(variables));
+        let value = |name: &str| arguments.iter().skip_while(|text| *text != name).nth(1).cloned();
+        let simulate = variables
+            .iter()
+            .find_map(|text| text.strip_prefix("LOCKSTEP_SIMULATE="));
+        value("--collector").is_none_or(|url| url == self.url)
+            && simulate.filter(|spec| !spec.is_empty()) == self.simulate.as_deref()
+            && value("--tls-ca").map(PathBuf::from) == self.tls_ca
+    }
+}
+
+/// The agent of this machine.
+pub(super) enum LocalAgent {
+    /// Ours.
+    Child(Child),
+    /// One that an earlier collector left, by the lock on its folder: its process id alone may be someone else's by now.
+    Adopted { pid: Pid, dir: PathBuf },
+}
+
+impl LocalAgent {
+    pub(super) async fn adopt_or_start(launch: &AgentLaunch, running: &Running) -> anyhow::Result<Self> {
+        if let Some(pid) = agent::lock_holder(&launch.dir).and_then(Pid::from_raw) {
+            let mut adopted = Self::Adopted {
+                pid,
+                dir: launch.dir.clone(),
+            };
+            let number = pid.as_raw_nonzero().get();
+            if launch.describes(pid) {
+                info!(pid = number, "found a living agent and adopted it");
+                return Ok(adopted);
+            }
+            warn!(
+                pid = number,
+                url = launch.url,
+                "a living agent was started with other settings; it is replaced, its runs go on"
+            );
+            adopted.stop().await;
+        }
+        let join = running
+            .join_token()
+            .await
+            .context("cannot make a token for the agent")?;
+        Ok(Self::Child(launch.start(&join)?))
+    }
+
+    pub(super) fn is_alive(&mut self) -> bool {
+        match self {
+            Self::Child(child) => matches!(child.try_wait(), Ok(None)),
+            Self::Adopted { pid, dir } => agent::lock_holder(dir) == Some(pid.as_raw_nonzero().get()),
+        }
+    }
+
+    pub(super) async fn stop(&mut self) {
+        let pid = match self {
+            Self::Child(child) => i32::try_from(child.id()).ok().and_then(Pid::from_raw),
+            Self::Adopted { pid, .. } => Some(*pid),
+        };
+        let Some(pid) = pid.filter(|_| self.is_alive()) else {
+            return;
+        };
+        let _gone_already = kill_process(pid, Signal::TERM);
+        let ended = async {
+            while self.is_alive() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        if tokio::time::timeout(END_GRACE, ended).await.is_err() && self.is_alive() {
+            warn!("the agent did not end in time and is killed");
+            let _gone_already = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_living_agent_is_adopted_only_if_it_was_started_alike() {
+        let launch = |url: &str, simulate: Option<&str>| AgentLaunch {
+            url: url.into(),
+            simulate: simulate.map(Into::into),
+            tls_ca: None,
+            dir: PathBuf::new(),
+        };
+        let arguments = b"lockstep\0agent\0--collector\0http://127.0.0.1:1\0--data\0x\0";
+        let variables = b"HOME=/\0LOCKSTEP_SIMULATE=h100x8\0";
+        assert!(launch("http://127.0.0.1:1", Some("h100x8")).fits(arguments, variables));
+        assert!(!launch("http://127.0.0.1:2", Some("h100x8")).fits(arguments, variables));
+        assert!(!launch("http://127.0.0.1:1", None).fits(arguments, variables));
+        assert!(launch("http://127.0.0.1:1", None).fits(arguments, b"HOME=/\0"));
+    }
+
+    #[test]
+    fn the_last_words_are_the_logs_last_line() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let launch = AgentLaunch {
+            url: String::new(),
+            simulate: None,
+            tls_ca: None,
+            dir: dir.path().into(),
+        };
+        assert!(launch.last_words().ends_with("is empty"));
+        std::fs::write(launch.log_file(), "first\nerror: \u{1b}[31mport taken\n\n").expect("writes");
+        assert_eq!(launch.last_words(), "error: \u{fffd}[31mport taken");
+    }
+}
