@@ -161,10 +161,13 @@ impl Client {
         while let Some(source) = cause.source() {
             cause = source;
         }
-        Failure::Unreachable(format!(
-            "no collector answers at {}: {cause}. Start one with `lockstep up`, or name another with --url or LOCKSTEP_URL",
-            self.url
-        ))
+        let cause = cause.to_string();
+        let next = if cause.contains("certificate") {
+            "Name the certificate to trust with --tls-ca or LOCKSTEP_TLS_CA"
+        } else {
+            "Start one with `lockstep up`, or name another with --url or LOCKSTEP_URL"
+        };
+        Failure::Unreachable(format!("no collector answers at {}: {cause}. {next}", self.url))
     }
 }
 

@@ -403,6 +403,29 @@ fn a_node_that_comes_back_empty_has_lost_its_ranks() {
 }
 
 #[test]
+fn a_node_that_was_prepared_and_comes_back_empty_is_not_waited_for() {
+    for all_prepared in [false, true] {
+        let mut story = Story::submit(2, 0);
+        story.place();
+        story.report("n1", prepared());
+        if all_prepared {
+            story.report("n0", prepared());
+        }
+        let back = Event::NodeBack {
+            node: node("n1"),
+            holds: false,
+        };
+        assert_eq!(
+            story.event(&back),
+            ["stop n0 10000"],
+            "all prepared: {all_prepared}"
+        );
+        story.report("n0", ended(0));
+        assert_eq!(story.outcome(), (RunState::Failed, "shim_died", Some("n1"), None));
+    }
+}
+
+#[test]
 fn a_stop_comes_to_an_end_without_a_node_that_never_returns() {
     let mut story = Story::running(2, 0);
     story.event(&Event::NodeLost { node: node("n1") });
