@@ -28,7 +28,7 @@ use crate::command::Command;
   lockstep run submit --recipe ddp --wait        a small training run
   lockstep run why RUN                           what is wrong with it
 
-Every option is also a variable: --listen is LOCKSTEP_LISTEN. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no collector."
+Options of services are variables too: --listen is LOCKSTEP_LISTEN. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no collector."
 )]
 struct Arguments {
     #[command(subcommand)]

@@ -13,3 +13,4 @@ mod runs;
 mod start;
 mod stream;
 mod telemetry;
+mod webhooks;
