@@ -99,6 +99,8 @@ test("pages", async (t) => {
       await page.goto(lockstep.url + path);
       await page.locator("main h1").waitFor({ state: "attached" });
       await page.getByTestId("simulated").waitFor();
+      if (path === "/rules") await page.getByTestId("rule").first().waitFor();
+      await page.evaluate(() => document.querySelectorAll("details").forEach((details) => (details.open = true)));
       const beyond = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
       assert.equal(beyond, 0, `${path} is ${beyond} pixels too wide`);
     }

@@ -101,9 +101,11 @@ class Chart {
       ...this.size(),
       cursor: { sync: { key: SYNC }, drag: { x: true, y: false } },
       legend: { live: true },
+      // Room for half of the last time below the axis.
+      padding: [null, 28, null, null],
       scales: { x: { time: true } },
       axes: [
-        { ...axis, values: timeOfDay },
+        { ...axis, size: 36, values: timeOfDay },
         { ...axis, size: 68, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
       ],
       series: [

@@ -2,6 +2,8 @@
 
 use domain::api::Problem;
 use domain::run::spec::FieldError;
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
 use gloo_net::http::{Request, RequestBuilder, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,7 +21,7 @@ pub(crate) struct ApiError {
 
 /// `GET`.
 pub(crate) async fn get<T: DeserializeOwned>(path: &str) -> Result<T, ApiError> {
-    read(sent(Request::get(path).send().await).await?).await
+    read(&send(Request::get(path).build()).await?)
 }
 
 /// `POST` with a JSON body.
@@ -28,15 +30,12 @@ pub(crate) async fn post<T: DeserializeOwned>(
     csrf: &str,
     body: &impl Serialize,
 ) -> Result<T, ApiError> {
-    let request = with_csrf(Request::post(path), csrf)
-        .json(body)
-        .map_err(|error| unreadable(&error))?;
-    read(sent(request.send().await).await?).await
+    read(&send(with_csrf(Request::post(path), csrf).json(body)).await?)
 }
 
 /// `DELETE`.
 pub(crate) async fn delete(path: &str, csrf: &str) -> Result<(), ApiError> {
-    sent(with_csrf(Request::delete(path), csrf).send().await)
+    send(with_csrf(Request::delete(path), csrf).build())
         .await
         .map(drop)
 }
@@ -49,34 +48,47 @@ fn with_csrf(request: RequestBuilder, csrf: &str) -> RequestBuilder {
     }
 }
 
-async fn sent(result: Result<Response, gloo_net::Error>) -> Result<Response, ApiError> {
-    let response = result.map_err(|_| ApiError {
-        status: 0,
-        message: "The collector does not answer. Is it running?".to_owned(),
-        fields: vec![],
-    })?;
-    if response.ok() {
-        return Ok(response);
-    }
-    let problem = response.json::<Problem>().await.ok();
-    let said = problem.as_ref().map(|p| {
-        if p.detail.is_empty() {
-            p.title.clone()
+/// Sends a request and gives the answer's text. Boxed, so that it is compiled once and not into each who asks.
+fn send(request: Result<Request, gloo_net::Error>) -> LocalBoxFuture<'static, Result<String, ApiError>> {
+    async move {
+        let request = request.map_err(|error| unreadable(&error))?;
+        let response = request.send().await.map_err(|_| ApiError {
+            status: 0,
+            message: "The collector does not answer. Is it running?".to_owned(),
+            fields: vec![],
+        })?;
+        if response.ok() {
+            response.text().await.map_err(|error| unreadable(&error))
         } else {
-            p.detail.clone()
+            Err(refusal(response).await)
         }
-    });
-    Err(ApiError {
-        status: response.status(),
-        message: said.unwrap_or_else(|| format!("The collector answered {}.", response.status())),
-        fields: problem.map(|p| p.errors).unwrap_or_default(),
-    })
+    }
+    .boxed_local()
 }
 
-async fn read<T: DeserializeOwned>(response: Response) -> Result<T, ApiError> {
-    let text = response.text().await.map_err(|error| unreadable(&error))?;
+async fn refusal(response: Response) -> ApiError {
+    let status = response.status();
+    match response.json::<Problem>().await {
+        Ok(problem) => ApiError {
+            status,
+            message: if problem.detail.is_empty() {
+                problem.title
+            } else {
+                problem.detail
+            },
+            fields: problem.errors,
+        },
+        Err(_) => ApiError {
+            status,
+            message: format!("The collector answered {status}."),
+            fields: vec![],
+        },
+    }
+}
+
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
     // An answer without a body reads as `null`.
-    let text = if text.is_empty() { "null" } else { &text };
+    let text = if text.is_empty() { "null" } else { text };
     serde_json::from_str(text).map_err(|error| unreadable(&error))
 }
 

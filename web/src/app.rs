@@ -8,6 +8,7 @@ use leptos_router::path;
 use crate::live::Live;
 use crate::page::{Login, NewRun, NotFound, Overview, RulesPage, RunPage};
 use crate::session::{Phase, Who};
+use crate::ui::{When, text};
 
 /// The whole program.
 #[component]
@@ -62,16 +63,16 @@ fn Shell() -> impl IntoView {
 fn SimulatedBadge() -> impl IntoView {
     let live = expect_context::<Live>();
     let nodes = Memo::new(move |_| live.nodes.count(|node| node.inventory.simulated.is_some()));
-    let of = move || match nodes.get() {
+    let of = text(move || match nodes.get() {
         1 => String::new(),
         many => format!(" on {many} nodes"),
-    };
+    });
     view! {
-        <Show when=move || { nodes.get() > 0 }>
+        <When on=move || { nodes.get() > 0 }>
             <span class="badge badge-sm sm:badge-md badge-warning" data-testid="simulated" title="Readings of these GPUs come from a simulator, not from hardware">
                 "SIMULATED" <span class="hidden sm:inline">"GPUs" {of}</span>
             </span>
-        </Show>
+        </When>
     }
 }
 
@@ -80,12 +81,12 @@ fn ConnectionBadge() -> impl IntoView {
     let live = expect_context::<Live>();
     view! {
         <span
-            class=move || if live.connected.get() { "badge badge-sm sm:badge-md badge-success" } else { "badge badge-sm sm:badge-md badge-error" }
+            class=text(move || if live.connected.get() { "badge badge-sm sm:badge-md badge-success" } else { "badge badge-sm sm:badge-md badge-error" })
             title="Whether what you see is what is: the event stream of this page"
             data-testid="connection"
             role="status"
         >
-            {move || if live.connected.get() { "live" } else { "reconnecting" }}
+            {text(move || if live.connected.get() { "live" } else { "reconnecting" })}
         </span>
     }
 }
@@ -103,8 +104,8 @@ fn LogOut() -> impl IntoView {
         });
     };
     view! {
-        <button class="btn btn-ghost btn-sm" title=move || problem.get() on:click=log_out>
-            {move || if problem.with(Option::is_some) { "Log out (failed)" } else { "Log out" }}
+        <button class="btn btn-ghost btn-sm" title=text(move || problem.get().unwrap_or_default()) on:click=log_out>
+            {text(move || if problem.with(Option::is_some) { "Log out (failed)" } else { "Log out" })}
         </button>
     }
 }

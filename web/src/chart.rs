@@ -18,7 +18,7 @@ use wasm_bindgen::prelude::*;
 
 use crate::live::Live;
 use crate::session::Who;
-use crate::ui::Unit;
+use crate::ui::{Unit, When, text};
 use lines::Lines;
 
 pub(crate) use window::Window;
@@ -65,14 +65,14 @@ pub(crate) fn Chart(
         <section class="card bg-base-200 p-3 min-w-0" aria-label=title data-testid="chart" data-title=title data-points=move || drawing.points.get()>
             <h3 class="font-semibold">{title}</h3>
             <p class="text-xs opacity-70 mb-1">{hint}</p>
-            <Show when=move || drawing.problem.with(Option::is_some)>
-                <p class="alert alert-warning text-sm" role="alert">{move || drawing.problem.get()}</p>
-            </Show>
+            <When on=move || drawing.problem.with(Option::is_some)>
+                <p class="alert alert-warning text-sm" role="alert">{text(move || drawing.problem.get().unwrap_or_default())}</p>
+            </When>
             <div class="relative min-h-[260px]">
                 <div node_ref=place class="w-full"></div>
-                <Show when=move || drawing.points.get() == 0>
-                    <p class="absolute inset-x-0 top-24 text-center text-sm opacity-70">{move || drawing.empty()}</p>
-                </Show>
+                <When on=move || drawing.points.get() == 0>
+                    <p class="absolute inset-x-0 top-24 text-center text-sm opacity-70">{text(move || drawing.empty())}</p>
+                </When>
             </div>
         </section>
     }

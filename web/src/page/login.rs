@@ -5,7 +5,7 @@ use leptos::prelude::*;
 use leptos::task::spawn_local;
 
 use crate::session::Who;
-use crate::ui::Title;
+use crate::ui::{Title, When, text};
 
 /// Asks for a token and opens a session.
 #[component]
@@ -40,6 +40,8 @@ pub(crate) fn Login() -> impl IntoView {
                     <h1 class="card-title text-2xl">"Lockstep"</h1>
                     <p>"Log in with a token. The collector printed the admin's at its first start, and keeps it in its data folder as "
                         <code>"admin.token"</code>"; " <code>"lockstep token create"</code>" makes others."</p>
+                    // Password managers keep a token under a name.
+                    <input type="text" name="username" value="lockstep" autocomplete="username" readonly hidden />
                     <label class="fieldset">
                         <span class="label">"Token"</span>
                         <input
@@ -49,15 +51,15 @@ pub(crate) fn Login() -> impl IntoView {
                             autocomplete="current-password"
                             required
                             node_ref=field
-                            aria-invalid=move || error.with(Option::is_some).to_string()
+                            aria-invalid=text(move || error.with(Option::is_some).to_string())
                             bind:value=token
                         />
                     </label>
-                    <Show when=move || error.with(Option::is_some)>
-                        <p class="alert alert-error" role="alert">{move || error.get()}</p>
-                    </Show>
+                    <When on=move || error.with(Option::is_some)>
+                        <p class="alert alert-error" role="alert">{text(move || error.get().unwrap_or_default())}</p>
+                    </When>
                     <button class="btn btn-primary" type="submit" disabled=move || busy.get()>
-                        {move || if busy.get() { "Logging in…" } else { "Log in" }}
+                        {text(move || if busy.get() { "Logging in…" } else { "Log in" })}
                     </button>
                 </div>
             </form>

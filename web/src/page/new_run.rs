@@ -3,16 +3,16 @@
 mod field;
 mod fields;
 
-use domain::api::runs::RunView;
 use domain::api::session::Role;
 use domain::run::spec::{FieldError, RECIPES};
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 use leptos_router::hooks::use_navigate;
+use serde::Deserialize;
 
 use crate::api::ApiError;
 use crate::session::Who;
-use crate::ui::Title;
+use crate::ui::{Title, When, text};
 use field::{Area, Mistakes, Text};
 use fields::{Fields, OWN_SCRIPT};
 
@@ -36,8 +36,8 @@ pub(crate) fn NewRun() -> impl IntoView {
         let (spec, _) = untrack(|| fields.spec());
         busy.set(true);
         spawn_local(async move {
-            match who.post::<RunView>("/api/runs", &spec).await {
-                Ok(run) => navigate(&format!("/runs/{}", run.summary.id), Default::default()),
+            match who.post::<Made>("/api/runs", &spec).await {
+                Ok(run) => navigate(&format!("/runs/{}", run.id), Default::default()),
                 Err(error) => {
                     // The page may be the log-in by now.
                     let _gone = refused.try_set(Some(error));
@@ -68,16 +68,22 @@ pub(crate) fn NewRun() -> impl IntoView {
                     <Text label="Working directory" hint="absolute path on the nodes" field="workdir" value=fields.workdir problems />
                 </div>
             </details>
-            <Show when=move || refused.with(Option::is_some)>
-                <p class="alert alert-error" role="alert">{move || refused.get().map(|error| error.message)}</p>
-            </Show>
-            <Show when=move || !allowed()><p class="alert alert-warning">"Your token may look, but not start runs."</p></Show>
+            <When on=move || refused.with(Option::is_some)>
+                <p class="alert alert-error" role="alert">{text(move || refused.get().map(|error| error.message).unwrap_or_default())}</p>
+            </When>
+            <When on=move || !allowed()><p class="alert alert-warning">"Your token may look, but not start runs."</p></When>
             <button class="btn btn-primary justify-self-start" type="submit" data-testid="submit-run"
                 disabled=move || busy.get() || !allowed() || problems.with(|problems| !problems.is_empty())>
-                {move || if busy.get() { "Starting…" } else { "Start" }}
+                {text(move || if busy.get() { "Starting…" } else { "Start" })}
             </button>
         </form>
     }
+}
+
+/// What is looked at of the run that was made; its page hears the rest by the stream.
+#[derive(Deserialize)]
+struct Made {
+    id: String,
 }
 
 /// A recipe with its settings, or a script with its arguments.
@@ -92,13 +98,11 @@ fn Program(fields: Fields, problems: Memo<Vec<FieldError>>) -> impl IntoView {
             </select>
             <Mistakes field="recipe" problems />
         </div>
-        <Show
-            when=move || fields.is_own_script()
-            fallback=move || view! { <Area label="Settings" hint="NAME=VALUE, one a line; like steps=200 or lr=0.001" field="set" value=fields.settings problems /> }
-        >
+        <When on=move || !fields.is_own_script()><Area label="Settings" hint="NAME=VALUE, one a line; like steps=200 or lr=0.001" field="set" value=fields.settings problems /></When>
+        <When on=move || fields.is_own_script()>
             <Text label="Script" hint="absolute path on the nodes, or relative to the working directory" field="script" value=fields.script problems />
             <Area label="Arguments" hint="one a line, as they are" field="args" value=fields.args problems />
-        </Show>
+        </When>
     }
 }
 

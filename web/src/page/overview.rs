@@ -7,7 +7,7 @@ mod runs;
 use leptos::prelude::*;
 
 use crate::live::Live;
-use crate::ui::{DiagnosisCard, Heading, Title};
+use crate::ui::{DiagnosisCard, Heading, Title, When};
 use grid::GpuGrid;
 use indicators::Indicators;
 use runs::Runs;
@@ -34,8 +34,8 @@ fn Diagnoses() -> impl IntoView {
         <section class="min-w-0">
             <Heading text="Diagnoses" hint="What is wrong right now, who or what causes it, and what to do about it. Each comes with the measurements it rests on." />
             <div class="grid gap-3" data-testid="diagnoses">
-                <Show when=move || !all.is_known()><p class="opacity-70">"Loading…"</p></Show>
-                <Show when=move || all.is_empty()><p class="opacity-70">"Nothing is wrong that a rule knows of."</p></Show>
+                <When on=move || !all.is_known()><p class="opacity-70">"Loading…"</p></When>
+                <When on=move || all.is_empty()><p class="opacity-70">"Nothing is wrong that a rule knows of."</p></When>
                 <For each=move || all.rows() key=|row| row.key.clone() let:row><DiagnosisCard row linked=true /></For>
             </div>
         </section>

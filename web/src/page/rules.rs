@@ -9,7 +9,7 @@ use domain::api::session::Role;
 use leptos::prelude::*;
 
 use crate::session::Who;
-use crate::ui::Title;
+use crate::ui::{Title, When};
 use alerts::Alerts;
 use rule::Rules;
 use webhooks::Webhooks;
@@ -24,7 +24,7 @@ pub(crate) fn RulesPage() -> impl IntoView {
         <div class="grid grid-cols-1 gap-8">
             <Alerts />
             <Rules />
-            <Show when=move || who.may(Role::Admin)><Webhooks /></Show>
+            <When on=move || who.may(Role::Admin)><Webhooks /></When>
         </div>
     }
 }

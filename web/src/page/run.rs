@@ -14,7 +14,7 @@ use leptos_router::components::A;
 use leptos_router::hooks::use_params_map;
 
 use crate::live::Live;
-use crate::ui::{DiagnosisCard, Title};
+use crate::ui::{DiagnosisCard, Title, When, text};
 use charts::Charts;
 use head::Head;
 use log::Log;
@@ -40,17 +40,17 @@ fn OneRun(id: String) -> impl IntoView {
     view! {
         <Title of=id.get_value() />
         <div class="grid grid-cols-1 gap-6">
-            <Show when=move || problem.with(Option::is_some)>
-                <p class="alert alert-error" role="alert">{move || problem.get()} " " <A href="/" attr:class="link">"All runs"</A></p>
-            </Show>
-            <Show when=move || !is_known.get() && problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></Show>
-            <Show when=move || is_known.get()>
+            <When on=move || problem.with(Option::is_some)>
+                <p class="alert alert-error" role="alert">{text(move || problem.get().unwrap_or_default())} " " <A href="/" attr:class="link">"All runs"</A></p>
+            </When>
+            <When on=move || !is_known.get() && problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></When>
+            <When on=move || is_known.get()>
                 <Head id=id.get_value() run />
                 <RunDiagnoses id=id.get_value() />
                 <Charts id=id.get_value() run />
                 <Ranks run />
                 <Log id=id.get_value() run />
-            </Show>
+            </When>
         </div>
     }
 }

@@ -4,7 +4,7 @@ use domain::api::alerts::{Diagnosis, Evidence, EvidenceValue};
 use leptos::prelude::*;
 use leptos_router::components::A;
 
-use super::{Ago, Unit, severity_class, severity_word, show};
+use super::{Ago, Unit, severity_class, severity_word, show, text};
 use crate::live::Row;
 
 /// One diagnosis, its evidence folded. The values in it change while it lasts; the card stays the same.
@@ -16,8 +16,9 @@ pub(crate) fn DiagnosisCard(
     linked: bool,
 ) -> impl IntoView {
     let diagnosis = row.signal();
-    let of =
-        move |part: fn(&Diagnosis) -> &str| move || diagnosis.with(|diagnosis| part(diagnosis).to_owned());
+    let of = move |part: fn(&Diagnosis) -> &str| {
+        text(move || diagnosis.with(|diagnosis| part(diagnosis).to_owned()))
+    };
     let severity = Memo::new(move |_| diagnosis.with(|diagnosis| diagnosis.alert.severity));
     let evidence = Memo::new(move |_| diagnosis.with(|diagnosis| diagnosis.alert.evidence.clone()));
     let since_ms = Signal::derive(move || {
@@ -29,12 +30,12 @@ pub(crate) fn DiagnosisCard(
     let rule = row.peek(|diagnosis| diagnosis.alert.rule.clone());
     view! {
         <article
-            class=move || format!("card bg-base-200 border-l-4 p-3 {}", severity_class(severity.get()))
+            class=text(move || format!("card bg-base-200 border-l-4 p-3 {}", severity_class(severity.get())))
             data-testid="diagnosis"
             data-rule=rule.clone()
         >
             <p class="flex flex-wrap gap-2 items-center text-sm">
-                <span class=move || severity_word(severity.get()).0>{move || severity_word(severity.get()).1}</span>
+                <span class=text(move || severity_word(severity.get()).0)>{text(move || severity_word(severity.get()).1)}</span>
                 <span class="opacity-80">{rule.clone()}</span>
                 <span class="opacity-80">{of(|diagnosis| &diagnosis.culprit)}</span>
                 <span class="opacity-80">"since " <Ago at_ms=since_ms /></span>

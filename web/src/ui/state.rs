@@ -5,6 +5,8 @@ use domain::event::Severity;
 use domain::run::state::RunState;
 use leptos::prelude::*;
 
+use super::text;
+
 /// A run's state.
 #[component]
 pub(crate) fn StateBadge(
@@ -12,14 +14,14 @@ pub(crate) fn StateBadge(
     #[prop(into)]
     state: Signal<RunState>,
 ) -> impl IntoView {
-    let class = move || match state.get() {
+    let class = text(move || match state.get() {
         RunState::Running => "badge badge-sm badge-info",
         RunState::Succeeded => "badge badge-sm badge-success",
         RunState::Failed | RunState::Lost => "badge badge-sm badge-error",
         RunState::Stopping | RunState::Restarting => "badge badge-sm badge-warning",
         _ => "badge badge-sm badge-neutral",
-    };
-    view! { <span class=class data-testid="run-state">{move || state.get().as_str()}</span> }
+    });
+    view! { <span class=class data-testid="run-state">{text(move || state.get().as_str())}</span> }
 }
 
 /// Badge class and word of an alert's state.

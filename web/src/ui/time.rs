@@ -3,6 +3,8 @@
 use domain::time::TimestampMs;
 use leptos::prelude::*;
 
+use super::text;
+
 use crate::live::Live;
 
 /// How long ago something was, kept up to date; the exact time is its tool tip.
@@ -13,7 +15,7 @@ pub(crate) fn Ago(
     at_ms: Signal<TimestampMs>,
 ) -> impl IntoView {
     let now_ms = expect_context::<Live>().now_ms;
-    view! { <time class="whitespace-nowrap" title=move || clock(at_ms.get())>{move || ago(now_ms.get() - at_ms.get())}</time> }
+    view! { <time class="whitespace-nowrap" title=text(move || clock(at_ms.get()))>{text(move || ago(now_ms.get() - at_ms.get()))}</time> }
 }
 
 /// `42 s ago`, in the largest unit that says enough.

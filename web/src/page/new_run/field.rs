@@ -1,5 +1,6 @@
 //! A field of the form: its label, what may be in it, and what is wrong with it.
 
+use crate::ui::text;
 use domain::run::spec::FieldError;
 use leptos::prelude::*;
 
@@ -26,7 +27,7 @@ pub(super) fn Text(
                 name=field
                 autocomplete="off"
                 aria-describedby=format!("{field}-mistakes")
-                aria-invalid=move || is_wrong(field, problems).to_string()
+                aria-invalid=text(move || is_wrong(field, problems).to_string())
                 bind:value=value
             />
             <Mistakes field problems />
@@ -58,7 +59,7 @@ pub(super) fn Area(
                 name=field
                 spellcheck="false"
                 aria-describedby=format!("{field}-mistakes")
-                aria-invalid=move || is_wrong(field, problems).to_string()
+                aria-invalid=text(move || is_wrong(field, problems).to_string())
                 bind:value=value
             ></textarea>
             <Mistakes field problems />

@@ -10,7 +10,7 @@ use domain::topology::Gpu;
 use leptos::prelude::*;
 
 use crate::live::{Live, Row};
-use crate::ui::{Ago, Heading, show};
+use crate::ui::{Ago, Heading, When, show, text};
 use choice::{CHOICES, Choice};
 
 /// Up to this share of the light theme's primary colour black has the better contrast, 4.5 to 1 at the least; above it white.
@@ -44,10 +44,10 @@ pub(super) fn GpuGrid() -> impl IntoView {
                 </label>
             </Heading>
             <Key shown />
-            <Show when=move || !nodes.is_known()><p class="opacity-70">"Loading…"</p></Show>
-            <Show when=move || nodes.is_empty()>
+            <When on=move || !nodes.is_known()><p class="opacity-70">"Loading…"</p></When>
+            <When on=move || nodes.is_empty()>
                 <p class="opacity-70">"No node has connected yet. " <code>"lockstep agent --collector URL --join TOKEN"</code> " on a node brings it here."</p>
-            </Show>
+            </When>
             <div class="grid gap-3" data-testid="gpu-grid">
                 <For each=move || nodes.rows() key=|row| row.key.clone() let:row><NodeRow row shown /></For>
             </div>
@@ -103,7 +103,7 @@ fn Key(shown: Shown) -> impl IntoView {
     };
     view! {
         <p class="flex gap-2 items-center text-xs opacity-80 mb-2">
-            {move || end(false)} <span class="inline-block h-2 w-32 rounded bg-gradient-to-r from-transparent to-primary border border-base-300" aria-hidden="true"></span> {move || end(true)}
+            {text(move || end(false))} <span class="inline-block h-2 w-32 rounded bg-gradient-to-r from-transparent to-primary border border-base-300" aria-hidden="true"></span> {text(move || end(true))}
         </p>
     }
 }
@@ -114,7 +114,15 @@ fn NodeRow(row: Row<NodeView>, shown: Shown) -> impl IntoView {
     let is_down = Memo::new(move |_| node.with(|node| node.state == NodeState::Down));
     let seen_ms = Signal::derive(move || node.with(|node| node.seen_ms));
     let missing = Memo::new(move |_| node.with(|node| node.inventory.gpus_missing.clone()));
-    let product = move || node.with(|node| node.inventory.gpus.first().map(|gpu| gpu.name.clone()));
+    let product = text(move || {
+        node.with(|node| {
+            node.inventory
+                .gpus
+                .first()
+                .map(|gpu| gpu.name.clone())
+                .unwrap_or_default()
+        })
+    });
     // Rebuilt only when a GPU came or went.
     let gpus = Memo::new(move |_| node.with(|node| node.inventory.gpus.clone()));
     let name = row.key.clone();
@@ -129,8 +137,8 @@ fn NodeRow(row: Row<NodeView>, shown: Shown) -> impl IntoView {
             <p class="text-sm mb-1 flex flex-wrap gap-2 items-center">
                 <span class="font-mono">{row.key.clone()}</span>
                 <span class="opacity-70">{product}</span>
-                <Show when=move || is_down.get()><span class="badge badge-error badge-sm">"last heard " <Ago at_ms=seen_ms /></span></Show>
-                {move || missing.get().map(|why| view! { <span class="opacity-70">{why}</span> })}
+                <When on=move || is_down.get()><span class="badge badge-error badge-sm">"last heard " <Ago at_ms=seen_ms /></span></When>
+                <span class="opacity-70">{text(move || missing.get().unwrap_or_default())}</span>
             </p>
             <div class="grid gap-1 grid-cols-[repeat(auto-fill,minmax(4.5rem,1fr))]">{cells}</div>
         </div>
@@ -143,30 +151,26 @@ fn cell(node: &str, gpu: &Gpu, shown: Shown) -> impl IntoView + use<> {
     let index = gpu.index;
     let value = Memo::new(move |_| shown.values.with(|values| values.get(&key).copied()));
     let share = move || value.get().map(|value| shown.choice.get().share(value));
-    let text = move || {
+    let number = text(move || {
         value
             .get()
             .map_or("–".to_owned(), |value| show(value, shown.choice.get().unit))
-    };
-    let style = move || {
-        share().map(|share| {
-            format!(
-                "background-color: color-mix(in oklab, var(--color-primary) {:.0}%, transparent)",
-                share * 100.0
-            )
-        })
-    };
+    });
+    let style = text(move || {
+        let percent = share().unwrap_or(0.0) * 100.0;
+        format!("background-color: color-mix(in oklab, var(--color-primary) {percent:.0}%, transparent)")
+    });
     // Black or white, whichever can be read on the theme's primary colour laid that thick over the theme's page.
-    let class = move || match share() {
+    let class = text(move || match share() {
         Some(share) if share > BLACK_UP_TO => {
             "rounded p-1 text-center text-xs border border-base-300 text-white"
         }
         _ => "rounded p-1 text-center text-xs border border-base-300 text-black dark:text-white",
-    };
+    });
     view! {
         <div class=class style=style title=title data-testid="gpu-cell">
             <div>"GPU " {index}</div>
-            <div class="font-semibold">{text}</div>
+            <div class="font-semibold">{number}</div>
         </div>
     }
 }

@@ -6,7 +6,7 @@ use domain::api::stream::{Push, Request};
 use leptos::prelude::*;
 
 use crate::live::Live;
-use crate::ui::{Heading, Unit, show};
+use crate::ui::{Heading, Unit, show, text};
 use table::{INDICATORS, Indicator, Place};
 
 /// One tile for each.
@@ -29,28 +29,24 @@ fn Tile(indicator: &'static Indicator) -> impl IntoView {
         let judged = shown.get().filter(|(n, _)| indicator.sources[*n].judged);
         judged.map(|(_, value)| indicator.place(value))
     };
-    let number = move || {
+    let number = text(move || {
         shown
             .get()
             .map_or("–".to_owned(), |(_, value)| show(value, Unit::Ratio))
-    };
-    let source = move || {
+    });
+    let source = text(move || {
         shown
             .get()
             .map_or("nothing reports it now", |(n, _)| indicator.sources[n].words)
-    };
-    let verdict = move || match place() {
-        Some(Place::Below) => view! { <span class="badge badge-xs badge-warning">"below"</span> }.into_any(),
-        Some(Place::Above) => view! { <span class="badge badge-xs badge-warning">"above"</span> }.into_any(),
-        Some(Place::Within) => {
-            view! { <span class="badge badge-xs badge-success">"healthy"</span> }.into_any()
-        }
-        None => ().into_any(),
-    };
+    });
+    let (class, word) = (
+        text(move || place().map_or("hidden", Place::class)),
+        text(move || place().map_or("", Place::word)),
+    );
     view! {
         <article class="card bg-base-200 p-3 gap-1" data-testid="indicator" data-title=indicator.title>
             <h3 class="text-sm opacity-80">{indicator.title}</h3>
-            <p class="flex flex-wrap gap-2 items-center"><span class="text-xl sm:text-2xl font-bold">{number}</span> {verdict}</p>
+            <p class="flex flex-wrap gap-2 items-center"><span class="text-xl sm:text-2xl font-bold">{number}</span> <span class=class>{word}</span></p>
             <Scale indicator shown />
             <p class="text-xs opacity-70">"healthy: " {indicator.band}</p>
             <p class="text-xs opacity-70">{source}</p>
@@ -64,15 +60,14 @@ fn Scale(indicator: &'static Indicator, shown: Memo<Option<(usize, f64)>>) -> im
     let percent = |value: f64| value.clamp(0.0, 1.0) * 100.0;
     let (low, high) = (percent(indicator.healthy.0), percent(indicator.healthy.1));
     let band = format!("left: {low:.0}%; width: {:.0}%", high - low);
-    let mark = move || {
-        shown
-            .get()
-            .map(|(_, value)| format!("left: calc({:.1}% - 2px)", percent(value)))
-    };
+    let mark = text(move || match shown.get() {
+        Some((_, value)) => format!("left: calc({:.1}% - 2px)", percent(value)),
+        None => "display: none".to_owned(),
+    });
     view! {
         <div class="relative h-2 rounded bg-base-300 overflow-hidden" aria-hidden="true">
             <div class="absolute inset-y-0 bg-success/40" style=band></div>
-            <div class="absolute inset-y-0 w-1 bg-base-content" hidden=move || shown.get().is_none() style=mark></div>
+            <div class="absolute inset-y-0 w-1 bg-base-content" style=mark></div>
         </div>
     }
 }

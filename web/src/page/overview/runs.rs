@@ -5,7 +5,7 @@ use leptos::prelude::*;
 use leptos_router::components::A;
 
 use crate::live::{Live, Row};
-use crate::ui::{Ago, Heading, StateBadge};
+use crate::ui::{Ago, Heading, StateBadge, When, text};
 
 /// A row each.
 #[component]
@@ -16,11 +16,11 @@ pub(super) fn Runs() -> impl IntoView {
             <Heading text="Runs" hint="Trainings that Lockstep started, newest first. Open one for its live charts and log.">
                 <A href="/runs/new" attr:class="btn btn-primary btn-sm">"New run"</A>
             </Heading>
-            <Show when=move || !all.is_known()><p class="opacity-70">"Loading…"</p></Show>
-            <Show when=move || all.is_empty()>
+            <When on=move || !all.is_known()><p class="opacity-70">"Loading…"</p></When>
+            <When on=move || all.is_empty()>
                 <p class="opacity-70">"No run so far. " <A href="/runs/new" attr:class="link">"Start one"</A>": the recipe ddp needs nothing but PyTorch."</p>
-            </Show>
-            <Show when=move || all.is_known() && !all.is_empty()>
+            </When>
+            <When on=move || all.is_known() && !all.is_empty()>
                 <div class="overflow-x-auto">
                     <table class="table table-sm" data-testid="runs">
                         <thead>
@@ -36,7 +36,7 @@ pub(super) fn Runs() -> impl IntoView {
                         <tbody><For each=move || all.rows() key=|row| row.key.clone() let:row><RunRow row /></For></tbody>
                     </table>
                 </div>
-            </Show>
+            </When>
         </section>
     }
 }
@@ -46,20 +46,20 @@ fn RunRow(row: Row<RunSummary>) -> impl IntoView {
     let run = row.signal();
     let state = Signal::derive(move || run.with(|run| run.state));
     let submitted_ms = Signal::derive(move || run.with(|run| run.submitted_ms));
-    let why = move || {
+    let why = text(move || {
         let message = run.with(|run| run.outcome.as_ref().map(|outcome| outcome.message.clone()));
-        message.map(|message| view! { <p class="text-xs opacity-70 break-words max-w-md">{message}</p> })
-    };
-    let ranks = move || match run.with(|run| run.world_size) {
+        message.unwrap_or_default()
+    });
+    let ranks = text(move || match run.with(|run| run.world_size) {
         0 => "–".to_owned(),
         known => known.to_string(),
-    };
+    });
     view! {
         <tr>
             <td><A href=format!("/runs/{}", row.key) attr:class="link font-mono whitespace-nowrap">{row.key.clone()}</A></td>
-            <td><StateBadge state />{why}</td>
-            <td class="hidden sm:table-cell">{move || run.with(|run| run.program.clone())}</td>
-            <td class="hidden sm:table-cell">{move || run.with(|run| run.nodes.join(", "))}</td>
+            <td><StateBadge state /><p class="text-xs opacity-70 break-words max-w-md">{why}</p></td>
+            <td class="hidden sm:table-cell">{text(move || run.with(|run| run.program.clone()))}</td>
+            <td class="hidden sm:table-cell">{text(move || run.with(|run| run.nodes.join(", ")))}</td>
             <td class="hidden sm:table-cell">{ranks}</td>
             <td><Ago at_ms=submitted_ms /></td>
         </tr>

@@ -6,7 +6,7 @@ use leptos_router::components::A;
 
 use super::polled::{Absence, Polled};
 use crate::live::Row;
-use crate::ui::{Ago, Heading, alert_badge, clock, severity_word};
+use crate::ui::{Ago, Heading, When, alert_badge, clock, severity_word, text};
 
 /// The table.
 #[component]
@@ -17,11 +17,11 @@ pub(super) fn Alerts() -> impl IntoView {
         <section class="min-w-0">
             <Heading text="Alerts" hint="A rule whose condition holds: pending until it has held long enough, then firing, then resolved. The last 50 that ended stay here." />
             <Absence of=alerts empty="No alert so far." />
-            <Show when=shown>
+            <When on=shown>
                 <ul class="grid grid-cols-1 gap-2" data-testid="alerts">
                     <For each=move || alerts.list.rows() key=|row| row.key.clone() let:row><Alert row /></For>
                 </ul>
-            </Show>
+            </When>
         </section>
     }
 }
@@ -30,7 +30,8 @@ pub(super) fn Alerts() -> impl IntoView {
 fn Alert(row: Row<AlertView>) -> impl IntoView {
     let alert = row.signal();
     let badge = Memo::new(move |_| alert.with(|alert| alert_badge(alert.state)));
-    let summary = move || alert.with(|alert| alert.annotations.get("summary").unwrap_or_default().to_owned());
+    let summary =
+        text(move || alert.with(|alert| alert.annotations.get("summary").unwrap_or_default().to_owned()));
     let resolved_ms = Memo::new(move |_| alert.with(|alert| alert.resolved_ms));
     let (rule, severity, active_ms) =
         row.peek(|alert| (alert.rule.clone(), severity_word(alert.severity), alert.active_ms));
@@ -42,13 +43,13 @@ fn Alert(row: Row<AlertView>) -> impl IntoView {
     });
     let run = row.peek(|alert| alert.labels.get("run").map(str::to_owned));
     view! {
-        <li class="card bg-base-200 p-3 text-sm" data-testid="alert" data-rule=rule.clone() data-state=move || badge.get().1>
+        <li class="card bg-base-200 p-3 text-sm" data-testid="alert" data-rule=rule.clone() data-state=text(move || badge.get().1)>
             <div class="flex flex-wrap gap-2 items-center">
-                <span class=move || badge.get().0>{move || badge.get().1}</span>
+                <span class=text(move || badge.get().0)>{text(move || badge.get().1)}</span>
                 <b>{rule.clone()}</b>
                 <span class=severity.0>{severity.1}</span>
                 <span class="opacity-70">
-                    {clock(active_ms)} {move || resolved_ms.get().map_or(String::new(), |at_ms| format!(" to {}", clock(at_ms)))} " · " <Ago at_ms=active_ms />
+                    {clock(active_ms)} {text(move || resolved_ms.get().map_or(String::new(), |at_ms| format!(" to {}", clock(at_ms))))} " · " <Ago at_ms=active_ms />
                 </span>
             </div>
             <p class="break-words mt-1">{summary}</p>

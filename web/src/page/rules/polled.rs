@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::live::{Keyed, List, Live};
 use crate::session::Who;
+use crate::ui::{When, text};
 
 /// Rules are evaluated each second, but nobody reads faster than this.
 const AGAIN_MS: u32 = 5_000;
@@ -85,10 +86,10 @@ pub(super) fn Absence<T: Keyed + DeserializeOwned + PartialEq + Send + Sync + 's
     empty: &'static str,
 ) -> impl IntoView {
     view! {
-        <Show when=move || of.problem.with(Option::is_some)>
-            <p class="alert alert-error" role="alert">{move || of.problem.get()}</p>
-        </Show>
-        <Show when=move || !of.list.is_known() && of.problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></Show>
-        <Show when=move || of.list.is_empty()><p class="opacity-70">{empty}</p></Show>
+        <When on=move || of.problem.with(Option::is_some)>
+            <p class="alert alert-error" role="alert">{text(move || of.problem.get().unwrap_or_default())}</p>
+        </When>
+        <When on=move || !of.list.is_known() && of.problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></When>
+        <When on=move || of.list.is_empty()><p class="opacity-70">{empty}</p></When>
     }
 }

@@ -6,7 +6,7 @@ use leptos::prelude::*;
 
 use super::polled::{Absence, Polled};
 use crate::live::Row;
-use crate::ui::{Ago, Heading};
+use crate::ui::{Ago, Heading, When, text};
 
 /// The list.
 #[component]
@@ -29,25 +29,25 @@ fn Rule(row: Row<RuleView>) -> impl IntoView {
     let badge = Memo::new(move |_| rule.with(badge));
     let error = Memo::new(move |_| rule.with(|rule| rule.error.clone()));
     let evaluated_ms = Signal::derive(move || rule.with(|rule| rule.evaluated_ms));
-    let took = move || rule.with(|rule| format!("{:.1} ms", rule.duration_s * 1_000.0));
+    let took = text(move || rule.with(|rule| format!("{:.1} ms", rule.duration_s * 1_000.0)));
     let (name, group, expr) =
         row.peek(|rule| (rule.name.clone(), rule.group.clone(), rule.expr.trim().to_owned()));
     let patience = row.peek(|rule| match rule.for_ms {
         0 => "at once".to_owned(),
         for_ms => format!("after {}", DisplayDuration(for_ms)),
     });
-    let text = |name: &str| row.peek(|rule| rule.annotations.get(name).unwrap_or_default().to_owned());
+    let annotation = |name: &str| row.peek(|rule| rule.annotations.get(name).unwrap_or_default().to_owned());
     view! {
         <details class="card bg-base-200 p-3" data-testid="rule" data-rule=name.clone()>
             <summary class="cursor-pointer">
-                <b>{name.clone()}</b> " " <span class=move || badge.get().0>{move || badge.get().1}</span>
+                <b>{name.clone()}</b> " " <span class=text(move || badge.get().0)>{text(move || badge.get().1)}</span>
                 <span class="text-sm opacity-70">" " {group} ", " {patience}</span>
             </summary>
-            <Show when=move || error.with(Option::is_some)><p class="alert alert-error mt-2">{move || error.get()}</p></Show>
+            <When on=move || error.with(Option::is_some)><p class="alert alert-error mt-2">{text(move || error.get().unwrap_or_default())}</p></When>
             <pre class="bg-base-300 rounded p-2 mt-2 text-xs whitespace-pre-wrap break-words">{expr}</pre>
-            <p class="mt-2"><b>"Says: "</b>{text("summary")}</p>
-            <p class="mt-1"><b>"Why: "</b>{text("cause")}</p>
-            <p class="mt-1"><b>"What to do: "</b>{text("advice")}</p>
+            <p class="mt-2"><b>"Says: "</b>{annotation("summary")}</p>
+            <p class="mt-1"><b>"Why: "</b>{annotation("cause")}</p>
+            <p class="mt-1"><b>"What to do: "</b>{annotation("advice")}</p>
             <p class="text-xs opacity-70 mt-1">"evaluated " <Ago at_ms=evaluated_ms /> " in " {took}</p>
         </details>
     }

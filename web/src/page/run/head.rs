@@ -7,7 +7,7 @@ use leptos::prelude::*;
 use super::Known;
 use super::stop::StopButton;
 use crate::session::Who;
-use crate::ui::{Ago, StateBadge};
+use crate::ui::{Ago, StateBadge, When, text};
 
 /// The head of the page.
 #[component]
@@ -39,9 +39,9 @@ pub(super) fn Head(
         <section class="flex flex-wrap gap-x-3 gap-y-1 items-center">
             <h1 class="text-2xl font-bold break-all">{id}</h1>
             <StateBadge state />
-            <Show when=move || can_stop.get()><StopButton id=stopped.clone() /></Show>
-            <p class="w-full text-sm opacity-80">{move || detail(run)} "submitted " <Ago at_ms=submitted_ms /></p>
-            <Show when=move || why.with(Option::is_some)><p class="w-full break-words" data-testid="run-outcome">{move || why.get()}</p></Show>
+            <When on=move || can_stop.get()><StopButton id=stopped.clone() /></When>
+            <p class="w-full text-sm opacity-80">{text(move || detail(run).unwrap_or_default())} "submitted " <Ago at_ms=submitted_ms /></p>
+            <When on=move || why.with(Option::is_some)><p class="w-full break-words" data-testid="run-outcome">{text(move || why.get().unwrap_or_default())}</p></When>
         </section>
     }
 }

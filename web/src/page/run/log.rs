@@ -10,7 +10,7 @@ use leptos::prelude::*;
 
 use super::Known;
 use crate::live::Live;
-use crate::ui::Heading;
+use crate::ui::{Heading, When, text};
 use tail::Tail;
 
 /// How much of the past is asked for.
@@ -37,7 +37,7 @@ pub(super) fn Log(
             <Heading text="Log" hint="What a rank prints, as it prints it. Scroll up to read; back at the end it follows again.">
                 <select class="select select-sm w-auto max-w-full" on:change=choose aria-label="Log of" data-testid="log-of">{options}</select>
             </Heading>
-            <Show when=move || source.with(Option::is_none)><p class="opacity-70">"Nothing runs yet."</p></Show>
+            <When on=move || source.with(Option::is_none)><p class="opacity-70">"Nothing runs yet."</p></When>
             {move || source.get().map(|source| view! { <Follow run=id.clone() source /> })}
         </section>
     }
@@ -76,7 +76,7 @@ fn Follow(run: String, source: LogSource) -> impl IntoView {
         }
     });
     view! {
-        <Show when=move || problem.with(Option::is_some)><p class="alert alert-warning text-sm mb-2" role="alert">{move || problem.get()}</p></Show>
+        <When on=move || problem.with(Option::is_some)><p class="alert alert-warning text-sm mb-2" role="alert">{text(move || problem.get().unwrap_or_default())}</p></When>
         <pre
             node_ref=place
             class="bg-base-200 rounded p-2 text-xs h-72 overflow-auto whitespace-pre-wrap"
@@ -86,7 +86,7 @@ fn Follow(run: String, source: LogSource) -> impl IntoView {
             aria-label="Log"
             data-testid="log"
             on:scroll=scrolled
-        >{move || tail.with(|tail| tail.text().to_owned())}</pre>
+        >{text(move || tail.with(|tail| tail.text().to_owned()))}</pre>
     }
 }
 

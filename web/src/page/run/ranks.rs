@@ -6,7 +6,7 @@ use leptos::prelude::*;
 
 use super::Known;
 use crate::live::{Keyed, List, Row};
-use crate::ui::Heading;
+use crate::ui::{Heading, text};
 
 /// The last attempt open, those before it folded.
 #[component]
@@ -38,19 +38,19 @@ pub(super) fn Ranks(
 #[component]
 fn Attempt(row: Row<AttemptView>, open: bool) -> impl IntoView {
     let attempt = row.signal();
-    let outcome = move || {
+    let outcome = text(move || {
         attempt.with(|attempt| {
             attempt
                 .outcome
                 .as_ref()
                 .map_or("under way".to_owned(), |outcome| outcome.message.clone())
         })
-    };
+    });
     let nodes = followed(move || attempt.with(|attempt| attempt.nodes.clone()));
     view! {
         <details class="card bg-base-200 p-3" open=open>
             <summary class="cursor-pointer break-words">
-                <b>"Attempt " {row.key.clone()}</b> " (" {move || attempt.with(|attempt| attempt.cause.clone())} "): " {outcome}
+                <b>"Attempt " {row.key.clone()}</b> " (" {text(move || attempt.with(|attempt| attempt.cause.clone()))} "): " {outcome}
             </summary>
             <For each=move || nodes.rows() key=|row| row.key.clone() let:row><Node row /></For>
         </details>
@@ -64,7 +64,7 @@ fn Node(row: Row<NodeTaskView>) -> impl IntoView {
     view! {
         <div class="mt-2">
             <p class="font-mono text-sm">{row.key.clone()}</p>
-            <code class="text-xs break-all opacity-70">{move || node.with(|node| node.command.clone())}</code>
+            <code class="text-xs break-all opacity-70">{text(move || node.with(|node| node.command.clone()))}</code>
             <table class="table table-xs w-auto" data-testid="ranks">
                 <thead><tr><th>"Rank"</th><th>"PID"</th><th>"Step"</th><th>"End"</th></tr></thead>
                 <tbody><For each=move || ranks.rows() key=|row| row.key.clone() let:row><RankRow row /></For></tbody>
@@ -80,9 +80,9 @@ fn RankRow(row: Row<RankView>) -> impl IntoView {
     view! {
         <tr>
             <td>{row.key.clone()}</td>
-            <td>{move || number(rank.with(|rank| rank.pid.map(u64::from)))}</td>
-            <td>{move || number(rank.with(|rank| rank.step))}</td>
-            <td class="break-words">{move || rank.with(|rank| rank.exit.as_ref().map_or("–".to_owned(), ended))}</td>
+            <td>{text(move || number(rank.with(|rank| rank.pid.map(u64::from))))}</td>
+            <td>{text(move || number(rank.with(|rank| rank.step)))}</td>
+            <td class="break-words">{text(move || rank.with(|rank| rank.exit.as_ref().map_or("–".to_owned(), ended)))}</td>
         </tr>
     }
 }

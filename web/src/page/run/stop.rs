@@ -4,8 +4,10 @@ use domain::api::runs::StopRun;
 use leptos::html::Dialog;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
+use serde::de::IgnoredAny;
 
 use crate::session::Who;
+use crate::ui::{When, text};
 
 /// The button and its question.
 #[component]
@@ -27,7 +29,7 @@ pub(super) fn StopButton(
         let path = format!("/api/runs/{id}/stop");
         busy.set(true);
         spawn_local(async move {
-            let result = who.post::<serde_json::Value>(&path, &StopRun::default()).await;
+            let result = who.post::<IgnoredAny>(&path, &StopRun::default()).await;
             // A run that stops takes this button away, perhaps before the answer is here.
             let _gone = problem.try_set(result.err().map(|error| error.message));
             let _gone = busy.try_set(false);
@@ -48,6 +50,6 @@ pub(super) fn StopButton(
                 </div>
             </div>
         </dialog>
-        <Show when=move || problem.with(Option::is_some)><span class="wrong" role="alert">{move || problem.get()}</span></Show>
+        <When on=move || problem.with(Option::is_some)><span class="wrong" role="alert">{text(move || problem.get().unwrap_or_default())}</span></When>
     }
 }

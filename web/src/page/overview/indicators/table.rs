@@ -30,6 +30,25 @@ pub(super) enum Place {
     Above,
 }
 
+impl Place {
+    /// The badge's class.
+    pub(super) fn class(self) -> &'static str {
+        match self {
+            Self::Within => "badge badge-xs badge-success",
+            Self::Below | Self::Above => "badge badge-xs badge-warning",
+        }
+    }
+
+    /// The badge's word.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Below => "below",
+            Self::Within => "healthy",
+            Self::Above => "above",
+        }
+    }
+}
+
 impl Indicator {
     /// Where `value` stands. The ends of the scale are no bounds: nothing is below 0 %, and more than 100 % of one's best is fine.
     pub(super) fn place(&self, value: f64) -> Place {
