@@ -10,27 +10,27 @@
 
 mod agents;
 mod logs;
+mod look;
+mod orders;
 mod place;
+mod stored;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::api::runs::{LogPiece, LogSource, RunSummary, RunView};
+use domain::api::runs::RunView;
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::spec::Spec;
-use domain::run::state::{
-    Action, Event, Machine, NodeCommand, NodePhase, NodeReport, NodeTask, RunState, Task, advance,
-};
+use domain::run::state::{Action, Event, Machine, NodeReport, RunState, advance};
 use domain::time::TimestampMs;
-use query::Value;
-use rand::RngExt;
+
 use store::StateStore;
 use store::state::StateError;
-use store::state::runs::{RunAction, RunRecord, RunUpdate, Updated};
+use store::state::runs::{RunUpdate, Updated};
 use tokio::sync::Mutex;
 
+use self::stored::{new_id, read, record, stored_actions, unless_unreadable};
 use crate::app::Shared;
 use crate::changes::{Change, Changes};
 use crate::config::Config;
@@ -45,19 +45,8 @@ pub use logs::{LogError, Logs, PIECE_BYTES_MAX};
 const TICK: Duration = Duration::from_secs(1);
 /// Every so many ticks, commands that no agent has accepted are sent again.
 const SEND_AGAIN_TICKS: u64 = 10;
-/// A node that is connected this long after it was noted as away is back, whatever order the two were noted in.
-const RECONCILE_MS: i64 = 5_000;
-/// The id of a stop for an attempt that is over by all we know; actions count from 1 and never come this far.
-const LEFTOVER_STOP: u32 = u32::MAX;
-/// Time a leftover has between SIGTERM and SIGKILL.
-const LEFTOVER_GRACE_MS: u64 = 30_000;
-/// How far back the last step of a rank is looked for; steps that take longer are shown without.
-const STEPS_WINDOW_MS: i64 = 3_600_000;
 /// A run's state is read, advanced and written again when someone else was faster; never seen more than once in practice.
 const CONFLICTS_MAX: u32 = 5;
-/// Letters of a run id behind its name: 31 bits of them, no vowels, so no words.
-const ID_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz23456789";
-const ID_LETTERS: usize = 6;
 
 /// The runs of this collector.
 pub struct Runs {
@@ -247,179 +236,6 @@ impl Runs {
         Ok(())
     }
 
-    /// An agent said what it holds: its runs are told, and commands it has not accepted are sent again.
-    ///
-    /// # Errors
-    /// When the store fails.
-    pub async fn node_back(
-        &self,
-        app: &Shared,
-        node: &NodeName,
-        held: &[(RunId, AttemptNo)],
-    ) -> Result<(), RunError> {
-        for run in self.unfinished_on(node).await? {
-            let holds = held
-                .iter()
-                .any(|(id, attempt)| *id == run.id && *attempt == run.current().no);
-            let event = Event::NodeBack {
-                node: node.clone(),
-                holds,
-            };
-            self.take(app, &run.id, &event, None).await?;
-        }
-        self.stop_leftovers(node, held).await?;
-        self.send_pending(app, Some(node)).await
-    }
-
-    /// Ends what a node still holds of runs that are over. A run that is not known at all is left alone: it may be this
-    /// collector's data that is gone.
-    async fn stop_leftovers(&self, node: &NodeName, held: &[(RunId, AttemptNo)]) -> Result<(), RunError> {
-        for (run, attempt) in held {
-            match self.machine(run).await {
-                Ok((_, machine)) if machine.is_live(*attempt) => {}
-                Ok(_) => {
-                    let stop = NodeCommand::Stop {
-                        grace_ms: LEFTOVER_GRACE_MS,
-                    };
-                    self.agents.send(node, run, *attempt, LEFTOVER_STOP, &stop);
-                }
-                Err(RunError::Unknown(run)) => {
-                    tracing::warn!(%node, %run, "a node holds a run that is not known here");
-                }
-                Err(error @ RunError::Stored { .. }) => {
-                    tracing::error!(%node, %error, "what a node holds is left alone")
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends commands that were never accepted again; those of attempts that are over, and starts of attempts
-    /// that are being stopped, are dropped.
-    async fn send_pending(&self, app: &Shared, to: Option<&NodeName>) -> Result<(), RunError> {
-        let _in_turn = self.turn.lock().await;
-        for (run, action) in self.state.pending_actions().await? {
-            let Ok(Task::Command { node, command }) = serde_json::from_value(action.action) else {
-                continue;
-            };
-            if to.is_some_and(|to| *to != node) {
-                continue;
-            }
-            let Some(machine) = unless_unreadable(self.machine(&run).await)?.map(|(_, machine)| machine)
-            else {
-                continue;
-            };
-            let is_stop = matches!(command, NodeCommand::Stop { .. });
-            if machine.is_live(action.attempt) && (is_stop || !machine.is_stopping()) {
-                self.agents.send(&node, &run, action.attempt, action.n, &command);
-            } else {
-                self.state
-                    .action_done(&run, action.attempt, action.n, app.now_ms())
-                    .await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// An agent's connection ended.
-    ///
-    /// # Errors
-    /// When the store fails.
-    pub async fn node_lost(&self, app: &Shared, node: &NodeName) -> Result<(), RunError> {
-        if self.agents.is_connected(node) {
-            return Ok(());
-        }
-        for run in self.unfinished_on(node).await? {
-            self.take(app, &run.id, &Event::NodeLost { node: node.clone() }, None)
-                .await?;
-        }
-        Ok(())
-    }
-
-    /// Everything about a run, with the step each rank has reached.
-    ///
-    /// # Errors
-    /// When there is no such run, or the store fails.
-    pub async fn view(&self, run: &RunId) -> Result<RunView, RunError> {
-        let (_, machine) = self.machine(run).await?;
-        let mut view = machine.view();
-        let steps = self.steps(&machine).await;
-        let ranks = view
-            .attempts
-            .last_mut()
-            .into_iter()
-            .flat_map(|attempt| &mut attempt.nodes)
-            .flat_map(|node| &mut node.ranks);
-        for rank in ranks {
-            rank.step = steps.get(&rank.rank.0).copied().or(rank.step);
-        }
-        Ok(view)
-    }
-
-    /// The same without the steps, for whoever does not show them.
-    ///
-    /// # Errors
-    /// When there is no such run, or the store fails.
-    pub async fn stored_view(&self, run: &RunId) -> Result<RunView, RunError> {
-        Ok(self.machine(run).await?.1.view())
-    }
-
-    /// The newest runs first.
-    ///
-    /// # Errors
-    /// When the store fails.
-    pub async fn list(&self, limit: u32) -> Result<Vec<RunSummary>, RunError> {
-        let records = self.state.runs(limit).await?;
-        Ok(records.into_iter().map(|record| record.summary).collect())
-    }
-
-    /// Runs under way, by node.
-    ///
-    /// # Errors
-    /// When the store fails.
-    pub async fn by_node(&self) -> Result<BTreeMap<String, Vec<String>>, RunError> {
-        let mut by_node: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for record in self.state.unfinished_runs().await? {
-            for node in record.summary.nodes {
-                by_node.entry(node).or_default().push(record.id.to_string());
-            }
-        }
-        Ok(by_node)
-    }
-
-    /// Writes a piece of a log and returns how long the log is then. Pieces for runs that are not known are acknowledged and
-    /// dropped: they would come for ever, and fill the disk under any name.
-    ///
-    /// # Errors
-    /// When the log's name is none, or the disk fails.
-    pub async fn write_log(
-        &self,
-        run: &RunId,
-        source: &LogSource,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<u64, LogError> {
-        if !self.logs.is_open(run) && matches!(self.state.run(run).await, Ok(None)) {
-            return Ok(offset.saturating_add(bytes.len() as u64));
-        }
-        self.logs.write(run, source, offset, bytes).await
-    }
-
-    /// A piece of a log file.
-    ///
-    /// # Errors
-    /// When there is no such file, or it cannot be read.
-    pub async fn log(
-        &self,
-        run: &RunId,
-        source: &LogSource,
-        offset: u64,
-        limit: u64,
-    ) -> Result<LogPiece, LogError> {
-        self.logs.read(run, source, offset, limit).await
-    }
-
     // === one run ===
 
     async fn machine(&self, run: &RunId) -> Result<(i64, Machine), RunError> {
@@ -444,116 +260,6 @@ impl Runs {
             machines.extend(unless_unreadable(read(record))?);
         }
         Ok(machines)
-    }
-
-    /// The last step of each rank of the current attempt.
-    async fn steps(&self, run: &Machine) -> BTreeMap<u32, u64> {
-        let at_ms = run.ended_ms.unwrap_or_else(crate::clock::now_ms);
-        let window_ms = (at_ms - run.current().started_ms).clamp(1, STEPS_WINDOW_MS);
-        // A run's id has no character that would end the string.
-        let query = format!("last_over_time(train_step{{run=\"{}\"}}[{window_ms}ms])", run.id);
-        let Ok(output) = self.evaluator.instant(&query, at_ms).await else {
-            return BTreeMap::new();
-        };
-        let Value::Vector(samples) = output.value else {
-            return BTreeMap::new();
-        };
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a saturating cast of a count"
-        )]
-        let step = |(labels, _, value): (domain::series::Labels, i64, f64)| {
-            Some((labels.get("rank")?.parse().ok()?, value as u64))
-        };
-        samples.into_iter().filter_map(step).collect()
-    }
-
-    // === actions ===
-
-    fn send_commands(&self, run: &RunId, actions: &[Action]) {
-        for action in actions {
-            if let Task::Command { node, command } = &action.task {
-                self.agents.send(node, run, action.attempt, action.n, command);
-            }
-        }
-    }
-
-    async fn find_nodes(&self, app: &Shared, run: &RunId, actions: &[Action]) -> Result<(), RunError> {
-        for action in actions {
-            if let Task::Place { nodes } = action.task {
-                self.place(app, run, action.attempt, action.n, nodes).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Looks for nodes; what does not succeed is tried again at the next tick.
-    async fn place(
-        &self,
-        app: &Shared,
-        run: &RunId,
-        attempt: AttemptNo,
-        n: u32,
-        count: u32,
-    ) -> Result<(), RunError> {
-        let _alone = self.placing.lock().await;
-        let (_, machine) = self.machine(run).await?;
-        let still_wanted = !machine.state.is_final()
-            && machine.current().no == attempt
-            && machine.current().nodes.is_empty();
-        if !still_wanted {
-            return Ok(self.state.action_done(run, attempt, n, app.now_ms()).await?);
-        }
-        let candidates = place::candidates(app, &self.agents, &self.by_node().await?);
-        match place::choose(candidates, count) {
-            Ok(nodes) => {
-                self.take(app, run, &Event::Placed { attempt, nodes }, None)
-                    .await?;
-                Ok(self.state.action_done(run, attempt, n, app.now_ms()).await?)
-            }
-            Err(reason) => self.take(app, run, &Event::CannotPlace { reason }, None).await,
-        }
-    }
-
-    async fn tick(&self, app: &Shared, send_again: bool) -> Result<(), RunError> {
-        for run in self.unfinished().await? {
-            for event in self.seen_of_nodes(&run, app.now_ms()) {
-                self.take(app, &run.id, &event, None).await?;
-            }
-            self.take(app, &run.id, &Event::Tick, None).await?;
-        }
-        for (run, action) in self.state.pending_actions().await? {
-            if let Ok(Task::Place { nodes }) = serde_json::from_value(action.action) {
-                let placed = self.place(app, &run, action.attempt, action.n, nodes).await;
-                unless_unreadable(placed)?;
-            }
-        }
-        if send_again {
-            self.send_pending(app, None).await
-        } else {
-            Ok(())
-        }
-    }
-
-    /// What a run should know of its nodes: after a restart of the collector all are away until they connect.
-    fn seen_of_nodes(&self, run: &Machine, now_ms: TimestampMs) -> Vec<Event> {
-        let event = |task: &NodeTask| match (self.agents.is_connected(&task.node), task.away_since_ms) {
-            (false, None) => Some(Event::NodeLost {
-                node: task.node.clone(),
-            }),
-            (true, Some(since)) if now_ms - since > RECONCILE_MS => Some(Event::NodeBack {
-                node: task.node.clone(),
-                holds: true,
-            }),
-            _ => None,
-        };
-        run.current()
-            .nodes
-            .iter()
-            .filter(|task| task.phase != NodePhase::Ended)
-            .filter_map(event)
-            .collect()
     }
 
     // === telling ===
@@ -585,70 +291,4 @@ impl Runs {
         })
         .await;
     }
-}
-
-fn new_id(spec: &Spec) -> RunId {
-    let mut random = rand::rng();
-    let letters: String = (0..ID_LETTERS)
-        .map(|_| char::from(ID_ALPHABET[random.random_range(0..ID_ALPHABET.len())]))
-        .collect();
-    let allowed = |c: char| {
-        if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') {
-            c
-        } else {
-            '-'
-        }
-    };
-    let name: String = spec.display_name().chars().take(40).map(allowed).collect();
-    let name = name.trim_start_matches(['.', '-']);
-    let id = if name.is_empty() {
-        format!("run-{letters}")
-    } else {
-        format!("{name}-{letters}")
-    };
-    RunId::new(id).expect("letters, digits, '.', '_' and '-' only, beginning with a letter, digit or '_'")
-}
-
-fn record(machine: &Machine, version: i64) -> Result<RunRecord, RunError> {
-    let json = |value: serde_json::Result<serde_json::Value>| {
-        value.map_err(|source| RunError::Stored {
-            run: machine.id.clone(),
-            source,
-        })
-    };
-    Ok(RunRecord {
-        id: machine.id.clone(),
-        version,
-        spec: json(serde_json::to_value(&machine.spec))?,
-        machine: json(serde_json::to_value(machine))?,
-        summary: machine.summary(),
-    })
-}
-
-fn read(record: RunRecord) -> Result<Machine, RunError> {
-    serde_json::from_value(record.machine).map_err(|source| RunError::Stored {
-        run: record.id,
-        source,
-    })
-}
-
-/// `None`, and a line in the log, for a run whose stored state cannot be read or that is gone: it must not stop the others.
-fn unless_unreadable<T>(result: Result<T, RunError>) -> Result<Option<T>, RunError> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error @ (RunError::Stored { .. } | RunError::Unknown(_))) => {
-            tracing::error!(%error, "a run is passed over");
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-fn stored_actions(actions: &[Action]) -> Vec<RunAction> {
-    let stored = |action: &Action| RunAction {
-        attempt: action.attempt,
-        n: action.n,
-        action: serde_json::to_value(&action.task).expect("tasks are plain data"),
-    };
-    actions.iter().map(stored).collect()
 }

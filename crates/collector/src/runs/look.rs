@@ -1,0 +1,121 @@
+//! Runs as others look at them: views, lists, logs.
+
+use std::collections::BTreeMap;
+
+use domain::api::runs::{LogPiece, LogSource, RunSummary, RunView};
+use domain::ident::RunId;
+use domain::run::state::Machine;
+use query::Value;
+
+use super::{LogError, RunError, Runs};
+
+/// How far back the last step of a rank is looked for; steps that take longer are shown without.
+const STEPS_WINDOW_MS: i64 = 3_600_000;
+
+impl Runs {
+    /// Everything about a run, with the step each rank has reached.
+    ///
+    /// # Errors
+    /// When there is no such run, or the store fails.
+    pub async fn view(&self, run: &RunId) -> Result<RunView, RunError> {
+        let (_, machine) = self.machine(run).await?;
+        let mut view = machine.view();
+        let steps = self.steps(&machine).await;
+        let ranks = view
+            .attempts
+            .last_mut()
+            .into_iter()
+            .flat_map(|attempt| &mut attempt.nodes)
+            .flat_map(|node| &mut node.ranks);
+        for rank in ranks {
+            rank.step = steps.get(&rank.rank.0).copied().or(rank.step);
+        }
+        Ok(view)
+    }
+
+    /// The same without the steps, for whoever does not show them.
+    ///
+    /// # Errors
+    /// When there is no such run, or the store fails.
+    pub async fn stored_view(&self, run: &RunId) -> Result<RunView, RunError> {
+        Ok(self.machine(run).await?.1.view())
+    }
+
+    /// The newest runs first.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn list(&self, limit: u32) -> Result<Vec<RunSummary>, RunError> {
+        let records = self.state.runs(limit).await?;
+        Ok(records.into_iter().map(|record| record.summary).collect())
+    }
+
+    /// Runs under way, by node.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn by_node(&self) -> Result<BTreeMap<String, Vec<String>>, RunError> {
+        let mut by_node: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for record in self.state.unfinished_runs().await? {
+            for node in record.summary.nodes {
+                by_node.entry(node).or_default().push(record.id.to_string());
+            }
+        }
+        Ok(by_node)
+    }
+
+    /// Writes a piece of a log and returns how long the log is then. Pieces for runs that are not known are acknowledged and
+    /// dropped: they would come for ever, and fill the disk under any name.
+    ///
+    /// # Errors
+    /// When the log's name is none, or the disk fails.
+    pub async fn write_log(
+        &self,
+        run: &RunId,
+        source: &LogSource,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<u64, LogError> {
+        if !self.logs.is_open(run) && matches!(self.state.run(run).await, Ok(None)) {
+            return Ok(offset.saturating_add(bytes.len() as u64));
+        }
+        self.logs.write(run, source, offset, bytes).await
+    }
+
+    /// A piece of a log file.
+    ///
+    /// # Errors
+    /// When there is no such file, or it cannot be read.
+    pub async fn log(
+        &self,
+        run: &RunId,
+        source: &LogSource,
+        offset: u64,
+        limit: u64,
+    ) -> Result<LogPiece, LogError> {
+        self.logs.read(run, source, offset, limit).await
+    }
+
+    /// The last step of each rank of the current attempt.
+    async fn steps(&self, run: &Machine) -> BTreeMap<u32, u64> {
+        let at_ms = run.ended_ms.unwrap_or_else(crate::clock::now_ms);
+        let window_ms = (at_ms - run.current().started_ms).clamp(1, STEPS_WINDOW_MS);
+        // A run's id has no character that would end the string.
+        let query = format!("last_over_time(train_step{{run=\"{}\"}}[{window_ms}ms])", run.id);
+        let Ok(output) = self.evaluator.instant(&query, at_ms).await else {
+            return BTreeMap::new();
+        };
+        let Value::Vector(samples) = output.value else {
+            return BTreeMap::new();
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a saturating cast of a count"
+        )]
+        let step = |(labels, _, value): (domain::series::Labels, i64, f64)| {
+            Some((labels.get("rank")?.parse().ok()?, value as u64))
+        };
+        samples.into_iter().filter_map(step).collect()
+    }
+}

@@ -1,0 +1,202 @@
+//! What agents are told, and what their coming and going means to runs: commands, places, leftovers, the clock.
+
+use domain::ident::{AttemptNo, NodeName, RunId};
+use domain::run::state::{Action, Event, Machine, NodeCommand, NodePhase, NodeTask, Task};
+use domain::time::TimestampMs;
+
+use super::stored::unless_unreadable;
+use super::{RunError, Runs, place};
+use crate::app::Shared;
+
+/// A node that is connected this long after it was noted as away is back, whatever order the two were noted in.
+const RECONCILE_MS: i64 = 5_000;
+/// The id of a stop for an attempt that is over by all we know; actions count from 1 and never come this far.
+const LEFTOVER_STOP: u32 = u32::MAX;
+/// Time a leftover has between SIGTERM and SIGKILL.
+const LEFTOVER_GRACE_MS: u64 = 30_000;
+
+impl Runs {
+    /// An agent said what it holds: its runs are told, and commands it has not accepted are sent again.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn node_back(
+        &self,
+        app: &Shared,
+        node: &NodeName,
+        held: &[(RunId, AttemptNo)],
+    ) -> Result<(), RunError> {
+        for run in self.unfinished_on(node).await? {
+            let holds = held
+                .iter()
+                .any(|(id, attempt)| *id == run.id && *attempt == run.current().no);
+            let event = Event::NodeBack {
+                node: node.clone(),
+                holds,
+            };
+            self.take(app, &run.id, &event, None).await?;
+        }
+        self.stop_leftovers(node, held).await?;
+        self.send_pending(app, Some(node)).await
+    }
+
+    /// An agent's connection ended.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn node_lost(&self, app: &Shared, node: &NodeName) -> Result<(), RunError> {
+        if self.agents.is_connected(node) {
+            return Ok(());
+        }
+        for run in self.unfinished_on(node).await? {
+            self.take(app, &run.id, &Event::NodeLost { node: node.clone() }, None)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Ends what a node still holds of runs that are over. A run that is not known at all is left alone: it may be this
+    /// collector's data that is gone.
+    pub(super) async fn stop_leftovers(
+        &self,
+        node: &NodeName,
+        held: &[(RunId, AttemptNo)],
+    ) -> Result<(), RunError> {
+        for (run, attempt) in held {
+            match self.machine(run).await {
+                Ok((_, machine)) if machine.is_live(*attempt) => {}
+                Ok(_) => {
+                    let stop = NodeCommand::Stop {
+                        grace_ms: LEFTOVER_GRACE_MS,
+                    };
+                    self.agents.send(node, run, *attempt, LEFTOVER_STOP, &stop);
+                }
+                Err(RunError::Unknown(run)) => {
+                    tracing::warn!(%node, %run, "a node holds a run that is not known here");
+                }
+                Err(error @ RunError::Stored { .. }) => {
+                    tracing::error!(%node, %error, "what a node holds is left alone")
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends commands that were never accepted again; those of attempts that are over, and starts of attempts
+    /// that are being stopped, are dropped.
+    pub(super) async fn send_pending(&self, app: &Shared, to: Option<&NodeName>) -> Result<(), RunError> {
+        let _in_turn = self.turn.lock().await;
+        for (run, action) in self.state.pending_actions().await? {
+            let Ok(Task::Command { node, command }) = serde_json::from_value(action.action) else {
+                continue;
+            };
+            if to.is_some_and(|to| *to != node) {
+                continue;
+            }
+            let Some(machine) = unless_unreadable(self.machine(&run).await)?.map(|(_, machine)| machine)
+            else {
+                continue;
+            };
+            let is_stop = matches!(command, NodeCommand::Stop { .. });
+            if machine.is_live(action.attempt) && (is_stop || !machine.is_stopping()) {
+                self.agents.send(&node, &run, action.attempt, action.n, &command);
+            } else {
+                self.state
+                    .action_done(&run, action.attempt, action.n, app.now_ms())
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn send_commands(&self, run: &RunId, actions: &[Action]) {
+        for action in actions {
+            if let Task::Command { node, command } = &action.task {
+                self.agents.send(node, run, action.attempt, action.n, command);
+            }
+        }
+    }
+
+    pub(super) async fn find_nodes(
+        &self,
+        app: &Shared,
+        run: &RunId,
+        actions: &[Action],
+    ) -> Result<(), RunError> {
+        for action in actions {
+            if let Task::Place { nodes } = action.task {
+                self.place(app, run, action.attempt, action.n, nodes).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for nodes; what does not succeed is tried again at the next tick.
+    pub(super) async fn place(
+        &self,
+        app: &Shared,
+        run: &RunId,
+        attempt: AttemptNo,
+        n: u32,
+        count: u32,
+    ) -> Result<(), RunError> {
+        let _alone = self.placing.lock().await;
+        let (_, machine) = self.machine(run).await?;
+        let still_wanted = !machine.state.is_final()
+            && machine.current().no == attempt
+            && machine.current().nodes.is_empty();
+        if !still_wanted {
+            return Ok(self.state.action_done(run, attempt, n, app.now_ms()).await?);
+        }
+        let candidates = place::candidates(app, &self.agents, &self.by_node().await?);
+        match place::choose(candidates, count) {
+            Ok(nodes) => {
+                self.take(app, run, &Event::Placed { attempt, nodes }, None)
+                    .await?;
+                Ok(self.state.action_done(run, attempt, n, app.now_ms()).await?)
+            }
+            Err(reason) => self.take(app, run, &Event::CannotPlace { reason }, None).await,
+        }
+    }
+
+    pub(super) async fn tick(&self, app: &Shared, send_again: bool) -> Result<(), RunError> {
+        for run in self.unfinished().await? {
+            for event in self.seen_of_nodes(&run, app.now_ms()) {
+                self.take(app, &run.id, &event, None).await?;
+            }
+            self.take(app, &run.id, &Event::Tick, None).await?;
+        }
+        for (run, action) in self.state.pending_actions().await? {
+            if let Ok(Task::Place { nodes }) = serde_json::from_value(action.action) {
+                let placed = self.place(app, &run, action.attempt, action.n, nodes).await;
+                unless_unreadable(placed)?;
+            }
+        }
+        if send_again {
+            self.send_pending(app, None).await
+        } else {
+            Ok(())
+        }
+    }
+
+    /// What a run should know of its nodes: after a restart of the collector all are away until they connect.
+    pub(super) fn seen_of_nodes(&self, run: &Machine, now_ms: TimestampMs) -> Vec<Event> {
+        let event = |task: &NodeTask| match (self.agents.is_connected(&task.node), task.away_since_ms) {
+            (false, None) => Some(Event::NodeLost {
+                node: task.node.clone(),
+            }),
+            (true, Some(since)) if now_ms - since > RECONCILE_MS => Some(Event::NodeBack {
+                node: task.node.clone(),
+                holds: true,
+            }),
+            _ => None,
+        };
+        run.current()
+            .nodes
+            .iter()
+            .filter(|task| task.phase != NodePhase::Ended)
+            .filter_map(event)
+            .collect()
+    }
+}
