@@ -3,7 +3,6 @@
 //! ```text
 //! $LOCKSTEP_CACHE, else $XDG_CACHE_HOME/lockstep, else ~/.cache/lockstep
 //!   wasm-toolchain/   a compiler for the dashboard, where rustup could not bring one
-//!   wasm-target/      cargo's target folder of the dashboard
 //!   venv -> venv-…/   PyTorch and the Python test tools
 //!   apt/              Prometheus and the like, unpacked, not installed
 //!   npm/              node_modules by the hash of their lock file

@@ -107,6 +107,7 @@ fn fingerprint(layout: &Layout, fast: bool) -> Result<String> {
         .word(if fast { "fast" } else { "full" })
         .path(&layout.web(), &aside)?
         .path(&layout.root.join("crates/domain/src"), &[])?
+        .path(&layout.root.join(".cargo/config.toml"), &[])?
         .path(&layout.root.join("Cargo.lock"), &[])?
         .path(&layout.root.join("Cargo.toml"), &[])?
         .path(&builder.join("web.rs"), &[])?

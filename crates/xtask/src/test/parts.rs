@@ -44,7 +44,15 @@ pub(crate) fn run(layout: &Layout, part: Part, setup: &Setup, filter: Option<&st
 }
 
 fn clippy(layout: &Layout) -> Result<Count> {
-    let args = ["clippy", "--locked", "--all-targets", "--", "--deny", "warnings"];
+    let args = [
+        "clippy",
+        "--locked",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "--deny",
+        "warnings",
+    ];
     check(Child::new(layout, "clippy", "cargo", CLIPPY).args(args))
 }
 
@@ -90,13 +98,14 @@ fn rust(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
             "nextest",
             "run",
             "--locked",
+            "--workspace",
             "--no-fail-fast",
             "--no-tests",
             "pass",
         ])
     } else {
         say("rust", "cargo-nextest is not installed; cargo test does it");
-        child.args(["test", "--locked", "--tests", "--no-fail-fast"])
+        child.args(["test", "--locked", "--workspace", "--tests", "--no-fail-fast"])
     };
     let ended = child.args(filter).end()?;
     counted(&ended, if nextest { count::nextest } else { count::libtest }).map(|count| count.plus(missing))

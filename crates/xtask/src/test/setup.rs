@@ -141,7 +141,7 @@ fn build(layout: &Layout, parts: &[Part]) -> Need {
     }
     say("build", "everything native, with its tests");
     let built = Child::new(layout, "build", "cargo", BUILD_LIMIT)
-        .args(["build", "--locked", "--all-targets"])
+        .args(["build", "--locked", "--workspace", "--all-targets"])
         .succeed();
     Need::of("build", built.map(|_| layout.target().join("debug")))
 }

@@ -15,8 +15,9 @@ const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// Compiles the package `web` and returns the program.
 pub(crate) fn run(layout: &Layout, toolchain: &Toolchain, fast: bool) -> Result<PathBuf> {
     let profile = if fast { "wasm-fast" } else { "wasm" };
-    // A target folder of its own: two compilers in one would rebuild each other's work.
-    let target = layout.cache.join("wasm-target");
+    // A folder of its own within cargo's: two compilers in one would rebuild each other's work, and two checkouts with one
+    // would take each other's crates for their own.
+    let target = layout.target().join("wasm");
     let cargo = Child::new(layout, "wasm", "cargo", LIMIT)
         .args([
             "build",
