@@ -94,6 +94,8 @@ test("runs", async (t) => {
   await t.test("on a phone the run's page is not cut off", async (t) => {
     const phone = await openPage(t, browser, { width: 390, height: 844 });
     await logIn(phone, lockstep);
+    await phone.getByTestId("gpu-cell").first().getByText("%").waitFor();
+    await phone.getByTestId("simulated").waitFor();
     await picture(phone, "overview-phone");
     await phone.goto(page.url());
     await phone.locator(`${LOSS} canvas`).waitFor();

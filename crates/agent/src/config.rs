@@ -27,6 +27,9 @@ pub struct AgentConfig {
     pub nvml: NvmlSource,
     /// Where to serve `/metrics`; not at all when `None`.
     pub metrics_listen: Option<SocketAddr>,
+    /// Whether to give up when that address is taken. A person who named it wants to know; the usual one may belong to another
+    /// agent of this machine, and watching goes on without it.
+    pub metrics_required: bool,
     /// Whether this node lets the collector start processes on it.
     pub accepts_runs: bool,
     /// The Python interpreter for runs that name none.

@@ -124,7 +124,7 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
     let sampler = Sampler::prepare(&config, &samples, &events)?;
     let link = Link::new(&config, sampler.inventory.subscribe())?;
     let spool = link.as_ref().map(|_| open_spool(&config)).transpose()?;
-    let listener = listen(config.metrics_listen).await?;
+    let listener = listen(&config).await?;
     let exporter = Exporter::new(samples.clone(), &config.node)?;
     let node = Node {
         config: Arc::new(config),
@@ -244,12 +244,18 @@ fn open_spool(config: &AgentConfig) -> Result<Spool, AgentError> {
     Spool::open(&path, config.spool_bytes_max).map_err(|source| AgentError::DataDir { path, source })
 }
 
-async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, AgentError> {
-    let Some(address) = address else { return Ok(None) };
-    let listener = TcpListener::bind(address).await;
-    listener
-        .map(Some)
-        .map_err(|source| AgentError::Listen { address, source })
+async fn listen(config: &AgentConfig) -> Result<Option<TcpListener>, AgentError> {
+    let Some(address) = config.metrics_listen else {
+        return Ok(None);
+    };
+    match TcpListener::bind(address).await {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if !config.metrics_required && error.kind() == io::ErrorKind::AddrInUse => {
+            tracing::warn!(%address, "another program serves there, so this agent's metrics are not served; choose an address with --metrics-listen");
+            Ok(None)
+        }
+        Err(source) => Err(AgentError::Listen { address, source }),
+    }
 }
 
 // === Sampling ===

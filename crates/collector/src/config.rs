@@ -24,6 +24,8 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// The admin token; made at the first start and kept in the data folder when none is given.
     pub admin_token: Option<Secret>,
+    /// Where people find this collector, for links in messages; made from the listen address when none is given.
+    pub public_url: Option<String>,
     /// How long samples are kept, in milliseconds; the store's default when none is given.
     pub retention_ms: Option<i64>,
 }
@@ -47,6 +49,7 @@ impl Config {
             insecure_public: false,
             tls: None,
             admin_token: None,
+            public_url: None,
             retention_ms: None,
         }
     }

@@ -75,6 +75,7 @@ async fn a_scrape_finds_the_latest_values() {
     let agent = Running::start(AgentConfig {
         nvml,
         metrics_listen: Some(free),
+        metrics_required: true,
         ..config(folder.path())
     });
     let mut last = None;
@@ -111,4 +112,27 @@ async fn a_scrape_finds_the_latest_values() {
 /// A length-less answer would come in chunks, each headed by its size.
 fn is_chunk_size(line: &str) -> bool {
     line.is_empty() || line.chars().all(|c| c.is_ascii_hexdigit())
+}
+
+#[tokio::test]
+async fn a_taken_address_ends_only_an_agent_that_was_told_to_serve_there() {
+    let folder = folder();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let told = |metrics_required| AgentConfig {
+        metrics_listen: Some(taken.local_addr().unwrap()),
+        metrics_required,
+        ..config(folder.path())
+    };
+    let refused = agent::run(told(true), tokio_util::sync::CancellationToken::new()).await;
+    assert!(
+        refused.unwrap_err().to_string().contains("--metrics-listen"),
+        "the message says what to do"
+    );
+    let agent = Running::start(told(false));
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while agent::lock_holder(&folder.path().join("data")).is_none() {
+        assert!(std::time::Instant::now() < deadline, "the agent does not run");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    agent.stop().await;
 }

@@ -56,6 +56,7 @@ pub(crate) fn config(folder: &Path) -> AgentConfig {
         root: "/".into(),
         nvml: NvmlSource::Path("/nonexistent/libnvidia-ml.so.1".into()),
         metrics_listen: None,
+        metrics_required: false,
         accepts_runs: false,
         python: None,
         tls_ca: None,

@@ -47,7 +47,7 @@ fn one(alert: &AlertView, external_url: &str) -> Value {
         "annotations": alert.annotations,
         "startsAt": time(alert.fired_ms.unwrap_or(alert.active_ms)),
         "endsAt": alert.resolved_ms.map_or_else(|| NO_END.to_owned(), time),
-        "generatorURL": format!("{external_url}/alerts"),
+        "generatorURL": format!("{external_url}/rules"),
         "fingerprint": alert.fingerprint,
         // Beyond Alertmanager's format: what was measured. Receivers ignore fields they do not know.
         "value": alert.value,

@@ -47,8 +47,13 @@ pub async fn start(app: &Shared) -> Result<(), StartError> {
 /// Where people find this collector, for links in messages.
 #[must_use]
 pub fn external_url(app: &Shared) -> String {
-    let scheme = if app.config.tls.is_some() { "https" } else { "http" };
-    format!("{scheme}://{}", app.config.listen)
+    match &app.config.public_url {
+        Some(url) => url.trim_end_matches('/').to_owned(),
+        None => {
+            let scheme = if app.config.tls.is_some() { "https" } else { "http" };
+            format!("{scheme}://{}", app.config.listen)
+        }
+    }
 }
 
 /// Wakes the delivery. Cheap to clone.

@@ -1,6 +1,6 @@
 //! `lockstep agent`: reads this machine and connects it to a collector.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use agent::{AgentConfig, NvmlSource, Secret};
@@ -40,9 +40,9 @@ pub(crate) struct Agent {
     /// Simulate GPUs, like h100x8 or h100x8:throttle. The dashboard says so.
     #[arg(long, env = "LOCKSTEP_SIMULATE", value_name = "SPEC")]
     simulate: Option<String>,
-    /// Where to serve this node's /metrics; `off` for nowhere.
-    #[arg(long, env = "LOCKSTEP_METRICS_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:9470", value_parser = listen_or_off)]
-    metrics_listen: ListenOrOff,
+    /// Where to serve this node's /metrics; `off` for nowhere. Default: 127.0.0.1:9470, if it is free.
+    #[arg(long, env = "LOCKSTEP_METRICS_LISTEN", value_name = "ADDR", value_parser = listen_or_off)]
+    metrics_listen: Option<ListenOrOff>,
     /// Where the host's /proc and /sys are mounted, in a container.
     #[arg(long, env = "LOCKSTEP_ROOT", value_name = "DIR", default_value = "/")]
     root: PathBuf,
@@ -56,6 +56,9 @@ pub(crate) struct Agent {
     #[arg(long)]
     once: bool,
 }
+
+/// Where `/metrics` are served when nobody says.
+const METRICS_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9_470);
 
 #[derive(Debug, Clone, Copy)]
 struct ListenOrOff(Option<SocketAddr>);
@@ -100,7 +103,8 @@ impl Agent {
                 .unwrap_or_else(|| locate::default_data_dir().join("agent")),
             root: self.root,
             nvml,
-            metrics_listen: self.metrics_listen.0,
+            metrics_required: self.metrics_listen.is_some(),
+            metrics_listen: self.metrics_listen.map_or(Some(METRICS_LISTEN), |wish| wish.0),
             accepts_runs: !self.no_runs,
             python: self.python,
             tls_ca: self.tls_ca,

@@ -38,6 +38,9 @@ pub(crate) struct CollectorOptions {
     /// PEM file with the private key of the certificate.
     #[arg(long, env = "LOCKSTEP_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Where people find this collector, for links in alerts, like https://lockstep.example. Default: the listen address.
+    #[arg(long, env = "LOCKSTEP_PUBLIC_URL", value_name = "URL", value_parser = web_address)]
+    public_url: Option<String>,
     /// Listen on a public address without TLS. Tokens cross the network in clear text then.
     #[arg(long, env = "LOCKSTEP_INSECURE_PUBLIC")]
     insecure_public: bool,
@@ -60,6 +63,7 @@ impl CollectorOptions {
         config.listen = self.listen;
         config.insecure_public = self.insecure_public;
         config.retention_ms = self.retention;
+        config.public_url.clone_from(&self.public_url);
         config.tls = self
             .tls_cert
             .clone()
@@ -128,5 +132,15 @@ fn positive_duration(text: &str) -> Result<i64, String> {
         Ok(ms)
     } else {
         Err("must be longer than zero".to_owned())
+    }
+}
+
+fn web_address(text: &str) -> Result<String, String> {
+    let host = text
+        .strip_prefix("https://")
+        .or_else(|| text.strip_prefix("http://"));
+    match host {
+        Some(host) if !host.is_empty() => Ok(text.to_owned()),
+        _ => Err("write an http:// or https:// address".to_owned()),
     }
 }
