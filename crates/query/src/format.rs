@@ -1,5 +1,6 @@
 //! Results as Prometheus' HTTP API writes them: times in seconds, values as text.
 
+pub use domain::api::prometheus::float;
 use domain::api::prometheus::{MatrixSeries as ApiSeries, Point, QueryResult, VectorSample as ApiSample};
 use domain::time::TimestampMs;
 
@@ -44,24 +45,6 @@ fn point(time: TimestampMs, value: f64) -> Point {
 #[must_use]
 pub fn seconds(time: TimestampMs) -> f64 {
     time as f64 / 1_000.0
-}
-
-/// The shortest text that reads back as the same number, never with an exponent: what Go's
-/// `strconv.FormatFloat(v, 'f', -1, 64)` gives, which Prometheus uses.
-#[must_use]
-pub fn float(value: f64) -> String {
-    if value.is_nan() {
-        "NaN".to_owned()
-    } else if value.is_infinite() {
-        if value > 0.0 {
-            "+Inf".to_owned()
-        } else {
-            "-Inf".to_owned()
-        }
-    } else {
-        // Rust's `Display` is the shortest round trip without an exponent, the same contract.
-        format!("{value}")
-    }
 }
 
 #[cfg(test)]

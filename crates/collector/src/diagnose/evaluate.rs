@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use domain::api::alerts::{AlertView, Evidence, EvidenceValue};
+use domain::api::prometheus::float;
 use domain::rule::alert::{Active, Change, step};
 use domain::rule::template;
 use domain::series::Labels;
@@ -230,7 +231,7 @@ impl Outcome {
 fn evidence_values(value: Value) -> Vec<EvidenceValue> {
     let text = |labels, value| EvidenceValue {
         labels,
-        value: template::plain(value),
+        value: float(value),
     };
     match value {
         Value::Vector(samples) => samples

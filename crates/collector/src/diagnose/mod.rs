@@ -97,12 +97,6 @@ async fn resolve_orphans(app: &Shared, active: Vec<AlertView>) -> Result<(), Sta
     Ok(())
 }
 
-impl Default for Alerts {
-    fn default() -> Self {
-        Self::shipped()
-    }
-}
-
 impl Alerts {
     /// The rules that ship with Lockstep, nothing active yet.
     ///

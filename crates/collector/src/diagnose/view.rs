@@ -1,6 +1,7 @@
 //! Alerts as people read them.
 
 use domain::api::alerts::{AlertState, AlertView, Diagnosis, Evidence};
+use domain::api::prometheus::float;
 use domain::event::Severity;
 use domain::rule::alert::{Active, fingerprint};
 use domain::rule::definition::{EVIDENCE_PREFIX, Rule};
@@ -38,7 +39,7 @@ pub(super) fn alert(
         severity: severity(&active.labels),
         annotations: annotations(rule, active),
         labels: active.labels.clone(),
-        value: template::plain(active.value),
+        value: float(active.value),
         active_ms: active.active_ms,
         fired_ms: active.fired_ms,
         resolved_ms,

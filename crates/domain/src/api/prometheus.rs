@@ -58,3 +58,17 @@ pub struct MatrixSeries {
     /// Times and values.
     pub values: Vec<Point>,
 }
+
+/// The shortest text that reads back as the same number, never with an exponent: what Go's
+/// `strconv.FormatFloat(v, 'f', -1, 64)` gives, which Prometheus uses.
+#[must_use]
+pub fn float(value: f64) -> String {
+    if value.is_nan() {
+        "NaN".to_owned()
+    } else if value.is_infinite() {
+        if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned()
+    } else {
+        // Rust's `Display` is the shortest round trip without an exponent, the same contract.
+        value.to_string()
+    }
+}

@@ -6,6 +6,7 @@
 //! Evidence queries are templates too, but their label values go into PromQL: there a label may stand only inside a quoted
 //! string, and its value is escaped, so that whatever a series is called the query stays the query that was written.
 
+use crate::api::prometheus::float;
 use crate::series::Labels;
 use crate::time::DisplayDuration;
 
@@ -166,7 +167,7 @@ impl Piece<'_> {
                 let number = labels.get(name).and_then(|text| text.parse().ok());
                 function.apply(number.unwrap_or(f64::NAN))
             }
-            Self::Value(function) => function.map_or_else(|| plain(value), |f| f.apply(value)),
+            Self::Value(function) => function.map_or_else(|| float(value), |f| f.apply(value)),
         }
     }
 }
@@ -233,24 +234,12 @@ impl Function {
 
     fn apply(self, value: f64) -> String {
         match self {
-            _ if !value.is_finite() => plain(value),
+            _ if !value.is_finite() => float(value),
             Self::Humanize => humanize(value),
             Self::Percentage => format!("{}%", significant(value * 100.0)),
             Self::Duration => duration(value),
             Self::Decimals(n) => format!("{value:.n$}"),
         }
-    }
-}
-
-/// A number as Prometheus writes it: `NaN`, `+Inf`, `-Inf`, else the shortest text that reads back.
-#[must_use]
-pub fn plain(value: f64) -> String {
-    if value.is_nan() {
-        "NaN".to_owned()
-    } else if value.is_infinite() {
-        if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned()
-    } else {
-        value.to_string()
     }
 }
 

@@ -27,6 +27,8 @@ pub use advance::{ABANDON_AFTER_MS, Action, Event, LOST_AFTER_MS, PREPARE_TIMEOU
 pub use machine::{Attempt, Machine, NodePhase, NodeTask, RankTask, Wished};
 pub use protocol::{EndCause, NodeCommand, NodeEnd, NodeReport, Prepared, Start};
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ident::Rank;
@@ -126,6 +128,19 @@ pub struct Outcome {
     pub rank: Option<Rank>,
     /// What happened, to what, and what to do next.
     pub message: String,
+}
+
+/// In a few words, for a table's cell.
+impl fmt::Display for RankExit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.error_type, self.signal, self.code) {
+            _ if self.out_of_memory => f.write_str("killed by the kernel: out of memory"),
+            (Some(kind), ..) => write!(f, "{kind}: {}", self.message.as_deref().unwrap_or_default()),
+            (None, Some(signal), _) => write!(f, "signal {signal}"),
+            (None, None, Some(code)) => write!(f, "exit code {code}"),
+            (None, None, None) => f.write_str("ended"),
+        }
+    }
 }
 
 impl RankExit {

@@ -1,7 +1,6 @@
 //! Attempts, nodes and ranks of a run, with how each ended.
 
 use domain::api::runs::{AttemptView, NodeTaskView, RankView};
-use domain::run::state::RankExit;
 use leptos::prelude::*;
 
 use super::Known;
@@ -82,18 +81,8 @@ fn RankRow(row: Row<RankView>) -> impl IntoView {
             <td>{row.key.clone()}</td>
             <td>{text(move || number(rank.with(|rank| rank.pid.map(u64::from))))}</td>
             <td>{text(move || number(rank.with(|rank| rank.step)))}</td>
-            <td class="break-words">{text(move || rank.with(|rank| rank.exit.as_ref().map_or("–".to_owned(), ended)))}</td>
+            <td class="break-words">{text(move || rank.with(|rank| rank.exit.as_ref().map_or("–".to_owned(), ToString::to_string)))}</td>
         </tr>
-    }
-}
-
-fn ended(exit: &RankExit) -> String {
-    match (&exit.error_type, exit.signal, exit.code) {
-        _ if exit.out_of_memory => "killed by the kernel: out of memory".to_owned(),
-        (Some(kind), ..) => format!("{kind}: {}", exit.message.as_deref().unwrap_or_default()),
-        (None, Some(signal), _) => format!("signal {signal}"),
-        (None, None, Some(code)) => format!("exit code {code}"),
-        (None, None, None) => "ended".to_owned(),
     }
 }
 

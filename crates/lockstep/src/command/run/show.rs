@@ -1,7 +1,6 @@
 //! Runs as text.
 
 use domain::api::runs::{RankView, RunSummary, RunView};
-use domain::run::state::RankExit;
 
 use crate::table::{self, printable};
 
@@ -55,26 +54,13 @@ pub(super) fn run(view: &RunView) {
 
 fn rank_row(rank: &RankView) -> Vec<String> {
     let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
-    let end = rank.exit.as_ref().map_or("-".to_owned(), exit);
+    let end = rank.exit.as_ref().map_or("-".to_owned(), ToString::to_string);
     vec![
         format!("  {}", rank.rank),
         number(rank.pid.map(u64::from)),
         number(rank.step),
         end,
     ]
-}
-
-/// How a rank ended, in a few words.
-pub(super) fn exit(exit: &RankExit) -> String {
-    if exit.out_of_memory {
-        return "killed by the kernel: out of memory".to_owned();
-    }
-    match (&exit.error_type, exit.signal, exit.code) {
-        (Some(kind), ..) => format!("{kind}: {}", exit.message.as_deref().unwrap_or("")),
-        (None, Some(signal), _) => format!("signal {signal}"),
-        (None, None, Some(code)) => format!("exit code {code}"),
-        (None, None, None) => "ended".to_owned(),
-    }
 }
 
 fn time(ms: i64) -> String {
