@@ -167,12 +167,16 @@ impl Bounds {
 
     /// What an instant selector at the shifted steps reads.
     pub(crate) fn instant_selection(&self, selector: &Selector, grid: Grid) -> Selection {
-        selection(
-            selector,
-            self.shifted(grid, selector.shift),
-            self.lookback_ms,
-            None,
-        )
+        let one_step = grid.count == 1;
+        Selection {
+            latest: one_step,
+            ..selection(
+                selector,
+                self.shifted(grid, selector.shift),
+                self.lookback_ms,
+                None,
+            )
+        }
     }
 
     /// What a range selector at the shifted steps reads, and for which function.
@@ -214,6 +218,7 @@ fn selection(selector: &Selector, grid: Grid, width_ms: i64, function: Option<Fu
         end_ms: grid.last(),
         step_ms: grid.step_ms,
         function: function.map(|function| function.name().to_owned()),
+        latest: false,
     }
 }
 

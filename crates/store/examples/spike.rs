@@ -5,10 +5,11 @@
 #![allow(clippy::print_stdout, reason = "its output is what it is for")]
 #![allow(clippy::unwrap_used, reason = "a measurement that fails shows where")]
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use domain::series::{Budget, Frame, Labels, MatchOp, Matcher, Selection, SeriesSource};
-use store::series::{Append, SeriesId};
+use domain::series::{Budget, Labels, MatchOp, Matcher, Selection, SeriesSource};
+use store::series::{Append, Block, SeriesId};
 use store::{SeriesStore, Store, StoreConfig};
 
 const GPUS: usize = 8;
@@ -37,8 +38,8 @@ async fn run(sessions: u64, seconds: u64) {
 
     let (cpu, began) = (cpu_seconds(), Instant::now());
     let start_ms = now_ms() / 1_000 * 1_000;
-    let first = Frame {
-        series: ids.concat(),
+    let first = Block {
+        shape: store.series.shape(ids.concat()).unwrap(),
         times_ms: vec![start_ms - 1_000],
         values: vec![0.0; ids.concat().len()],
     };
@@ -47,7 +48,7 @@ async fn run(sessions: u64, seconds: u64) {
         .append(
             Append {
                 source: None,
-                frames: vec![first],
+                blocks: vec![first],
             },
             start_ms,
         )
@@ -139,6 +140,7 @@ async fn send(
     let first = tokio::time::Instant::now() + Duration::from_micros(1_000_000 * node / nodes);
     let mut random = node.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut levels = vec![0_i64; ids.len()];
+    let shape = series.shape(ids).unwrap();
     let mut latencies = Vec::new();
     for tick in 0..seconds {
         tokio::time::sleep_until(first + Duration::from_secs(tick)).await;
@@ -147,14 +149,14 @@ async fn send(
             .enumerate()
             .map(|(n, level)| value(n / GPUS, level, &mut random))
             .collect();
-        let frame = Frame {
-            series: ids.clone(),
+        let block = Block {
+            shape: Arc::clone(&shape),
             times_ms: vec![start_ms + tick as i64 * 1_000],
             values,
         };
         let append = Append {
             source: Some((format!("node-{node:04}"), tick + 1)),
-            frames: vec![frame],
+            blocks: vec![block],
         };
         let began = Instant::now();
         series.append(append, now_ms()).await.unwrap();
@@ -193,6 +195,7 @@ async fn query(series: &SeriesStore, what: &str) {
         end_ms: i64::MAX,
         step_ms: 0,
         function: None,
+        latest: false,
     };
     let budget = Budget::unlimited();
     let began = Instant::now();

@@ -89,7 +89,7 @@ impl Store {
     pub async fn open(config: StoreConfig) -> Result<Self, OpenError> {
         create_folder(&config.data_dir)?;
         let folder_lock = Arc::new(lock_folder(&config.data_dir).await?);
-        let state = StateStore::open(&config.data_dir).await?;
+        let state = StateStore::open(&config.data_dir, config.vfs).await?;
         let series = SeriesStore::open(config, folder_lock).await?;
         Ok(Self { series, state })
     }

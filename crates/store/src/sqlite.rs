@@ -32,7 +32,11 @@ pub(crate) struct Database {
 
 impl Database {
     /// Opens or creates the file, readable by its owner only, and brings its tables up to date.
-    pub(crate) async fn open(path: &Path, migrator: &sqlx::migrate::Migrator) -> Result<Self, OpenError> {
+    pub(crate) async fn open(
+        path: &Path,
+        migrator: &sqlx::migrate::Migrator,
+        vfs: Option<&'static str>,
+    ) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Database {
             path: path.to_owned(),
             source,
@@ -43,7 +47,7 @@ impl Database {
         })?;
         let writer = SqlitePoolOptions::new()
             .max_connections(1)
-            .connect_with(options(path))
+            .connect_with(options(path, vfs))
             .await
             .map_err(failed)?;
         migrator
@@ -54,7 +58,7 @@ impl Database {
                 source,
             })?;
         // Not SQLite's own read-only mode: such a connection cannot take part in the recovery of a journal.
-        let reading = options(path).pragma("query_only", "ON");
+        let reading = options(path, vfs).pragma("query_only", "ON");
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .connect_with(reading)
@@ -80,15 +84,18 @@ impl Database {
 }
 
 /// Options that all files share.
-pub(crate) fn options(path: &Path) -> SqliteConnectOptions {
-    SqliteConnectOptions::new()
-        .filename(path)
-        .page_size(PAGE_BYTES)
-        .auto_vacuum(SqliteAutoVacuum::Incremental)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .foreign_keys(true)
-        .busy_timeout(BUSY_TIMEOUT)
+pub(crate) fn options(path: &Path, vfs: Option<&'static str>) -> SqliteConnectOptions {
+    let options = SqliteConnectOptions::new().filename(path);
+    match vfs {
+        Some(vfs) => options.vfs(vfs),
+        None => options,
+    }
+    .page_size(PAGE_BYTES)
+    .auto_vacuum(SqliteAutoVacuum::Incremental)
+    .journal_mode(SqliteJournalMode::Wal)
+    .synchronous(SqliteSynchronous::Full)
+    .foreign_keys(true)
+    .busy_timeout(BUSY_TIMEOUT)
 }
 
 /// Creates the file for its owner only; SQLite gives its companions the same mode.
@@ -111,7 +118,7 @@ mod tests {
     async fn commits_are_synchronised_and_the_library_is_new_enough() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.db");
-        let database = Database::open(&path, &sqlx::migrate!("../../migrations/sqlite/state"))
+        let database = Database::open(&path, &sqlx::migrate!("../../migrations/sqlite/state"), None)
             .await
             .unwrap();
         let number = async |sql: &'static str| {
@@ -143,7 +150,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.db");
-        let database = Database::open(&path, &sqlx::migrate!("../../migrations/sqlite/state"))
+        let database = Database::open(&path, &sqlx::migrate!("../../migrations/sqlite/state"), None)
             .await
             .unwrap();
         sqlx::query("INSERT INTO audit VALUES (1, 2, 'a', 'b', 'c')")

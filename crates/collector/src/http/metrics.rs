@@ -54,9 +54,14 @@ fn store_families(app: &Shared) -> Vec<prometheus::proto::MetricFamily> {
     vec![
         gauge("lockstep_store_series", "Series the store knows.", stats.series),
         gauge(
-            "lockstep_store_head_samples",
-            "Samples in memory.",
-            stats.head_samples,
+            "lockstep_store_head_bytes",
+            "Memory for samples that are not in chunks yet.",
+            stats.head_bytes,
+        ),
+        gauge(
+            "lockstep_store_recent_chunk_bytes",
+            "Memory for sealed chunks that are kept for recent queries.",
+            stats.recent_chunk_bytes,
         ),
         gauge(
             "lockstep_store_wal_bytes",

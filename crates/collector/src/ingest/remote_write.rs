@@ -8,8 +8,10 @@ mod frames;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
+use domain::series::Frame;
 use prost::Message;
-use store::series::{Append, AppendError, Appended};
+use store::SeriesStore;
+use store::series::{Append, AppendError, Appended, Block, SeriesId};
 
 use self::frames::Translated;
 use crate::Shared;
@@ -139,7 +141,7 @@ async fn append(app: &Shared, translated: &Translated) -> ApiResult<Appended> {
     for frames in &translated.appends {
         let append = Append {
             source: None,
-            frames: frames.clone(),
+            blocks: blocks(&app.store.series, frames).map_err(|error| store_failed(&error))?,
         };
         let done = app
             .store
@@ -158,6 +160,17 @@ async fn append(app: &Shared, translated: &Translated) -> ApiResult<Appended> {
         .with_label_values(&["remote_write"])
         .inc_by(all.accepted);
     Ok(all)
+}
+
+fn blocks(store: &SeriesStore, frames: &[Frame<SeriesId>]) -> Result<Vec<Block>, AppendError> {
+    let block = |frame: &Frame<SeriesId>| {
+        Ok(Block {
+            shape: store.shape(frame.series.clone())?,
+            times_ms: frame.times_ms.clone(),
+            values: frame.values.clone(),
+        })
+    };
+    frames.iter().map(block).collect()
 }
 
 /// The sender repeats after a 5xx; nothing it sent is lost.

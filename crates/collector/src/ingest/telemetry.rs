@@ -9,17 +9,20 @@
 //! sequence number can overtake another.
 
 mod dictionary;
+mod shapes;
 mod writer;
 
 use domain::event::Event;
 use domain::ident::NodeName;
+use domain::series::Frame;
 use domain::time::TimestampMs;
-use store::series::APPEND_SAMPLES_MAX;
+use store::series::{APPEND_SAMPLES_MAX, SeriesId};
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 use wire::proto::{Batch, Definitions, NodeEvent, Refusal, TelemetryDown, TelemetryUp, telemetry_up};
 
 use self::dictionary::Dictionaries;
+use self::shapes::Shapes;
 use self::writer::{Durable, Work};
 use super::{AgentSession, Outbound};
 use crate::Shared;
@@ -44,6 +47,7 @@ pub(super) async fn serve(
         app: &app,
         node: &session.node,
         names: Dictionaries::default(),
+        shapes: Shapes::default(),
         queue,
         events: EventRate::default(),
     };
@@ -56,6 +60,7 @@ struct Reader<'a> {
     app: &'a Shared,
     node: &'a NodeName,
     names: Dictionaries,
+    shapes: Shapes,
     queue: mpsc::Sender<Work>,
     events: EventRate,
 }
@@ -94,17 +99,7 @@ impl Reader<'_> {
 
     async fn take(&mut self, batch: &Batch) -> Result<(), Status> {
         let work = match self.understand(batch) {
-            Ok(durable) => {
-                if durable.dropped > 0 {
-                    let counted = self
-                        .app
-                        .metrics
-                        .refused
-                        .with_label_values(&["sample_of_refused_series"]);
-                    counted.inc_by(durable.dropped);
-                }
-                Work::Store(durable)
-            }
+            Ok((frames, dropped)) => Work::Store(self.durable(batch, frames, dropped)?),
             Err(reason) => Work::Refuse(self.refuse(batch, reason)),
         };
         self.queue
@@ -113,7 +108,8 @@ impl Reader<'_> {
             .map_err(|_| Status::unavailable("the collector cannot store samples right now"))
     }
 
-    fn understand(&mut self, batch: &Batch) -> Result<Durable, String> {
+    /// The batch's samples by series, and how many belong to series that are not taken.
+    fn understand(&mut self, batch: &Batch) -> Result<(Vec<Frame<SeriesId>>, u64), String> {
         let frames = wire::frame::decode(batch).map_err(|error| error.to_string())?;
         let cells: usize = frames.iter().map(|frame| frame.values.len()).sum();
         if cells > APPEND_SAMPLES_MAX {
@@ -121,13 +117,31 @@ impl Reader<'_> {
                 "a batch of {cells} samples is larger than the {APPEND_SAMPLES_MAX} allowed; split it"
             ));
         }
-        let (frames, dropped) = self.names.translate(&batch.segment, frames)?;
+        self.names.translate(&batch.segment, frames)
+    }
+
+    fn durable(
+        &mut self,
+        batch: &Batch,
+        frames: Vec<Frame<SeriesId>>,
+        dropped: u64,
+    ) -> Result<Durable, Status> {
+        if dropped > 0 {
+            let refused = &self.app.metrics.refused;
+            refused
+                .with_label_values(&["sample_of_refused_series"])
+                .inc_by(dropped);
+        }
+        let store = &self.app.store.series;
+        let blocks = frames.into_iter().map(|frame| self.shapes.block(store, frame));
+        let blocks = blocks
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| writer::refused(self.node, &error))?;
         Ok(Durable {
             segment: batch.segment.as_str().into(),
             seq: batch.seq,
-            frames,
-            cells,
-            dropped,
+            cells: blocks.iter().map(|block| block.values.len()).sum(),
+            blocks,
         })
     }
 

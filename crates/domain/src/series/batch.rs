@@ -63,7 +63,15 @@ impl<S> Frame<S> {
     /// # Errors
     /// When the value count is not rows × columns, or times do not strictly increase.
     pub fn check(&self) -> Result<(), FrameError> {
-        let (series, times, values) = (self.series.len(), self.times_ms.len(), self.values.len());
+        Self::check_parts(self.series.len(), &self.times_ms, self.values.len())
+    }
+
+    /// The same for parts that are kept apart.
+    ///
+    /// # Errors
+    /// As [`Frame::check`].
+    pub fn check_parts(series: usize, times_ms: &[TimestampMs], values: usize) -> Result<(), FrameError> {
+        let times = times_ms.len();
         if series.checked_mul(times) != Some(values) {
             return Err(FrameError::Shape {
                 series,
@@ -71,7 +79,7 @@ impl<S> Frame<S> {
                 values,
             });
         }
-        if self.times_ms.windows(2).any(|pair| pair[0] >= pair[1]) {
+        if times_ms.windows(2).any(|pair| pair[0] >= pair[1]) {
             return Err(FrameError::Times);
         }
         Ok(())

@@ -22,6 +22,8 @@ pub struct Selection {
     pub step_ms: i64,
     /// The function right around the selector (`rate`, `max_over_time`, …), if any.
     pub function: Option<String>,
+    /// Only the newest sample of each series at or before `end_ms` matters.
+    pub latest: bool,
 }
 
 /// One series with its samples: times ascending, staleness markers included.

@@ -45,13 +45,14 @@ pub(crate) fn put_ids(out: &mut Vec<u8>, ids: &[SeriesId]) {
     }
 }
 
-pub(crate) fn put_planes(out: &mut Vec<u8>, values: &[f64]) {
+/// The values of some slices, `count` in all.
+pub(crate) fn put_planes<'a>(out: &mut Vec<u8>, count: usize, values: impl Iterator<Item = &'a [f64]>) {
     let start = out.len();
-    out.resize(start + values.len() * 8, 0);
+    out.resize(start + count * 8, 0);
     let planes = &mut out[start..];
-    for (n, value) in values.iter().enumerate() {
+    for (n, value) in values.flatten().enumerate() {
         for (plane, byte) in value.to_bits().to_le_bytes().into_iter().enumerate() {
-            planes[plane * values.len() + n] = byte;
+            planes[plane * count + n] = byte;
         }
     }
 }
@@ -195,7 +196,7 @@ mod tests {
         ];
         let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         let mut out = Vec::new();
-        put_planes(&mut out, &values);
+        put_planes(&mut out, values.len(), [&values[..4], &values[4..]].into_iter());
         put_column(&mut out, &values);
         let mut reader = Reader(&out);
         assert_eq!(bits(&reader.planes(values.len()).unwrap()), bits(&values));

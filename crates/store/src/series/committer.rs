@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use domain::series::Frame;
 use domain::time::TimestampMs;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
@@ -19,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use super::head::Counts;
 use super::sessions::Sorted;
 use super::wal::{self, Entry, Wal};
-use super::{AppendError, Appended, SeriesId, Shared, lock, names, read};
+use super::{AppendError, Appended, Block, Shared, lock, names};
 
 /// The most samples in one batch, 8 MB of values: a larger one would make the others wait too long.
 const BATCH_SAMPLES_MAX: usize = 1 << 20;
@@ -86,19 +85,11 @@ async fn commit(shared: &Arc<Shared>, wal: &mut Wal, batch: Vec<Request>) {
     };
     match counts {
         Ok(counts) => {
-            for (
-                sender,
-                Counts {
-                    accepted,
-                    duplicates,
-                    conflicts,
-                },
-            ) in senders.into_iter().zip(counts)
-            {
+            for (sender, counts) in senders.into_iter().zip(counts) {
                 let _ = sender.reply.send(Ok(Appended {
-                    accepted,
-                    duplicates,
-                    conflicts,
+                    accepted: counts.accepted,
+                    duplicates: counts.duplicates,
+                    conflicts: counts.conflicts,
                     ..sender.appended
                 }));
             }
@@ -155,10 +146,11 @@ async fn store(
         (Err(error), _) => Err(error.into()),
         (_, Err(error)) => Err(error),
     };
-    let batch = written.inspect_err(|_| lock(&shared.sessions).note_failure(&entries))?;
+    let batch = written
+        .inspect_err(|_| lock(&shared.sessions).note_failure(entries.iter().map(|entry| &entry.source)))?;
     let shared = Arc::clone(shared);
     let apply = move || {
-        lock(&shared.sessions).note(&entries, now_ms);
+        lock(&shared.sessions).note(entries.iter().map(|entry| &entry.source), now_ms);
         apply(&shared, batch, &entries)
     };
     Ok(tokio::task::spawn_blocking(apply)
@@ -166,29 +158,23 @@ async fn store(
         .map_err(std::io::Error::other)?)
 }
 
-/// Puts a batch into the head; also what a replay does.
-pub(crate) fn apply(shared: &Shared, batch: u64, entries: &[Entry]) -> Vec<Counts> {
+fn apply(shared: &Shared, batch: u64, entries: &[Entry]) -> Vec<Counts> {
     let _gate = lock(&shared.between_batches);
-    let index = read(&shared.index);
-    let frame_counts = |frame: &Frame<SeriesId>| {
-        let mut counts = Counts::default();
-        for (row, id) in frame.series.iter().enumerate() {
-            if let Some(entry) = index.entry(*id) {
-                counts += entry
-                    .group
-                    .lock()
-                    .append(entry.row, &frame.times_ms, frame.row(row), batch);
-            }
+    let counts: Vec<Counts> = entries.iter().map(|entry| put(batch, &entry.blocks)).collect();
+    shared.memory.grew(counts.iter().map(|counts| counts.cells).sum());
+    counts
+}
+
+/// Puts blocks of a batch into the head; also what a replay does.
+pub(crate) fn put(batch: u64, blocks: &[Block]) -> Counts {
+    let mut counts = Counts::default();
+    for block in blocks {
+        for part in &block.shape.parts {
+            counts += part
+                .group
+                .lock()
+                .append(part, &block.times_ms, &block.values, batch);
         }
-        counts
-    };
-    let entry_counts = |entry: &Entry| {
-        let mut counts = Counts::default();
-        entry
-            .frames
-            .iter()
-            .for_each(|frame| counts += frame_counts(frame));
-        counts
-    };
-    entries.iter().map(entry_counts).collect()
+    }
+    counts
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use domain::series::{Budget, Frame, Labels, SelectError};
+use domain::series::{Budget, Labels, SelectError};
 use domain::time::TimestampMs;
 
 use super::head::{Group, GroupId, Snapshot};
@@ -33,16 +33,13 @@ impl Wanted {
 
     /// Samples in memory that will be read.
     pub(crate) fn memory_cost(&self) -> u64 {
-        let frozen = self.memory.segments.iter().flat_map(|segment| &segment.frames);
-        let cost = |frame: &Frame<SeriesId>| {
-            let rows = frame
-                .series
-                .iter()
-                .filter(|id| self.series.contains_key(id))
-                .count();
-            (rows * frame.times_ms.len()) as u64
-        };
-        frozen.chain(&self.memory.live).map(cost).sum()
+        let frozen = self
+            .memory
+            .segments
+            .iter()
+            .map(|segment| share(segment.samples, self.series.len(), segment.series));
+        let live = self.memory.live.iter().map(|frame| frame.values.len() as u64);
+        frozen.chain(live).sum()
     }
 }
 
@@ -76,12 +73,17 @@ pub(crate) async fn read_chunks(
             if group.memory.segments.iter().any(|segment| segment.chunk == id) {
                 continue;
             }
-            let share = (samples as u64)
-                .saturating_mul(group.series.len() as u64)
-                .div_ceil(series.max(1) as u64);
-            budget.take(0, share.min(samples as u64))?;
+            budget.take(0, share(samples as u64, group.series.len(), series as usize))?;
             group.chunks.push((id, data));
         }
     }
     Ok(())
+}
+
+/// Of the samples of so many pooled series those of the wanted ones, about.
+fn share(samples: u64, wanted: usize, series: usize) -> u64 {
+    let share = samples
+        .saturating_mul(wanted as u64)
+        .div_ceil(series.max(1) as u64);
+    share.min(samples)
 }

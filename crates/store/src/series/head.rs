@@ -1,23 +1,24 @@
 //! The head: samples in memory, by group (one node's series of one metric).
 //!
 //! ```text
-//! Group   lanes      samples not sealed yet        times    t0 t1 t2 …     one axis,
-//!                                                  column   v0 v1 v2 …     a column a series
-//!         segments   frozen lanes: on their way into a chunk, or already there and kept for recent queries
+//! Group   lanes      samples not sealed yet: a matrix of ticks × series, see lane.rs
+//!         segments   frozen lanes on their way into a chunk; once there, the chunk's bytes, kept for recent queries
 //! ```
 //! Series that tick together share a lane. A sample older than its lane's end that finds no place there goes to a late lane,
-//! so that an agent's backfill, in order itself, is as cheap as live data.
+//! so that an agent's backfill, in order itself, is as cheap as live data. A series has at most one place in a lane and one
+//! in a late lane, so that a sample that comes twice is found.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use domain::series::{Frame, is_absent};
 use domain::time::TimestampMs;
 
-use super::SeriesId;
-use super::lane::{Lane, Put, range_of};
+use super::chunk;
+use super::codec::Corrupt;
+use super::lane::{Cells, Lane, Put, range_of};
+use super::{SeriesId, shape::Part};
 
 /// Number of a group; the key of its rows on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,6 +42,7 @@ pub(crate) struct GroupSamples {
     /// The first and last write-ahead batch with samples in the lanes.
     batches: Option<(u64, u64)>,
     unsealed_since: Option<Instant>,
+    freezes: u32,
     /// Samples of batches up to this one are in committed chunks.
     sealed_batch: u64,
     /// The latest sample that is on disk only.
@@ -51,8 +53,10 @@ pub(crate) struct GroupSamples {
 #[derive(Debug, Clone)]
 struct Row {
     series: SeriesId,
-    /// The earliest and latest sample; a wide guess for series read from disk.
+    /// The earliest and latest sample that is not in a lane; a wide guess for series read from disk.
     span: Option<(TimestampMs, TimestampMs)>,
+    /// The latest of those, when this process has seen it.
+    latest: Option<(TimestampMs, f64)>,
     lane: Option<Place>,
     late: Option<Place>,
 }
@@ -68,13 +72,19 @@ struct Place {
 pub(crate) struct Segment {
     /// The chunk's id, given when frozen: older ones win over younger ones.
     pub(crate) chunk: i64,
-    pub(crate) frames: Vec<Frame<SeriesId>>,
     pub(crate) min_ms: TimestampMs,
     pub(crate) max_ms: TimestampMs,
     pub(crate) samples: u64,
+    /// How many series have a place in it.
+    pub(crate) series: usize,
+    /// Cells in memory until it is sealed.
+    pub(crate) cells: i64,
     pub(crate) first_batch: u64,
     pub(crate) last_batch: u64,
-    pub(crate) sealed: AtomicBool,
+    /// The samples, until the chunk is on disk.
+    frames: Mutex<Arc<[Frame<SeriesId>]>>,
+    /// The chunk's bytes, once it is on disk.
+    data: OnceLock<Arc<[u8]>>,
 }
 
 /// What became of samples.
@@ -83,6 +93,8 @@ pub(crate) struct Counts {
     pub(crate) accepted: u64,
     pub(crate) duplicates: u64,
     pub(crate) conflicts: u64,
+    /// Cells that memory holds more than before.
+    pub(crate) cells: i64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -90,6 +102,7 @@ impl std::ops::AddAssign for Counts {
         self.accepted += other.accepted;
         self.duplicates += other.duplicates;
         self.conflicts += other.conflicts;
+        self.cells += other.cells;
     }
 }
 
@@ -104,6 +117,15 @@ pub(crate) struct Snapshot {
     pub(crate) disk: bool,
 }
 
+/// The newest sample of a series at or before a time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Latest {
+    /// Known without looking further; it may be none.
+    Known(Option<(TimestampMs, f64)>),
+    /// Segments or chunks have to be read.
+    Unknown,
+}
+
 impl Group {
     pub(crate) fn new(id: GroupId, node: Arc<str>, metric: Arc<str>) -> Self {
         Self {
@@ -116,9 +138,7 @@ impl Group {
 
     /// The samples. A panic while they were held is a bug that one query or batch pays for, not the whole store.
     pub(crate) fn lock(&self) -> MutexGuard<'_, GroupSamples> {
-        self.samples
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -130,6 +150,7 @@ impl GroupSamples {
         self.rows.push(Row {
             series,
             span: None,
+            latest: None,
             lane: None,
             late: None,
         });
@@ -149,106 +170,148 @@ impl GroupSamples {
         self.on_disk_max_ms = on_disk_max_ms;
     }
 
-    /// Takes the samples of one series out of a batch. A batch whose samples are in chunks is passed over.
+    /// Takes the samples of its series out of a batch. A batch whose samples are in chunks is passed over.
     pub(crate) fn append(
         &mut self,
-        row: u32,
+        part: &Part,
         times_ms: &[TimestampMs],
         values: &[f64],
         batch: u64,
     ) -> Counts {
-        let mut counts = Counts::default();
+        let cells = Cells {
+            times_ms,
+            values,
+            columns: &part.columns,
+        };
+        let (Some(first_ms), Some(last_ms)) = (times_ms.first(), times_ms.last()) else {
+            return Counts::default();
+        };
         if batch <= self.sealed_batch {
-            return counts;
+            return Counts::default();
         }
-        let mut late = Vec::new();
-        let mut place = self.rows[row as usize].lane;
-        for (n, (&time_ms, &value)) in times_ms.iter().zip(values).enumerate() {
-            if is_absent(value) {
-                continue;
-            }
-            let at =
-                *place.get_or_insert_with(|| self.join(row, false, &present(&times_ms[n..], &values[n..])));
-            match self.lanes[at.lane].put(at.column, time_ms, value) {
-                Put::Stored => counts.accepted += 1,
-                Put::Same => counts.duplicates += 1,
-                Put::Other => counts.conflicts += 1,
-                Put::Late => late.push((time_ms, value)),
-            }
-        }
-        if !late.is_empty() {
-            counts += self.append_late(row, &late);
-        }
+        let counts = match self.lane_to_extend(&part.rows, *first_ms, *last_ms) {
+            Some(lane) => self.lanes[lane].extend(cells),
+            None => self.put(&part.rows, cells),
+        };
         if counts.accepted > 0 {
-            self.note(row, times_ms, batch);
+            self.batches = Some((self.batches.map_or(batch, |(first, _)| first), batch));
+            self.unsealed_since.get_or_insert_with(Instant::now);
         }
         counts
     }
 
-    fn append_late(&mut self, row: u32, samples: &[(TimestampMs, f64)]) -> Counts {
-        let mut counts = Counts::default();
-        let place = match self.rows[row as usize].late {
-            Some(place) => place,
-            None => self.join(
-                row,
-                true,
-                &samples.iter().map(|(time_ms, _)| *time_ms).collect::<Vec<_>>(),
-            ),
+    /// The lane of just these rows that ends before these times, when nothing else of the group can have samples of them
+    /// then. Opens one for rows that have none and no company to join.
+    fn lane_to_extend(&mut self, rows: &[u32], first_ms: TimestampMs, last_ms: TimestampMs) -> Option<usize> {
+        let Some(at) = self.lane_of(rows, false) else {
+            return self.open_lane(rows, false, first_ms);
         };
-        for &(time_ms, value) in samples {
-            let lane = &mut self.lanes[place.lane];
-            let put = match lane.put(place.column, time_ms, value) {
-                Put::Late => lane.squeeze_in(place.column, time_ms, value),
-                put => put,
-            };
-            match put {
-                Put::Same => counts.duplicates += 1,
-                Put::Other => counts.conflicts += 1,
-                Put::Stored | Put::Late => counts.accepted += 1,
+        let lane = &self.lanes[at];
+        if lane.last_ms().is_none_or(|last| last < first_ms) {
+            return Some(at);
+        }
+        if lane.has_within(first_ms, last_ms) || lane.last_ms().is_none_or(|last| last < last_ms) {
+            return None;
+        }
+        let Some(late) = self.lane_of(rows, true) else {
+            return self.open_lane(rows, true, first_ms);
+        };
+        let behind = self.lanes[late].last_ms().is_none_or(|last| last < first_ms);
+        behind.then_some(late)
+    }
+
+    fn lane_of(&self, rows: &[u32], late: bool) -> Option<usize> {
+        let just_these = |lane: &Lane| lane.late == late && *lane.rows == *rows;
+        self.lanes.iter().position(just_these)
+    }
+
+    fn open_lane(&mut self, rows: &[u32], late: bool, first_ms: TimestampMs) -> Option<usize> {
+        let placed = |row: &u32| {
+            let row = &self.rows[*row as usize];
+            if late {
+                row.late.is_some()
+            } else {
+                row.lane.is_some()
             }
+        };
+        if rows.iter().any(placed) || self.lane_with(late, first_ms).is_some() {
+            return None;
         }
-        counts
+        self.lanes.push(Lane::new(late, rows));
+        let lane = self.lanes.len() - 1;
+        for (column, row) in rows.iter().enumerate() {
+            self.place(*row, late, Place { lane, column });
+        }
+        Some(lane)
     }
 
-    /// Finds the lane that ends with just these times, or opens one.
-    fn join(&mut self, row: u32, late: bool, times_ms: &[TimestampMs]) -> Place {
-        let fits = |lane: &Lane| lane.late == late && lane.times_ms.ends_with(times_ms);
-        let at = self.lanes.iter().position(fits).unwrap_or_else(|| {
-            self.lanes.push(Lane {
-                late,
-                ..Lane::default()
-            });
-            self.lanes.len() - 1
-        });
-        let lane = &mut self.lanes[at];
-        lane.columns.push(Vec::new());
-        lane.series.push(self.rows[row as usize].series);
-        let place = Place {
-            lane: at,
-            column: lane.columns.len() - 1,
-        };
+    fn lane_with(&self, late: bool, time_ms: TimestampMs) -> Option<usize> {
+        let ticks = |lane: &Lane| lane.late == late && lane.has_within(time_ms, time_ms);
+        self.lanes.iter().position(ticks)
+    }
+
+    fn place(&mut self, row: u32, late: bool, place: Place) {
         let row = &mut self.rows[row as usize];
         *(if late { &mut row.late } else { &mut row.lane }) = Some(place);
-        place
     }
 
-    fn note(&mut self, row: u32, times_ms: &[TimestampMs], batch: u64) {
-        self.batches = Some((self.batches.map_or(batch, |(first, _)| first), batch));
-        self.unsealed_since.get_or_insert_with(Instant::now);
-        if let (Some(&first), Some(&last)) = (times_ms.first(), times_ms.last()) {
-            let span = &mut self.rows[row as usize].span;
-            *span = Some(span.map_or((first, last), |(min, max)| (min.min(first), max.max(last))));
+    /// The general way, sample by sample.
+    fn put(&mut self, rows: &[u32], cells: Cells<'_>) -> Counts {
+        let mut counts = Counts::default();
+        for (column, &row) in rows.iter().enumerate() {
+            for (tick, &time_ms) in cells.times_ms.iter().enumerate() {
+                let value = cells.value(column, tick);
+                if is_absent(value) {
+                    continue;
+                }
+                match self.put_sample(row, time_ms, value, &mut counts) {
+                    Put::Same => counts.duplicates += 1,
+                    Put::Other => counts.conflicts += 1,
+                    Put::Stored | Put::Late => counts.accepted += 1,
+                }
+            }
+        }
+        counts
+    }
+
+    fn put_sample(&mut self, row: u32, time_ms: TimestampMs, value: f64, counts: &mut Counts) -> Put {
+        let place = match self.rows[row as usize].lane {
+            Some(place) => place,
+            None => self.join(row, false, time_ms, counts),
+        };
+        match self.lanes[place.lane].put(place.column, time_ms, value, counts) {
+            Put::Late => {}
+            done => return done,
+        }
+        let place = match self.rows[row as usize].late {
+            Some(place) => place,
+            None => self.join(row, true, time_ms, counts),
+        };
+        let lane = &mut self.lanes[place.lane];
+        match lane.put(place.column, time_ms, value, counts) {
+            Put::Late => lane.squeeze_in(place.column, time_ms, value, counts),
+            done => done,
         }
     }
-}
 
-fn present(times_ms: &[TimestampMs], values: &[f64]) -> Vec<TimestampMs> {
-    times_ms
-        .iter()
-        .zip(values)
-        .filter(|(_, value)| !is_absent(**value))
-        .map(|(time_ms, _)| *time_ms)
-        .collect()
+    /// Finds a lane that ticks at this time, or opens one.
+    fn join(&mut self, row: u32, late: bool, time_ms: TimestampMs, counts: &mut Counts) -> Place {
+        let place = match self.lane_with(late, time_ms) {
+            Some(lane) => Place {
+                lane,
+                column: self.lanes[lane].add_column(row, counts),
+            },
+            None => {
+                self.lanes.push(Lane::new(late, &[row]));
+                Place {
+                    lane: self.lanes.len() - 1,
+                    column: 0,
+                }
+            }
+        };
+        self.place(row, late, place);
+        place
+    }
 }
 
 // === impl GroupSamples: sealing ===
@@ -283,38 +346,56 @@ impl GroupSamples {
     pub(crate) fn freeze(&mut self, chunk: i64) -> Option<Arc<Segment>> {
         let (first_batch, last_batch) = self.batches.take()?;
         self.unsealed_since = None;
-        for row in &mut self.rows {
-            (row.lane, row.late) = (None, None);
-        }
-        let lanes = std::mem::take(&mut self.lanes);
-        let frames: Vec<_> = lanes
+        self.freezes += 1;
+        let mut lanes = std::mem::take(&mut self.lanes);
+        lanes.retain(|lane| !lane.times_ms.is_empty());
+        self.leave_lanes(&lanes);
+        let rows = &self.rows;
+        let frames: Arc<[_]> = lanes
             .iter()
-            .map(|lane| lane.frame(0..lane.times_ms.len(), |_| true))
+            .map(|lane| lane.frame(0..lane.times_ms.len(), |row| rows[row as usize].series, |_| true))
             .collect();
-        let min_ms = frames
-            .iter()
-            .filter_map(|frame| frame.times_ms.first())
-            .min()
-            .copied()?;
-        let max_ms = frames
-            .iter()
-            .filter_map(|frame| frame.times_ms.last())
-            .max()
-            .copied()?;
-        let samples = frames.iter().map(|frame| frame.samples() as u64).sum();
-        let sealed = AtomicBool::new(false);
+        let min_ms = *lanes.iter().filter_map(|lane| lane.times_ms.first()).min()?;
+        let max_ms = lanes.iter().filter_map(Lane::last_ms).max()?;
         let segment = Arc::new(Segment {
             chunk,
-            frames,
             min_ms,
             max_ms,
-            samples,
+            samples: frames.iter().map(|frame| frame.samples() as u64).sum(),
+            series: lanes
+                .iter()
+                .flat_map(|lane| &lane.rows)
+                .collect::<HashSet<_>>()
+                .len(),
+            cells: lanes.iter().map(|lane| lane.cells() as i64).sum(),
             first_batch,
             last_batch,
-            sealed,
+            frames: Mutex::new(frames),
+            data: OnceLock::new(),
         });
         self.segments.push_back(Arc::clone(&segment));
         Some(segment)
+    }
+
+    fn leave_lanes(&mut self, lanes: &[Lane]) {
+        for row in &mut self.rows {
+            (row.lane, row.late) = (None, None);
+        }
+        for lane in lanes {
+            for (column, row) in lane.rows.iter().enumerate() {
+                let row = &mut self.rows[*row as usize];
+                if let Some((first, last)) = lane.span(column, 0..lane.times_ms.len()) {
+                    row.span = Some(
+                        row.span
+                            .map_or((first, last), |(min, max)| (min.min(first), max.max(last))),
+                    );
+                }
+                let latest = lane.latest(column, TimestampMs::MAX);
+                if latest.map(|(time, _)| time) > row.latest.map(|(time, _)| time) {
+                    row.latest = latest;
+                }
+            }
+        }
     }
 
     /// Segments frozen earlier whose chunk could not be written then.
@@ -322,40 +403,59 @@ impl GroupSamples {
         self.segments.iter().filter(|segment| !segment.is_sealed())
     }
 
-    /// Lets go of sealed segments that end before a time.
-    pub(crate) fn evict(&mut self, before_ms: TimestampMs) {
+    /// Lets go of sealed segments that end before a time; returns the bytes they took.
+    pub(crate) fn evict(&mut self, before_ms: TimestampMs) -> usize {
+        let mut bytes = 0;
         while let Some(segment) = self.segments.front()
-            && segment.is_sealed()
+            && let Some(data) = segment.data.get()
             && segment.max_ms < before_ms
         {
+            bytes += data.len();
             self.on_disk_max_ms = self.on_disk_max_ms.max(Some(segment.max_ms));
             self.segments.pop_front();
         }
+        bytes
     }
 
-    /// Samples in memory.
-    pub(crate) fn samples(&self) -> u64 {
-        let live: usize = self
-            .lanes
-            .iter()
-            .flat_map(|lane| &lane.columns)
-            .map(Vec::len)
-            .sum();
-        live as u64 + self.segments.iter().map(|segment| segment.samples).sum::<u64>()
+    /// How often its lanes were frozen.
+    pub(crate) fn freezes(&self) -> u32 {
+        self.freezes
     }
 }
 
 impl Segment {
     pub(crate) fn is_sealed(&self) -> bool {
-        self.sealed.load(Ordering::Acquire)
+        self.data.get().is_some()
     }
 
-    /// How many series have samples in it.
-    pub(crate) fn series(&self) -> usize {
-        let mut series: Vec<_> = self.frames.iter().flat_map(|frame| &frame.series).collect();
-        series.sort_unstable();
-        series.dedup();
-        series.len()
+    /// Its chunk is on disk: only its bytes are kept.
+    pub(crate) fn sealed(&self, data: Arc<[u8]>) {
+        if self.data.set(data).is_ok() {
+            *self.lock_frames() = Arc::default();
+        }
+    }
+
+    /// Its samples, while they are not in a chunk yet.
+    pub(crate) fn unsealed_frames(&self) -> Arc<[Frame<SeriesId>]> {
+        Arc::clone(&self.lock_frames())
+    }
+
+    /// The frames that hold at least one wanted series.
+    pub(crate) fn frames(&self, wanted: impl Fn(SeriesId) -> bool) -> Result<Vec<Frame<SeriesId>>, Corrupt> {
+        // Taken first: they are let go of after the bytes are there.
+        let frames = self.unsealed_frames();
+        match self.data.get() {
+            Some(data) => chunk::decode(data, wanted),
+            None => Ok(frames
+                .iter()
+                .filter(|frame| frame.series.iter().any(|id| wanted(*id)))
+                .cloned()
+                .collect()),
+        }
+    }
+
+    fn lock_frames(&self) -> MutexGuard<'_, Arc<[Frame<SeriesId>]>> {
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -364,14 +464,47 @@ impl Segment {
 impl GroupSamples {
     /// Whether a series may have samples within a range.
     pub(crate) fn overlaps(&self, row: u32, start_ms: TimestampMs, end_ms: TimestampMs) -> bool {
-        self.rows[row as usize]
-            .span
+        let row = &self.rows[row as usize];
+        row.span
             .is_some_and(|(min, max)| min <= end_ms && max >= start_ms)
+            || self.places(row).any(|(lane, column)| {
+                lane.span(column, range_of(&lane.times_ms, start_ms, end_ms))
+                    .is_some()
+            })
     }
 
-    /// The latest sample of a series.
+    /// The time of the latest sample of a series.
     pub(crate) fn last_ms(&self, row: u32) -> Option<TimestampMs> {
-        self.rows[row as usize].span.map(|(_, max)| max)
+        let row = &self.rows[row as usize];
+        let in_lanes = self
+            .places(row)
+            .filter_map(|(lane, column)| lane.latest(column, TimestampMs::MAX))
+            .map(|(time, _)| time);
+        in_lanes.chain(row.span.map(|(_, max)| max)).max()
+    }
+
+    /// The newest sample of a series at or before a time, when memory knows it.
+    pub(crate) fn latest(&self, row: u32, end_ms: TimestampMs) -> Latest {
+        let row = &self.rows[row as usize];
+        let in_lanes = self
+            .places(row)
+            .filter_map(|(lane, column)| lane.latest(column, end_ms))
+            .max_by_key(|(time, _)| *time);
+        match (in_lanes, row.span, row.latest) {
+            // Nothing outside the lanes is newer.
+            (Some(found), None, _) => Latest::Known(Some(found)),
+            (Some(found), Some((_, max)), _) if found.0 > max => Latest::Known(Some(found)),
+            (None, None, _) => Latest::Known(None),
+            (found, Some((_, max)), Some(latest)) if latest.0 == max && latest.0 <= end_ms => {
+                Latest::Known(Some(found.filter(|found| found.0 > latest.0).unwrap_or(latest)))
+            }
+            _ => Latest::Unknown,
+        }
+    }
+
+    fn places(&self, row: &Row) -> impl Iterator<Item = (&Lane, usize)> {
+        let places = row.lane.into_iter().chain(row.late);
+        places.map(|place| (&self.lanes[place.lane], place.column))
     }
 
     /// What memory holds of some series within a range.
@@ -387,7 +520,7 @@ impl GroupSamples {
         for lane in &self.lanes {
             let range = range_of(&lane.times_ms, start_ms, end_ms);
             if !range.is_empty() {
-                live.push(lane.frame(range, &wanted));
+                live.push(lane.frame(range, |row| self.rows[row as usize].series, &wanted));
             }
         }
         Snapshot {
@@ -412,6 +545,31 @@ mod tests {
         group
     }
 
+    /// Appends the same number of values to each of some rows.
+    fn append(
+        group: &mut GroupSamples,
+        rows: &[u32],
+        times_ms: &[i64],
+        values: &[f64],
+        batch: u64,
+    ) -> Counts {
+        let part = Part {
+            group: Arc::new(Group::new(GroupId(1), "n".into(), "m".into())),
+            rows: rows.into(),
+            columns: (0..rows.len() as u32).collect(),
+        };
+        group.append(&part, times_ms, values, batch)
+    }
+
+    fn counts(accepted: u64, duplicates: u64, conflicts: u64, cells: i64) -> Counts {
+        Counts {
+            accepted,
+            duplicates,
+            conflicts,
+            cells,
+        }
+    }
+
     fn all(group: &GroupSamples) -> Vec<Frame<SeriesId>> {
         group.snapshot(i64::MIN, i64::MAX, |_| true).live
     }
@@ -420,45 +578,60 @@ mod tests {
     fn series_that_tick_together_share_an_axis() {
         let mut group = group(3);
         for tick in 0..5 {
-            group.append(0, &[tick * 1_000], &[1.0], 1);
-            group.append(1, &[tick * 1_000], &[2.0], 1);
-            group.append(2, &[tick * 1_000 + 7], &[3.0], 1);
+            append(&mut group, &[0], &[tick * 1_000], &[1.0], 1);
+            append(&mut group, &[1], &[tick * 1_000], &[2.0], 1);
+            append(&mut group, &[2], &[tick * 1_000 + 7], &[3.0], 1);
         }
         let frames = all(&group);
         assert_eq!(
             frames.iter().map(|frame| frame.series.len()).collect::<Vec<_>>(),
             [2, 1]
         );
+        assert_eq!(frames[0].row(1), [2.0; 5]);
         assert_eq!(group.ticks_max(), 5);
+    }
+
+    #[test]
+    fn a_tick_cut_in_two_is_one_tick() {
+        let mut group = group(3);
+        for tick in 0..4_i64 {
+            let cut = (tick % 3) as usize;
+            append(&mut group, &[0, 1, 2][..cut], &[tick], &[1.0, 2.0, 3.0][..cut], 1);
+            append(&mut group, &[0, 1, 2][cut..], &[tick], &[1.0, 2.0, 3.0][cut..], 1);
+        }
+        let frames = all(&group);
+        assert_eq!(frames.len(), 1);
+        let mut rows: Vec<_> = (0..3)
+            .map(|row| (frames[0].series[row], frames[0].row(row).to_vec()))
+            .collect();
+        rows.sort_by_key(|(id, _)| *id);
+        let expected = [1.0, 2.0, 3.0].map(|value| vec![value; 4]);
+        assert_eq!(
+            rows.into_iter().map(|(_, values)| values).collect::<Vec<_>>(),
+            expected
+        );
     }
 
     #[test]
     fn the_first_value_at_a_time_wins() {
         let mut group = group(1);
-        let counts = |accepted, duplicates, conflicts| Counts {
-            accepted,
-            duplicates,
-            conflicts,
-        };
-        assert_eq!(group.append(0, &[10, 20], &[1.0, 2.0], 1), counts(2, 0, 0));
-        assert_eq!(group.append(0, &[10, 20], &[1.0, 9.0], 1), counts(0, 1, 1));
+        let mut put = |times_ms: &[i64], values: &[f64]| append(&mut group, &[0], times_ms, values, 1);
+        assert_eq!(put(&[10, 20], &[1.0, 2.0]), counts(2, 0, 0, 2));
+        assert_eq!(put(&[10, 20], &[1.0, 9.0]), counts(0, 1, 1, 0));
         // Late, and late among the late; then each once more.
-        assert_eq!(group.append(0, &[5, 15], &[3.0, 4.0], 2), counts(2, 0, 0));
-        assert_eq!(group.append(0, &[7], &[5.0], 2), counts(1, 0, 0));
-        assert_eq!(group.append(0, &[5, 7, 15], &[3.0, 5.0, 0.0], 2), counts(0, 2, 1));
-        assert_eq!(all(&group).iter().map(Frame::samples).sum::<usize>(), 5);
+        assert_eq!(put(&[5, 15], &[3.0, 4.0]), counts(2, 0, 0, 2));
+        assert_eq!(put(&[7], &[5.0]), counts(1, 0, 0, 1));
+        assert_eq!(put(&[5, 7, 15], &[3.0, 5.0, 0.0]), counts(0, 2, 1, 0));
+        assert_eq!(put(&[15, 30], &[4.0, 6.0]), counts(1, 1, 0, 1));
+        assert_eq!(all(&group).iter().map(Frame::samples).sum::<usize>(), 6);
     }
 
     #[test]
     fn backfill_has_a_lane_of_its_own() {
         let mut group = group(2);
-        for row in 0..2 {
-            group.append(row, &[100_000], &[1.0], 1);
-        }
+        append(&mut group, &[0, 1], &[100_000], &[1.0, 1.0], 1);
         for tick in 0..50 {
-            for row in 0..2 {
-                group.append(row, &[tick * 1_000], &[1.0], 2);
-            }
+            append(&mut group, &[0, 1], &[tick * 1_000], &[1.0, 2.0], 2);
         }
         let frames = all(&group);
         assert_eq!(frames.len(), 2);
@@ -466,9 +639,20 @@ mod tests {
     }
 
     #[test]
+    fn a_tick_without_any_sample_is_none() {
+        let mut group = group(2);
+        append(&mut group, &[0, 1], &[1], &[ABSENT, ABSENT], 1);
+        assert_eq!(
+            append(&mut group, &[0, 1], &[2, 3], &[1.0, ABSENT, ABSENT, ABSENT], 1),
+            counts(1, 0, 0, 2)
+        );
+        assert_eq!(all(&group)[0].times_ms, [2]);
+    }
+
+    #[test]
     fn a_frozen_group_starts_afresh_and_passes_over_what_is_sealed() {
         let mut group = group(1);
-        group.append(0, &[1, 2], &[1.0, ABSENT], 7);
+        append(&mut group, &[0], &[1, 2], &[1.0, ABSENT], 7);
         let segment = group.freeze(1).expect("there are samples");
         assert_eq!(
             (
@@ -480,23 +664,50 @@ mod tests {
             (1, 1, 1, 7)
         );
         assert_eq!(group.first_unsealed_batch(), Some(7));
-        segment.sealed.store(true, Ordering::Release);
+        segment.sealed(chunk::encode(&segment.unsealed_frames()).into());
         assert_eq!(group.first_unsealed_batch(), None);
-        group.evict(100);
+        assert_eq!(segment.frames(|_| true).expect("it is sound")[0].values, [1.0]);
+        assert!(group.evict(100) > 0);
         assert!(group.snapshot(0, 10, |_| true).disk);
         group.restore(7, Some(2));
-        assert_eq!(group.append(0, &[3], &[1.0], 7), Counts::default());
-        assert_eq!(group.append(0, &[3], &[1.0], 8).accepted, 1);
+        assert_eq!(append(&mut group, &[0], &[3], &[1.0], 7), Counts::default());
+        assert_eq!(append(&mut group, &[0], &[3], &[1.0], 8).accepted, 1);
     }
 
     #[test]
     fn a_snapshot_has_the_asked_for_range_only() {
         let mut group = group(2);
-        group.append(0, &[10, 20, 30], &[1.0, 2.0, 3.0], 1);
-        group.append(1, &[30], &[4.0], 1);
+        append(
+            &mut group,
+            &[0, 1],
+            &[10, 20, 30],
+            &[1.0, 2.0, 3.0, ABSENT, ABSENT, 4.0],
+            1,
+        );
         let live = group.snapshot(20, 30, |series| series == SeriesId(1)).live;
         assert_eq!(live[0].times_ms, [20, 30]);
         assert!(is_absent(live[0].values[0]));
         assert_eq!(live[0].values[1].to_bits(), 4.0_f64.to_bits());
+    }
+
+    #[test]
+    fn the_latest_is_known_unless_it_lies_before_what_memory_remembers() {
+        let mut group = group(2);
+        append(&mut group, &[0], &[10, 20], &[1.0, 2.0], 1);
+        assert_eq!(group.latest(0, 15), Latest::Known(Some((10, 1.0))));
+        assert_eq!(group.latest(0, 5), Latest::Known(None));
+        assert_eq!(group.latest(1, 15), Latest::Known(None));
+        group.freeze(1);
+        assert_eq!(group.latest(0, 25), Latest::Known(Some((20, 2.0))));
+        assert_eq!(group.latest(0, 15), Latest::Unknown);
+        append(&mut group, &[0], &[15, 30], &[9.0, 3.0], 2);
+        assert_eq!(group.latest(0, 40), Latest::Known(Some((30, 3.0))));
+        assert_eq!(group.latest(0, 25), Latest::Known(Some((20, 2.0))));
+        let restored = group.restore_row(SeriesId(9));
+        assert_eq!(
+            group.latest(restored, 40),
+            Latest::Known(None),
+            "nothing is on disk"
+        );
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct Index {
     pending_from: usize,
     pending_groups: Vec<Arc<Group>>,
     pass: u64,
+    /// Changes with each pass and whenever series are forgotten.
+    epoch: u64,
 }
 
 impl Index {
@@ -67,6 +69,7 @@ impl Index {
             pending_from: 1,
             pending_groups: Vec::new(),
             pass: 0,
+            epoch: 0,
         }
     }
 
@@ -211,11 +214,18 @@ impl Index {
     /// Begins a retention pass and returns its number.
     pub(crate) fn begin_pass(&mut self) -> u64 {
         self.pass += 1;
+        self.epoch += 1;
         self.pass
+    }
+
+    /// What was looked up in another epoch may have been forgotten since.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Forgets series; ids are not given again while this process lives.
     pub(crate) fn remove(&mut self, ids: &[SeriesId]) {
+        self.epoch += 1;
         for id in ids {
             let Some(entry) = self.entries[id.0 as usize].take() else {
                 continue;

@@ -42,13 +42,6 @@ fn merge_group(
     let decoded = decode(&group)?;
     // Oldest chunk first: where two have the same time, the older one is right.
     let mut frames: Vec<(i64, &Frame<SeriesId>)> = decoded.iter().map(|(id, frame)| (*id, frame)).collect();
-    frames.extend(
-        group
-            .memory
-            .segments
-            .iter()
-            .flat_map(|segment| segment.frames.iter().map(|frame| (segment.chunk, frame))),
-    );
     frames.sort_by_key(|(id, _)| *id);
     let frames: Vec<&Frame<SeriesId>> = frames
         .into_iter()
@@ -108,6 +101,11 @@ fn decode(group: &Wanted) -> Result<Vec<(i64, Frame<SeriesId>)>, SelectError> {
         let frames = chunk::decode(data, |id| group.series.contains_key(&id))
             .map_err(|error| SelectError::Store(Box::new(error)))?;
         decoded.extend(frames.into_iter().map(|frame| (*id, frame)));
+    }
+    for segment in &group.memory.segments {
+        let frames = segment.frames(|id| group.series.contains_key(&id));
+        let frames = frames.map_err(|error| SelectError::Store(Box::new(error)))?;
+        decoded.extend(frames.into_iter().map(|frame| (segment.chunk, frame)));
     }
     Ok(decoded)
 }

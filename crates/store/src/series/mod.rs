@@ -15,7 +15,9 @@ mod window;
 mod head;
 mod index;
 mod lane;
+mod memory;
 mod names;
+mod shape;
 mod wal;
 
 mod chunk;
@@ -33,17 +35,19 @@ mod open;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
+use domain::series::Labels;
 use domain::series::batch::FrameError;
-use domain::series::{Frame, Labels};
 use domain::time::TimestampMs;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::OpenError;
 use crate::sqlite::Database;
 
 pub use select::Prefetched;
+pub use shape::{Block, Shape};
 pub use stats::{Latency, Stats};
 
 /// A sample further ahead of the clock than this is a broken clock, not a sample: it would hide all that follow.
@@ -74,6 +78,10 @@ pub struct StoreConfig {
     pub gather_ms: u64,
     /// The size at which the next write-ahead file is begun.
     pub wal_file_bytes: u64,
+    /// The most memory for samples that are not in chunks yet; appends wait when it is full.
+    pub head_bytes_max: u64,
+    /// The SQLite VFS of all files; none is the system's. For tests that break the disk.
+    pub vfs: Option<&'static str>,
 }
 
 impl StoreConfig {
@@ -89,6 +97,9 @@ impl StoreConfig {
             gather_ms: 100,
             // About two minutes of a thousand nodes: what is unlinked late costs only this.
             wal_file_bytes: 64 << 20,
+            // A thousand nodes need 300 MB; the rest is room for their backfill.
+            head_bytes_max: 2 << 30,
+            vfs: None,
         }
     }
 }
@@ -98,13 +109,13 @@ impl StoreConfig {
 pub struct SeriesId(pub u32);
 
 /// Samples to be stored together.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct Append {
     /// The sending session (at most [`SESSION_BYTES_MAX`]) and its number for this append, rising. An append whose number
     /// was seen before is acknowledged and not applied again.
     pub source: Option<(String, u64)>,
-    /// The samples, by ids from [`SeriesStore::resolve`].
-    pub frames: Vec<Frame<SeriesId>>,
+    /// The samples.
+    pub blocks: Vec<Block>,
 }
 
 /// What became of an append's samples. All of it is durable.
@@ -148,6 +159,9 @@ pub enum AppendError {
     /// An earlier append of the same session failed: repeat from that one.
     #[error("an earlier append of this session failed; repeat from that one")]
     OutOfTurn,
+    /// The committer or the sealer is behind, and there was no room in time.
+    #[error("the store takes no more samples at the moment; send them again in some seconds")]
+    Busy,
     /// The store is closing.
     #[error("the store is closed")]
     Closed,
@@ -190,6 +204,7 @@ struct Shared {
     sessions: Mutex<sessions::Sessions>,
     wal_files: wal::ClosedFiles,
     wal_bytes: AtomicI64,
+    memory: memory::Memory,
     next_chunk: AtomicI64,
     metadata: RwLock<std::collections::BTreeMap<String, Metadata>>,
     counters: stats::Counters,
@@ -221,7 +236,7 @@ impl SeriesStore {
         write(index).resolve(labels)
     }
 
-    /// Stores samples; returns when they are durable. When the committer is behind, waits for it.
+    /// Stores samples; returns when they are durable. When the store is behind, waits for it: its sender's flow control.
     ///
     /// A session may have several appends on their way, in the order of their numbers; after an error it begins again at
     /// the one that failed.
@@ -229,14 +244,37 @@ impl SeriesStore {
     /// # Errors
     /// See [`AppendError`]; nothing of the append is then kept, and the sender may repeat it as it is.
     pub async fn append(&self, append: Append, now_ms: TimestampMs) -> Result<Appended, AppendError> {
+        self.append_within(append, now_ms, Duration::MAX).await
+    }
+
+    /// The same, but gives up when there is no room for it within `patience`: for senders that have to be told.
+    ///
+    /// # Errors
+    /// As [`SeriesStore::append`], and [`AppendError::Busy`].
+    pub async fn append_within(
+        &self,
+        append: Append,
+        now_ms: TimestampMs,
+        patience: Duration,
+    ) -> Result<Appended, AppendError> {
         let started = std::time::Instant::now();
+        let answer = self.commit(append, now_ms, patience).await;
+        self.shared.counters.note(&answer, started.elapsed());
+        answer
+    }
+
+    async fn commit(
+        &self,
+        append: Append,
+        now_ms: TimestampMs,
+        patience: Duration,
+    ) -> Result<Appended, AppendError> {
         let samples = self.check(&append)?;
         self.shared.now_ms.store(now_ms, Ordering::Relaxed);
-        let permits = u32::try_from(samples.max(1)).expect("an append is smaller than 2^32");
-        let room = Arc::clone(&self.doors.queue)
-            .acquire_many_owned(permits)
+        let room = self.room(samples);
+        let room = tokio::time::timeout(patience, room)
             .await
-            .map_err(|_| AppendError::Closed)?;
+            .map_err(|_| AppendError::Busy)??;
         let mut appended = Appended::default();
         let entry = window::within_window(append, now_ms, self.shared.config.out_of_order_ms, &mut appended);
         let (reply, answer) = oneshot::channel();
@@ -251,9 +289,15 @@ impl SeriesStore {
         };
         door.send(request).await.map_err(|_| AppendError::Closed)?;
         drop(door);
-        let answer = answer.await.unwrap_or(Err(AppendError::Closed));
-        self.shared.counters.note(&answer, started.elapsed());
-        answer
+        answer.await.unwrap_or(Err(AppendError::Closed))
+    }
+
+    /// Room in the queue and in the head.
+    async fn room(&self, samples: usize) -> Result<OwnedSemaphorePermit, AppendError> {
+        let permits = u32::try_from(samples.max(1)).expect("an append is smaller than 2^32");
+        let room = Arc::clone(&self.doors.queue).acquire_many_owned(permits).await;
+        self.shared.memory.has_room().await;
+        room.map_err(|_| AppendError::Closed)
     }
 
     fn check(&self, append: &Append) -> Result<usize, AppendError> {
@@ -262,18 +306,17 @@ impl SeriesStore {
         {
             return Err(AppendError::Session);
         }
-        append.frames.iter().try_for_each(Frame::check)?;
-        let samples: usize = append.frames.iter().map(|frame| frame.values.len()).sum();
+        append.blocks.iter().try_for_each(Block::check)?;
+        let samples: usize = append.blocks.iter().map(|block| block.values.len()).sum();
         if samples > APPEND_SAMPLES_MAX {
             return Err(AppendError::TooLarge { samples });
         }
         let index = read(&self.shared.index);
-        let unknown = append
-            .frames
+        append
+            .blocks
             .iter()
-            .flat_map(|frame| &frame.series)
-            .find(|id| !index.note_use(**id));
-        unknown.map_or(Ok(samples), |id| Err(AppendError::UnknownSeries(*id)))
+            .try_for_each(|block| block.shape.note_use(&index))?;
+        Ok(samples)
     }
 
     /// Seals everything in memory into chunks now, as happens by itself with time.

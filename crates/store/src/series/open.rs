@@ -1,28 +1,38 @@
 //! Opening: names from the tables, then what is not sealed yet from the write-ahead, then the two tasks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 
+use domain::series::Frame;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::head::{Group, GroupId};
 use super::index::{Entry, Index};
+use super::memory::Memory;
 use super::wal::{self, ClosedFile, ClosedFiles, Wal};
 use super::{
-    Doors, Metadata, QUEUE_APPENDS_MAX, QUEUE_SAMPLES_MAX, SeriesId, SeriesStore, Shared, StoreConfig,
+    Block, Doors, Metadata, QUEUE_APPENDS_MAX, QUEUE_SAMPLES_MAX, SeriesId, SeriesStore, Shape, Shared,
+    StoreConfig,
 };
-use super::{committer, lock, sealer, sessions, stats};
+use super::{committer, lock, read, sealer, sessions, stats};
 use crate::OpenError;
 use crate::sqlite::Database;
 
 /// Passes that wait for the sealer; callers are people and tests.
 const PASSES_MAX: usize = 4;
+/// Shapes remembered in a replay: a few a sender.
+const SHAPES_MAX: usize = 10_000;
 
 pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<SeriesStore, OpenError> {
     let path = config.data_dir.join("lockstep.db");
-    let database = Database::open(&path, &sqlx::migrate!("../../migrations/sqlite/series")).await?;
+    let database = Database::open(
+        &path,
+        &sqlx::migrate!("../../migrations/sqlite/series"),
+        config.vfs,
+    )
+    .await?;
     let names = read_names(&database, &config).await;
     let (index, sealed_batch) = names.map_err(|source| OpenError::Database {
         path: path.clone(),
@@ -39,6 +49,7 @@ pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<
         .await
         .map_err(|source| OpenError::Database { path, source })?;
     let shared = Arc::new(Shared {
+        memory: Memory::new(config.head_bytes_max),
         config,
         database,
         index: RwLock::new(index),
@@ -146,17 +157,10 @@ async fn replay(shared: &Arc<Shared>, sealed_batch: u64) -> Result<Wal, OpenErro
         source,
     })?;
     let (mut last_file, mut last_batch) = (0, sealed_batch);
+    let mut shapes = Shapes::default();
     for (number, path) in files {
-        let apply = |batch, entries: Vec<wal::Entry>| {
-            // When it was sent is not kept; its latest sample is near enough to tell when a session was last heard of.
-            let times = entries
-                .iter()
-                .flat_map(|entry| &entry.frames)
-                .filter_map(|frame| frame.times_ms.last());
-            lock(&shared.sessions).note(&entries, times.max().copied().unwrap_or_default());
-            committer::apply(shared, batch, &entries);
-        };
-        let last = wal::replay(&path, apply)
+        let apply = |batch, stored| put_back(shared, batch, stored, &mut shapes);
+        let last = wal::replay(&path, shared.config.vfs, apply)
             .await
             .map_err(|source| OpenError::Database {
                 path: path.clone(),
@@ -176,4 +180,56 @@ async fn replay(shared: &Arc<Shared>, sealed_batch: u64) -> Result<Wal, OpenErro
         last_batch + 1,
         Arc::clone(&shared.wal_files),
     ))
+}
+
+/// Shapes by their series: a sender's batches are all alike.
+type Shapes = HashMap<Vec<SeriesId>, Arc<Shape>>;
+
+fn put_back(shared: &Shared, batch: u64, stored: Vec<wal::Stored>, shapes: &mut Shapes) {
+    // When it was sent is not kept; its latest sample is near enough to tell when a session was last heard of.
+    let times = stored
+        .iter()
+        .flat_map(|entry| &entry.frames)
+        .filter_map(|frame| frame.times_ms.last());
+    let latest = times.max().copied().unwrap_or_default();
+    lock(&shared.sessions).note(stored.iter().map(|entry| &entry.source), latest);
+    if shapes.len() > SHAPES_MAX {
+        shapes.clear();
+    }
+    let index = read(&shared.index);
+    let frames = stored.into_iter().flat_map(|entry| entry.frames);
+    let blocks: Vec<Block> = frames.map(|frame| block(&index, frame, shapes)).collect();
+    shared.memory.grew(committer::put(batch, &blocks).cells);
+}
+
+/// Series that were forgotten since have no group to go to; the others of the frame have.
+fn block(index: &Index, frame: Frame<SeriesId>, shapes: &mut Shapes) -> Block {
+    let frame = if frame
+        .series
+        .iter()
+        .all(|id| shapes.contains_key(&frame.series) || index.entry(*id).is_some())
+    {
+        frame
+    } else {
+        known_rows(index, &frame)
+    };
+    let new = |ids: &Vec<SeriesId>| {
+        let shape = Shape::new(index, ids.as_slice().into());
+        Arc::new(shape.expect("all of its series are known"))
+    };
+    Block {
+        shape: Arc::clone(shapes.entry(frame.series).or_insert_with_key(new)),
+        times_ms: frame.times_ms,
+        values: frame.values,
+    }
+}
+
+fn known_rows(index: &Index, frame: &Frame<SeriesId>) -> Frame<SeriesId> {
+    let known = |row: &usize| index.entry(frame.series[*row]).is_some();
+    let rows: Vec<usize> = (0..frame.series.len()).filter(known).collect();
+    Frame {
+        series: rows.iter().map(|row| frame.series[*row]).collect(),
+        times_ms: frame.times_ms.clone(),
+        values: rows.iter().flat_map(|row| frame.row(*row)).copied().collect(),
+    }
 }

@@ -12,14 +12,15 @@ use std::time::{Duration, Instant};
 use domain::time::TimestampMs;
 use tokio::sync::{mpsc, oneshot};
 
-use super::head::{Group, GroupId, Segment};
+use super::head::{Group, GroupId, GroupSamples, Segment};
 use super::wal::{self, ClosedFile};
 use super::{AppendError, Shared, chunk, lock, read, retention};
 
 /// Samples a series at which a group is sealed. Fewer compress worse, more keep more memory.
-const SEAL_TICKS: usize = 240;
-/// Groups that began together are sealed over this many ticks, so that the work does not come all at once.
-const SEAL_SPREAD: u64 = 60;
+const SEAL_TICKS: u64 = 150;
+/// Groups that begin together, as after a start, are sealed for the first time over as many ticks, so that from then on
+/// neither the work nor the memory comes in waves.
+const FIRST_SEAL_TICKS: std::ops::Range<u64> = 60..180;
 /// The longest a sample waits for its chunk: bounds what a replay has to read, at the price of small chunks of slow series.
 const SEAL_AGE: Duration = Duration::from_secs(20 * 60);
 /// How often the sealer looks. A look at the 30,000 groups of a thousand nodes is a twentieth of the work of storing one
@@ -52,6 +53,7 @@ pub(crate) async fn run(shared: Arc<Shared>, mut requests: mpsc::Receiver<Reques
                 None => return,
             },
             _ = tick.tick() => None,
+            () = shared.memory.full.notified() => None,
         };
         match request {
             Some(Request::Seal { reply }) => {
@@ -61,7 +63,12 @@ pub(crate) async fn run(shared: Arc<Shared>, mut requests: mpsc::Receiver<Reques
                 let _ = reply.send(failed(retention::run(&shared, now_ms).await));
             }
             None => {
-                say(seal(&shared, is_due).await, "sealing samples into chunks");
+                let due = if shared.memory.is_full() {
+                    |_: &Group, _: &_| true
+                } else {
+                    is_due
+                };
+                say(seal(&shared, due).await, "sealing samples into chunks");
                 if retained.elapsed() >= RETAIN_EVERY {
                     retained = Instant::now();
                     say(
@@ -84,13 +91,24 @@ fn say(result: Result<(), sqlx::Error>, what: &str) {
     }
 }
 
-fn is_due(group: &Group, ticks_max: usize) -> bool {
-    ticks_max >= SEAL_TICKS + (group.id.0 as u64 % SEAL_SPREAD) as usize
+/// Whether a group is to be sealed.
+type Due = fn(&Group, &GroupSamples) -> bool;
+
+fn is_due(group: &Group, samples: &GroupSamples) -> bool {
+    let spread = FIRST_SEAL_TICKS.end - FIRST_SEAL_TICKS.start;
+    let ticks = match samples.freezes() {
+        0 => FIRST_SEAL_TICKS.start + group.id.0.unsigned_abs() % spread,
+        _ => SEAL_TICKS,
+    };
+    samples.ticks_max() as u64 >= ticks
+        || samples
+            .unsealed_since()
+            .is_some_and(|since| since.elapsed() >= SEAL_AGE)
 }
 
 type Pending = (GroupId, Arc<Segment>);
 
-async fn seal(shared: &Arc<Shared>, due: fn(&Group, usize) -> bool) -> Result<(), sqlx::Error> {
+async fn seal(shared: &Arc<Shared>, due: Due) -> Result<(), sqlx::Error> {
     let freezing = Arc::clone(shared);
     let freeze = move || freeze_due(&freezing, due);
     let (groups, pending) = tokio::task::spawn_blocking(freeze)
@@ -100,21 +118,19 @@ async fn seal(shared: &Arc<Shared>, due: fn(&Group, usize) -> bool) -> Result<()
         write_chunks(shared, some.to_vec()).await?;
     }
     let before_ms = shared.now_ms.load(Ordering::Relaxed) - shared.config.head_horizon_ms;
-    groups.iter().for_each(|group| group.lock().evict(before_ms));
+    let evicted = groups.iter().map(|group| group.lock().evict(before_ms)).sum();
+    shared.memory.evicted(evicted);
     unlink_files(shared, &groups).await
 }
 
 /// Freezes what is due. Also returns what was frozen earlier and could not be written then.
-fn freeze_due(shared: &Shared, due: fn(&Group, usize) -> bool) -> (Vec<Arc<Group>>, Vec<Pending>) {
+fn freeze_due(shared: &Shared, due: Due) -> (Vec<Arc<Group>>, Vec<Pending>) {
     let groups = read(&shared.index).groups();
     let mut pending = Vec::new();
     for group in &groups {
         let _gate = lock(&shared.between_batches);
         let mut samples = group.lock();
-        let old = samples
-            .unsealed_since()
-            .is_some_and(|since| since.elapsed() >= SEAL_AGE);
-        if old || due(group, samples.ticks_max()) {
+        if due(group, &samples) {
             samples.freeze(shared.next_chunk.fetch_add(1, Ordering::Relaxed));
         }
         pending.extend(
@@ -129,7 +145,7 @@ fn freeze_due(shared: &Shared, due: fn(&Group, usize) -> bool) -> (Vec<Arc<Group
 async fn write_chunks(shared: &Shared, pending: Vec<Pending>) -> Result<(), sqlx::Error> {
     let encode = move || {
         let encoded = |(group, segment): Pending| {
-            let data = chunk::encode(&segment.frames);
+            let data: Arc<[u8]> = chunk::encode(&segment.unsealed_frames()).into();
             (group, segment, data)
         };
         pending.into_iter().map(encoded).collect::<Vec<_>>()
@@ -144,9 +160,9 @@ async fn write_chunks(shared: &Shared, pending: Vec<Pending>) -> Result<(), sqlx
             .bind(group.0)
             .bind(segment.min_ms)
             .bind(segment.max_ms)
-            .bind(segment.series() as i64)
+            .bind(segment.series as i64)
             .bind(segment.samples as i64)
-            .bind(data)
+            .bind(&**data)
             .execute(&mut *transaction)
             .await?;
         sqlx::query(
@@ -160,9 +176,10 @@ async fn write_chunks(shared: &Shared, pending: Vec<Pending>) -> Result<(), sqlx
         .await?;
     }
     transaction.commit().await?;
-    for (_, segment, data) in &encoded {
-        segment.sealed.store(true, Ordering::Release);
+    for (_, segment, data) in encoded {
         shared.counters.note_chunk(segment.samples, data.len() as u64);
+        shared.memory.sealed_segment(segment.cells, data.len());
+        segment.sealed(data);
     }
     Ok(())
 }

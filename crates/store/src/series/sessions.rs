@@ -7,7 +7,6 @@ use domain::time::TimestampMs;
 use tokio::time::Instant;
 
 use super::committer::Request;
-use super::wal::Entry;
 
 /// Sessions remembered; an agent has a few, and those of months ago are of no use.
 const SESSIONS_MAX: usize = 100_000;
@@ -92,8 +91,12 @@ impl Sessions {
     }
 
     /// Raises the numbers to those of a durable batch.
-    pub(crate) fn note(&mut self, entries: &[Entry], now_ms: TimestampMs) {
-        for (name, seq) in entries.iter().filter_map(|entry| entry.source.as_ref()) {
+    pub(crate) fn note<'a>(
+        &mut self,
+        sources: impl IntoIterator<Item = &'a Option<(String, u64)>>,
+        now_ms: TimestampMs,
+    ) {
+        for (name, seq) in sources.into_iter().flatten() {
             let new = Session {
                 seq: *seq,
                 seen_ms: now_ms,
@@ -113,9 +116,9 @@ impl Sessions {
         }
     }
 
-    pub(crate) fn note_failure(&mut self, entries: &[Entry]) {
+    pub(crate) fn note_failure<'a>(&mut self, sources: impl IntoIterator<Item = &'a Option<(String, u64)>>) {
         self.failed.retain(|_, (_, at)| at.elapsed() < REFUSE_FOR);
-        for (name, seq) in entries.iter().filter_map(|entry| entry.source.as_ref()) {
+        for (name, seq) in sources.into_iter().flatten() {
             let failed = self.failed.entry(name.clone()).or_insert((*seq, Instant::now()));
             *failed = (failed.0.min(*seq), Instant::now());
         }
@@ -166,11 +169,12 @@ mod tests {
 
     use super::*;
     use crate::series::Appended;
+    use crate::series::wal::Entry;
 
     fn entry(seq: u64) -> Entry {
         Entry {
             source: Some(("a".into(), seq)),
-            frames: Vec::new(),
+            blocks: Vec::new(),
         }
     }
 
@@ -207,18 +211,18 @@ mod tests {
     #[tokio::test]
     async fn a_number_counts_once() {
         let mut sessions = Sessions::default();
-        sessions.note(&[entry(4)], 0);
+        sessions.note(&[entry(4).source], 0);
         check(&sessions, &[3, 4, 5, 5, 6], (&[5, 6], &[3, 4, 5], &[])).await;
     }
 
     #[tokio::test]
     async fn nothing_overtakes_an_append_that_failed() {
         let mut sessions = Sessions::default();
-        sessions.note(&[entry(4)], 0);
-        sessions.note_failure(&[entry(5), entry(6)]);
+        sessions.note(&[entry(4).source], 0);
+        sessions.note_failure(&[entry(5).source, entry(6).source]);
         check(&sessions, &[7], (&[], &[], &[7])).await;
         check(&sessions, &[5, 6, 7], (&[5, 6, 7], &[], &[])).await;
-        sessions.note(&[entry(5)], 0);
+        sessions.note(&[entry(5).source], 0);
         check(&sessions, &[6], (&[6], &[], &[])).await;
     }
 }

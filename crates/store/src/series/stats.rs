@@ -13,8 +13,10 @@ const LATENCY_BOUNDS_S: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.
 pub struct Stats {
     /// Series known.
     pub series: u64,
-    /// Samples in memory, sealed ones that are kept for recent queries included.
-    pub head_samples: u64,
+    /// Bytes of memory for samples that are not in chunks yet.
+    pub head_bytes: u64,
+    /// Bytes of memory for chunks that are kept for recent queries.
+    pub recent_chunk_bytes: u64,
     /// Bytes of write-ahead files.
     pub wal_bytes: u64,
     /// Bytes of the file that holds the chunks.
@@ -57,12 +59,12 @@ impl SeriesStore {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let shared = &self.shared;
-        let groups = read(&shared.index).groups();
         let closed: u64 = lock(&shared.wal_files).iter().map(|file| file.bytes).sum();
         let chunk_file = shared.config.data_dir.join("lockstep.db");
         Stats {
             series: read(&shared.index).len() as u64,
-            head_samples: groups.iter().map(|group| group.lock().samples()).sum(),
+            head_bytes: shared.memory.unsealed(),
+            recent_chunk_bytes: shared.memory.sealed(),
             wal_bytes: closed + shared.wal_bytes.load(Ordering::Relaxed).unsigned_abs(),
             chunk_file_bytes: std::fs::metadata(chunk_file).map_or(0, |file| file.len()),
             ..shared.counters.stats()

@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex};
 use domain::series::Frame;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
-use super::codec::{Corrupt, Reader, put_bytes, put_ids, put_planes, put_signed, put_varint, seal, unseal};
-use super::{SeriesId, StoreConfig};
+use super::codec::{Corrupt, Reader, put_bytes, put_planes, put_signed, put_varint, seal, unseal};
+use super::{Block, SeriesId, StoreConfig};
 use crate::sqlite;
 
 const MAGIC: [u8; 4] = *b"LWB1";
@@ -35,16 +35,25 @@ const BATCH_BYTES_MAX: usize = 256 << 20;
 /// Rows read at once in a replay.
 const REPLAY_ROWS: i64 = 32;
 
-/// One append inside a batch.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// One append of a batch, on its way to disk.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Entry {
     /// The sender and its number for this append.
+    pub(crate) source: Option<(String, u64)>,
+    pub(crate) blocks: Vec<Block>,
+}
+
+/// One append of a batch, as read back.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Stored {
     pub(crate) source: Option<(String, u64)>,
     pub(crate) frames: Vec<Frame<SeriesId>>,
 }
 
 pub(crate) fn encode(entries: &[Entry]) -> std::io::Result<Vec<u8>> {
-    let mut body = Vec::new();
+    let blocks = || entries.iter().flat_map(|entry| &entry.blocks);
+    let cells: usize = blocks().map(|block| block.values.len()).sum();
+    let mut body = Vec::with_capacity(cells * 10);
     put_varint(&mut body, entries.len() as u64);
     for entry in entries {
         let (session, seq) = entry
@@ -53,28 +62,22 @@ pub(crate) fn encode(entries: &[Entry]) -> std::io::Result<Vec<u8>> {
             .map_or(("", 0), |(session, seq)| (session.as_str(), *seq));
         put_bytes(&mut body, session.as_bytes());
         put_varint(&mut body, seq);
-        put_varint(&mut body, entry.frames.len() as u64);
-        for frame in &entry.frames {
-            put_ids(&mut body, &frame.series);
-            put_varint(&mut body, frame.times_ms.len() as u64);
+        put_varint(&mut body, entry.blocks.len() as u64);
+        for block in &entry.blocks {
+            body.extend_from_slice(&block.shape.encoded);
+            put_varint(&mut body, block.times_ms.len() as u64);
             let mut last = 0_i64;
-            for &time_ms in &frame.times_ms {
+            for &time_ms in &block.times_ms {
                 put_signed(&mut body, time_ms.wrapping_sub(last));
                 last = time_ms;
             }
         }
     }
-    let values: Vec<f64> = entries
-        .iter()
-        .flat_map(|entry| &entry.frames)
-        .flat_map(|frame| &frame.values)
-        .copied()
-        .collect();
-    put_planes(&mut body, &values);
+    put_planes(&mut body, cells, blocks().map(|block| block.values.as_slice()));
     Ok(seal(MAGIC, &zstd::bulk::compress(&body, ZSTD_LEVEL)?))
 }
 
-pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<Entry>, Corrupt> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<Stored>, Corrupt> {
     let body = zstd::bulk::decompress(unseal(MAGIC, bytes)?, BATCH_BYTES_MAX);
     let body = body.map_err(|_| Corrupt("it cannot be decompressed"))?;
     let mut reader = Reader(&body);
@@ -103,7 +106,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<Entry>, Corrupt> {
     Ok(entries)
 }
 
-fn entry(reader: &mut Reader<'_>) -> Result<Entry, Corrupt> {
+fn entry(reader: &mut Reader<'_>) -> Result<Stored, Corrupt> {
     let session = std::str::from_utf8(reader.bytes()?)
         .map_err(|_| Corrupt("a session is not UTF-8"))?
         .to_owned();
@@ -124,7 +127,7 @@ fn entry(reader: &mut Reader<'_>) -> Result<Entry, Corrupt> {
         })
     });
     let frames = frames.collect::<Result<_, Corrupt>>()?;
-    Ok(Entry {
+    Ok(Stored {
         source: (!session.is_empty()).then_some((session, seq)),
         frames,
     })
@@ -147,6 +150,7 @@ pub(crate) type ClosedFiles = Arc<Mutex<Vec<ClosedFile>>>;
 #[derive(Debug)]
 pub(crate) struct Wal {
     folder: PathBuf,
+    vfs: Option<&'static str>,
     file_bytes_max: u64,
     next_file: u64,
     next_batch: u64,
@@ -168,6 +172,7 @@ impl Wal {
         let (folder, file_bytes_max) = (config.data_dir.clone(), config.wal_file_bytes);
         Self {
             folder,
+            vfs: config.vfs,
             file_bytes_max,
             next_file,
             next_batch,
@@ -207,7 +212,7 @@ impl Wal {
 
     async fn create(&mut self) -> Result<Current, sqlx::Error> {
         let path = file_path(&self.folder, self.next_file);
-        let opened = open(&path).await;
+        let opened = open(&path, self.vfs).await;
         if opened.is_err() {
             remove_file(&path);
         }
@@ -247,9 +252,9 @@ async fn close(current: Current, closed: &ClosedFiles) {
     closed.sort_by_key(|file| file.last_batch);
 }
 
-async fn open(path: &Path) -> Result<SqliteConnection, sqlx::Error> {
+async fn open(path: &Path, vfs: Option<&'static str>) -> Result<SqliteConnection, sqlx::Error> {
     sqlite::create_private(path).map_err(sqlx::Error::Io)?;
-    let options = sqlite::options(path).pragma("wal_autocheckpoint", "0");
+    let options = sqlite::options(path, vfs).pragma("wal_autocheckpoint", "0");
     let mut connection = options.connect().await?;
     sqlx::query("CREATE TABLE IF NOT EXISTS batches (id INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT")
         .execute(&mut connection)
@@ -296,8 +301,12 @@ pub(crate) fn list(folder: &Path) -> std::io::Result<Vec<(u64, PathBuf)>> {
 }
 
 /// Reads a file of an earlier process from its beginning. Returns its last batch.
-pub(crate) async fn replay(path: &Path, mut apply: impl FnMut(u64, Vec<Entry>)) -> Result<u64, sqlx::Error> {
-    let mut connection = open(path).await?;
+pub(crate) async fn replay(
+    path: &Path,
+    vfs: Option<&'static str>,
+    mut apply: impl FnMut(u64, Vec<Stored>),
+) -> Result<u64, sqlx::Error> {
+    let mut connection = open(path, vfs).await?;
     let mut last = 0_i64;
     loop {
         let rows: Vec<(i64, Vec<u8>)> =
@@ -330,28 +339,29 @@ mod tests {
     use domain::series::ABSENT;
 
     use super::*;
+    use crate::series::shape::of_rows;
 
     fn entries() -> Vec<Entry> {
-        let frame = |series: &[u32], times_ms: &[i64], values: &[f64]| Frame {
-            series: series.iter().map(|id| SeriesId(*id)).collect(),
+        let block = |series: u32, times_ms: &[i64], values: &[f64]| Block {
+            shape: of_rows(series),
             times_ms: times_ms.to_vec(),
             values: values.to_vec(),
         };
         vec![
             Entry {
                 source: Some(("node-1/abc".into(), 42)),
-                frames: vec![
-                    frame(&[5, 6], &[1_000, 2_000], &[1.0, ABSENT, 3.0, 4.0]),
-                    frame(&[1], &[-7], &[0.5]),
+                blocks: vec![
+                    block(2, &[1_000, 2_000], &[1.0, ABSENT, 3.0, 4.0]),
+                    block(1, &[-7], &[0.5]),
                 ],
             },
             Entry {
                 source: None,
-                frames: vec![frame(&[9], &[i64::MAX], &[f64::INFINITY])],
+                blocks: vec![block(1, &[i64::MAX], &[f64::INFINITY])],
             },
             Entry {
                 source: Some(("x".into(), 1)),
-                frames: vec![],
+                blocks: vec![],
             },
         ]
     }
@@ -359,17 +369,16 @@ mod tests {
     #[test]
     fn a_batch_reads_back() {
         let back = decode(&encode(&entries()).unwrap()).unwrap();
-        let bits = |entries: &[Entry]| {
-            let values = entries
-                .iter()
-                .flat_map(|entry| &entry.frames)
-                .flat_map(|frame| &frame.values);
-            values.map(|value| value.to_bits()).collect::<Vec<_>>()
-        };
-        assert_eq!(bits(&back), bits(&entries()));
+        assert_eq!(back.len(), 3);
         for (back, entry) in back.iter().zip(entries()) {
             assert_eq!(back.source, entry.source);
-            assert_eq!(back.frames.len(), entry.frames.len());
+            assert_eq!(back.frames.len(), entry.blocks.len());
+            for (frame, block) in back.frames.iter().zip(&entry.blocks) {
+                assert_eq!(frame.series, block.shape.series());
+                assert_eq!(frame.times_ms, block.times_ms);
+                let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&frame.values), bits(&block.values));
+            }
         }
     }
 
@@ -391,9 +400,11 @@ mod tests {
         assert_eq!(closed.lock().unwrap()[0].last_batch, 49);
         let files = list(folder.path()).unwrap();
         let mut seen = Vec::new();
-        let last = replay(&files[0].1, |batch, entries| seen.push((batch, entries.len())))
-            .await
-            .unwrap();
+        let last = replay(&files[0].1, None, |batch, entries| {
+            seen.push((batch, entries.len()))
+        })
+        .await
+        .unwrap();
         assert_eq!((last, seen.len(), seen[0]), (49, 40, (10, 3)));
         remove_file(&files[0].1);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -416,7 +427,7 @@ mod tests {
         wal.close().await;
         let mut batches = Vec::new();
         for (_, path) in list(folder.path()).unwrap() {
-            replay(&path, |batch, _| batches.push(batch)).await.unwrap();
+            replay(&path, None, |batch, _| batches.push(batch)).await.unwrap();
         }
         assert_eq!(batches, [1, 3]);
     }

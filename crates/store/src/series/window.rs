@@ -1,11 +1,13 @@
 //! The window of time that samples are taken from: neither too old for the agents' spools nor ahead of the clock.
 
-use domain::series::Frame;
+use std::ops::Range;
+
+use domain::series::is_absent;
 use domain::time::TimestampMs;
 
 use super::lane::range_of;
 use super::wal::Entry;
-use super::{Append, Appended, FUTURE_MS_MAX, SeriesId};
+use super::{Append, Appended, Block, FUTURE_MS_MAX};
 
 /// Cuts off the samples that are too old or too far ahead, and counts them.
 pub(crate) fn within_window(
@@ -18,41 +20,44 @@ pub(crate) fn within_window(
         now_ms.saturating_sub(out_of_order_ms),
         now_ms.saturating_add(FUTURE_MS_MAX),
     );
-    let mut cut = |frame: Frame<SeriesId>| {
-        let range = range_of(&frame.times_ms, start_ms, end_ms);
-        if range.len() == frame.times_ms.len() {
-            return frame;
+    let mut cut = |block: Block| {
+        let range = range_of(&block.times_ms, start_ms, end_ms);
+        if range.len() == block.times_ms.len() {
+            return block;
         }
-        let (before, within, after) = (
-            part(&frame, 0..range.start),
-            part(&frame, range.clone()),
-            part(&frame, range.end..frame.times_ms.len()),
-        );
-        appended.too_old += before.samples() as u64;
-        appended.too_new += after.samples() as u64;
-        within
+        appended.too_old += samples(&block, 0..range.start);
+        appended.too_new += samples(&block, range.end..block.times_ms.len());
+        part(&block, range)
     };
-    let frames = append
-        .frames
+    let blocks = append
+        .blocks
         .into_iter()
         .map(&mut cut)
-        .filter(|frame| !frame.values.is_empty())
+        .filter(|block| !block.values.is_empty())
         .collect();
     Entry {
         source: append.source,
-        frames,
+        blocks,
     }
 }
 
-fn part(frame: &Frame<SeriesId>, range: std::ops::Range<usize>) -> Frame<SeriesId> {
-    let values = (0..frame.series.len())
-        .flat_map(|row| &frame.row(row)[range.clone()])
-        .copied()
-        .collect();
-    Frame {
-        series: frame.series.clone(),
-        times_ms: frame.times_ms[range.clone()].to_vec(),
-        values,
+fn samples(block: &Block, range: Range<usize>) -> u64 {
+    let rows = block.values.chunks_exact(block.times_ms.len());
+    let present = |row: &[f64]| {
+        row[range.clone()]
+            .iter()
+            .filter(|value| !is_absent(**value))
+            .count() as u64
+    };
+    rows.map(present).sum()
+}
+
+fn part(block: &Block, range: Range<usize>) -> Block {
+    let rows = block.values.chunks_exact(block.times_ms.len());
+    Block {
+        shape: block.shape.clone(),
+        times_ms: block.times_ms[range.clone()].to_vec(),
+        values: rows.flat_map(|row| &row[range.clone()]).copied().collect(),
     }
 }
 
@@ -62,22 +67,22 @@ mod tests {
 
     #[test]
     fn samples_out_of_the_window_are_counted_and_the_others_kept() {
-        let frame = Frame {
-            series: vec![SeriesId(1), SeriesId(2)],
+        let block = Block {
+            shape: crate::series::shape::of_rows(2),
             times_ms: vec![0, 9_000_000, 99_000_000],
             values: vec![1.0, 2.0, 3.0, domain::series::ABSENT, 5.0, 6.0],
         };
         let mut appended = Appended::default();
         let append = Append {
             source: None,
-            frames: vec![frame],
+            blocks: vec![block],
         };
         let kept = within_window(append, 10_000_000, 2_000_000, &mut appended);
         assert_eq!((appended.too_old, appended.too_new), (1, 2));
         assert_eq!(
             (
-                kept.frames[0].times_ms.as_slice(),
-                kept.frames[0].values.as_slice()
+                kept.blocks[0].times_ms.as_slice(),
+                kept.blocks[0].values.as_slice()
             ),
             (&[9_000_000][..], &[2.0, 5.0][..])
         );

@@ -66,10 +66,11 @@ pub enum StateError {
 }
 
 impl StateStore {
-    pub(crate) async fn open(folder: &Path) -> Result<Self, OpenError> {
+    pub(crate) async fn open(folder: &Path, vfs: Option<&'static str>) -> Result<Self, OpenError> {
         let database = Database::open(
             &folder.join("state.db"),
             &sqlx::migrate!("../../migrations/sqlite/state"),
+            vfs,
         )
         .await?;
         Ok(Self {

@@ -71,7 +71,7 @@ fn numbered(series: &store::SeriesStore, session: usize, seq: u64) -> Append {
                 .unwrap()
         })
         .collect();
-    let append = append(&ids, &[NOW_MS + seq as i64], &[seq as f64; 3]);
+    let append = append(series, &ids, &[NOW_MS + seq as i64], &[seq as f64; 3]);
     Append {
         source: Some((format!("session-{session}"), seq)),
         ..append

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use domain::series::{Budget, Frame, Labels, MatchOp, Matcher, Selection, SeriesSource, is_absent};
-use store::series::{Append, SeriesId};
+use domain::series::{Budget, Labels, MatchOp, Matcher, Selection, SeriesSource, is_absent};
+use store::series::{Append, Block, SeriesId};
 use store::{SeriesStore, Store, StoreConfig};
 
 /// Some time in 2026.
@@ -28,15 +28,15 @@ pub(crate) fn gpu(metric: &str, node: &str, gpu: usize) -> Labels {
     labels(&[("__name__", metric), ("node", node), ("gpu", &gpu.to_string())])
 }
 
-pub(crate) fn append(series: &[SeriesId], times_ms: &[i64], values: &[f64]) -> Append {
-    let frame = Frame {
-        series: series.to_vec(),
+pub(crate) fn append(store: &SeriesStore, series: &[SeriesId], times_ms: &[i64], values: &[f64]) -> Append {
+    let block = Block {
+        shape: store.shape(series.to_vec()).unwrap(),
         times_ms: times_ms.to_vec(),
         values: values.to_vec(),
     };
     Append {
         source: None,
-        frames: vec![frame],
+        blocks: vec![block],
     }
 }
 
@@ -53,6 +53,7 @@ pub(crate) fn selection(matchers: &[(&str, MatchOp, &str)], start_ms: i64, end_m
         end_ms,
         step_ms: 0,
         function: None,
+        latest: false,
     }
 }
 

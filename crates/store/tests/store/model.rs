@@ -130,7 +130,7 @@ async fn run(steps: Vec<Step>) {
                 let new = model.values().map(BTreeMap::len).sum::<usize>() - before;
                 let done = store
                     .series
-                    .append(append(&ids, &times, &values), NOW_MS)
+                    .append(append(&store.series, &ids, &times, &values), NOW_MS)
                     .await
                     .unwrap();
                 // What is sealed is not looked at by an append, so a repeat of it may count as new.

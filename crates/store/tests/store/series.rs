@@ -23,7 +23,7 @@ async fn every_bit_survives_memory_chunk_and_restart() {
     let times: Vec<i64> = (0..7).map(|n| NOW_MS + n * 1_000).collect();
     let done = store
         .series
-        .append(append(&[id], &times, &values), NOW_MS)
+        .append(append(&store.series, &[id], &times, &values), NOW_MS)
         .await
         .unwrap();
     assert_eq!(
@@ -60,19 +60,24 @@ async fn repeats_are_acknowledged_and_not_applied() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path()).await;
     let id = store.series.resolve(&gpu("power", "a", 0)).unwrap();
-    let sent = |seq, value| {
-        let mut append = append(&[id], &[NOW_MS], &[value]);
+    let sent = |store: &Store, seq, value| {
+        let mut append = append(&store.series, &[id], &[NOW_MS], &[value]);
         append.source = Some(("node-a".into(), seq));
         append
     };
     assert_eq!(
-        store.series.append(sent(1, 1.0), NOW_MS).await.unwrap().accepted,
+        store
+            .series
+            .append(sent(&store, 1, 1.0), NOW_MS)
+            .await
+            .unwrap()
+            .accepted,
         1
     );
     assert!(
         store
             .series
-            .append(sent(1, 1.0), NOW_MS)
+            .append(sent(&store, 1, 1.0), NOW_MS)
             .await
             .unwrap()
             .already_seen
@@ -80,14 +85,19 @@ async fn repeats_are_acknowledged_and_not_applied() {
     assert_eq!(
         store
             .series
-            .append(sent(2, 1.0), NOW_MS)
+            .append(sent(&store, 2, 1.0), NOW_MS)
             .await
             .unwrap()
             .duplicates,
         1
     );
     assert_eq!(
-        store.series.append(sent(3, 2.0), NOW_MS).await.unwrap().conflicts,
+        store
+            .series
+            .append(sent(&store, 3, 2.0), NOW_MS)
+            .await
+            .unwrap()
+            .conflicts,
         1
     );
     drop(store);
@@ -96,7 +106,7 @@ async fn repeats_are_acknowledged_and_not_applied() {
     assert!(
         store
             .series
-            .append(sent(3, 1.0), NOW_MS)
+            .append(sent(&store, 3, 1.0), NOW_MS)
             .await
             .unwrap()
             .already_seen
@@ -112,7 +122,7 @@ async fn repeats_are_acknowledged_and_not_applied() {
     assert!(
         store
             .series
-            .append(sent(3, 1.0), NOW_MS)
+            .append(sent(&store, 3, 1.0), NOW_MS)
             .await
             .unwrap()
             .already_seen
@@ -120,7 +130,7 @@ async fn repeats_are_acknowledged_and_not_applied() {
     assert!(
         !store
             .series
-            .append(sent(4, 1.0), NOW_MS)
+            .append(sent(&store, 4, 1.0), NOW_MS)
             .await
             .unwrap()
             .already_seen
@@ -140,7 +150,10 @@ async fn samples_out_of_the_window_are_reported_and_the_rest_is_kept() {
     ];
     let done = store
         .series
-        .append(append(&[id], &times, &[1.0, 2.0, 3.0, 4.0]), NOW_MS)
+        .append(
+            append(&store.series, &[id], &times, &[1.0, 2.0, 3.0, 4.0]),
+            NOW_MS,
+        )
         .await
         .unwrap();
     assert_eq!(
@@ -170,17 +183,16 @@ async fn what_cannot_be_stored_is_refused_as_a_whole() {
     .unwrap();
     let id = store.series.resolve(&gpu("power", "a", 0)).unwrap();
     assert!(store.series.resolve(&gpu("power", "a", 1)).is_err());
-    let unknown = append(&[id, store::series::SeriesId(99)], &[NOW_MS], &[1.0, 2.0]);
     assert!(matches!(
-        store.series.append(unknown, NOW_MS).await,
+        store.series.shape(vec![id, store::series::SeriesId(99)]),
         Err(AppendError::UnknownSeries(_))
     ));
-    let short = append(&[id], &[NOW_MS], &[]);
+    let short = append(&store.series, &[id], &[NOW_MS], &[]);
     assert!(matches!(
         store.series.append(short, NOW_MS).await,
         Err(AppendError::Malformed(_))
     ));
-    let mut long = append(&[id], &[NOW_MS], &[1.0]);
+    let mut long = append(&store.series, &[id], &[NOW_MS], &[1.0]);
     long.source = Some(("x".repeat(65), 1));
     assert!(matches!(
         store.series.append(long, NOW_MS).await,
@@ -200,7 +212,7 @@ async fn a_disk_that_fails_is_told_and_the_store_comes_back() {
     let store = Store::open(config).await.unwrap();
     std::fs::create_dir(folder.path().join("wal-000002.db")).unwrap();
     let id = store.series.resolve(&gpu("power", "a", 0)).unwrap();
-    let at = |n: i64| append(&[id], &[NOW_MS + n], &[n as f64]);
+    let at = |n: i64| append(&store.series, &[id], &[NOW_MS + n], &[n as f64]);
     store.series.append(at(1), NOW_MS).await.unwrap();
     assert!(matches!(
         store.series.append(at(2), NOW_MS).await,
@@ -231,7 +243,10 @@ async fn series_that_tick_together_share_their_axis() {
         let time_ms = NOW_MS + tick * 1_000;
         store
             .series
-            .append(append(&ids, &[time_ms], &[1.0, 2.0, 3.0, 4.0]), time_ms)
+            .append(
+                append(&store.series, &ids, &[time_ms], &[1.0, 2.0, 3.0, 4.0]),
+                time_ms,
+            )
             .await
             .unwrap();
         if tick % 250 == 100 {
@@ -268,7 +283,7 @@ async fn a_query_pays_before_it_reads() {
     let times: Vec<i64> = (0..100).map(|n| NOW_MS + n).collect();
     store
         .series
-        .append(append(&[id], &times, &[1.0; 100]), NOW_MS)
+        .append(append(&store.series, &[id], &times, &[1.0; 100]), NOW_MS)
         .await
         .unwrap();
     let all = selection(&[("__name__", MatchOp::Equal, "power")], i64::MIN, i64::MAX);
@@ -309,7 +324,7 @@ async fn names_and_values_are_listed() {
         let id = store.series.resolve(&labels).unwrap();
         store
             .series
-            .append(append(&[id], &[NOW_MS], &[1.0]), NOW_MS)
+            .append(append(&store.series, &[id], &[NOW_MS], &[1.0]), NOW_MS)
             .await
             .unwrap();
     }
@@ -363,14 +378,14 @@ async fn what_is_too_old_goes_with_its_name() {
     let ids = [&old, &young].map(|labels| store.series.resolve(labels).unwrap());
     store
         .series
-        .append(append(&ids[..1], &[NOW_MS], &[1.0]), NOW_MS)
+        .append(append(&store.series, &ids[..1], &[NOW_MS], &[1.0]), NOW_MS)
         .await
         .unwrap();
     store.series.seal_now().await.unwrap();
     let later_ms = NOW_MS + 16 * 24 * 3_600_000;
     store
         .series
-        .append(append(&ids[1..], &[later_ms], &[1.0]), later_ms)
+        .append(append(&store.series, &ids[1..], &[later_ms], &[1.0]), later_ms)
         .await
         .unwrap();
     for _ in 0..2 {
@@ -396,12 +411,8 @@ async fn a_series_without_samples_is_known_as_long_as_it_is_sent() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path()).await;
     let id = store.series.resolve(&gpu("ecc_errors", "a", 0)).unwrap();
-    let send = async || {
-        store
-            .series
-            .append(append(&[id], &[NOW_MS], &[ABSENT]), NOW_MS)
-            .await
-    };
+    let sent = append(&store.series, &[id], &[NOW_MS], &[ABSENT]);
+    let send = async || store.series.append(sent.clone(), NOW_MS).await;
     for _ in 0..5 {
         assert_eq!(send().await.unwrap(), Appended::default());
         store.series.retain_now(NOW_MS).await.unwrap();
@@ -418,7 +429,7 @@ async fn what_cannot_be_sealed_now_is_sealed_later() {
     let id = store.series.resolve(&gpu("power", "a", 0)).unwrap();
     store
         .series
-        .append(append(&[id], &[NOW_MS], &[1.0]), NOW_MS)
+        .append(append(&store.series, &[id], &[NOW_MS], &[1.0]), NOW_MS)
         .await
         .unwrap();
     // Somebody keeps the database locked for longer than the sealer waits.
@@ -431,7 +442,7 @@ async fn what_cannot_be_sealed_now_is_sealed_later() {
     ));
     store
         .series
-        .append(append(&[id], &[NOW_MS + 1], &[2.0]), NOW_MS)
+        .append(append(&store.series, &[id], &[NOW_MS + 1], &[2.0]), NOW_MS)
         .await
         .unwrap();
     assert_eq!(
@@ -463,18 +474,18 @@ async fn late_samples_are_merged_into_what_is_sealed() {
     let odd: Vec<i64> = even.iter().map(|time_ms| time_ms + 1_000).collect();
     store
         .series
-        .append(append(&[id], &even, &[1.0; 50]), NOW_MS)
+        .append(append(&store.series, &[id], &even, &[1.0; 50]), NOW_MS)
         .await
         .unwrap();
     store.series.seal_now().await.unwrap();
     store
         .series
-        .append(append(&[id], &odd, &[2.0; 50]), NOW_MS)
+        .append(append(&store.series, &[id], &odd, &[2.0; 50]), NOW_MS)
         .await
         .unwrap();
     store
         .series
-        .append(append(&[id], &even, &[9.0; 50]), NOW_MS)
+        .append(append(&store.series, &[id], &even, &[9.0; 50]), NOW_MS)
         .await
         .unwrap();
     let check = async |store: &Store| {

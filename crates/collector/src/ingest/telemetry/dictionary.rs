@@ -113,30 +113,18 @@ impl Dictionaries {
             .ok_or_else(|| format!("no series of segment {segment:?} are defined"))?;
         let (mut kept, mut dropped, mut last) = (Vec::with_capacity(frames.len()), 0, Reason::Labels);
         for frame in frames {
-            let mut out = Frame {
-                series: Vec::with_capacity(frame.series.len()),
-                times_ms: Vec::new(),
-                values: Vec::with_capacity(frame.values.len()),
-            };
-            for (row, index) in frame.series.iter().enumerate() {
-                match lookup(names, *index) {
-                    Name::Known(id) => {
-                        out.series.push(id);
-                        out.values.extend_from_slice(frame.row(row));
-                    }
-                    Name::Refused(reason) => {
-                        dropped += frame.times_ms.len() as u64;
-                        last = reason;
-                    }
-                    Name::Undefined => {
-                        return Err(format!("series {index} of segment {segment:?} is not defined"));
-                    }
-                }
+            let rows: Vec<Name> = frame.series.iter().map(|index| lookup(names, *index)).collect();
+            if let Some(undefined) = rows.iter().position(|name| *name == Name::Undefined) {
+                let index = frame.series[undefined];
+                return Err(format!("series {index} of segment {segment:?} is not defined"));
             }
-            out.times_ms = frame.times_ms;
-            if !out.series.is_empty() {
-                kept.push(out);
-            }
+            let mut refused = rows.iter().filter_map(|name| match name {
+                Name::Refused(reason) => Some(*reason),
+                _ => None,
+            });
+            dropped += refused.clone().count() as u64 * frame.times_ms.len() as u64;
+            last = refused.next_back().unwrap_or(last);
+            kept.extend(known_rows(frame, &rows));
         }
         if kept.is_empty() && dropped > 0 {
             Err(format!("none of its series is taken: {last}"))
@@ -164,6 +152,26 @@ impl Dictionaries {
         self.0[at..].rotate_left(1);
         self.0.last().map(|(_, names)| names)
     }
+}
+
+/// The frame with the known of its rows; none when it has none of those.
+fn known_rows(frame: Frame, rows: &[Name]) -> Option<Frame<SeriesId>> {
+    let id = |name: &Name| match name {
+        Name::Known(id) => Some(*id),
+        _ => None,
+    };
+    let series: Vec<SeriesId> = rows.iter().filter_map(id).collect();
+    let values = if series.len() == rows.len() {
+        frame.values
+    } else {
+        let known = (0..rows.len()).filter(|row| id(&rows[*row]).is_some());
+        known.flat_map(|row| frame.row(row)).copied().collect()
+    };
+    (!series.is_empty()).then_some(Frame {
+        series,
+        times_ms: frame.times_ms,
+        values,
+    })
 }
 
 /// Indices past the limit were refused when they were defined.

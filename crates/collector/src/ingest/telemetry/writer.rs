@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use domain::ident::NodeName;
-use domain::series::Frame;
 use sha2::{Digest, Sha256};
-use store::series::{Append, AppendError, Appended, SeriesId};
+use store::series::{Append, AppendError, Appended, Block};
 use tokio::sync::mpsc;
 use tonic::Status;
 use wire::proto::{Ack, Refusal, TelemetryDown, telemetry_down};
@@ -20,11 +19,9 @@ const GATHER_SAMPLES_MAX: usize = 1 << 19;
 pub(super) struct Durable {
     pub(super) segment: Arc<str>,
     pub(super) seq: u64,
-    pub(super) frames: Vec<Frame<SeriesId>>,
-    /// Cells of the frames as they came.
+    pub(super) blocks: Vec<Block>,
+    /// Cells of the blocks.
     pub(super) cells: usize,
-    /// Samples left out because their series are not taken.
-    pub(super) dropped: u64,
 }
 
 /// What the reader hands over, in the order it came.
@@ -74,7 +71,7 @@ fn gather(first: Durable, waiting: &mut mpsc::Receiver<Work>) -> (Durable, u64, 
             Work::Store(batch) if group.continues_with(&batch) => {
                 group.seq = batch.seq;
                 group.cells += batch.cells;
-                group.frames.extend(batch.frames);
+                group.blocks.extend(batch.blocks);
                 batches += 1;
             }
             other => return (group, batches, Some(other)),
@@ -93,11 +90,11 @@ impl Durable {
 
 async fn store(app: &Shared, node: &NodeName, group: Durable, batches: u64) -> Result<Ack, Status> {
     let Durable {
-        segment, seq, frames, ..
+        segment, seq, blocks, ..
     } = group;
     let append = Append {
         source: Some((session_name(node, &segment), seq)),
-        frames,
+        blocks,
     };
     let appended = app
         .store
@@ -130,7 +127,7 @@ fn count(app: &Shared, appended: &Appended) {
 }
 
 /// The agent keeps what was not acknowledged, comes back, defines its names anew and goes on.
-fn refused(node: &NodeName, error: &AppendError) -> Status {
+pub(super) fn refused(node: &NodeName, error: &AppendError) -> Status {
     tracing::error!(%node, %error, "samples of an agent could not be stored");
     match error {
         AppendError::UnknownSeries(_) => {
@@ -158,9 +155,8 @@ mod tests {
         Work::Store(Durable {
             segment: segment.into(),
             seq,
-            frames: vec![Frame::default()],
+            blocks: vec![],
             cells,
-            dropped: 0,
         })
     }
 

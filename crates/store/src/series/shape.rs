@@ -1,0 +1,190 @@
+//! A shape: series that are sent together, looked up once.
+//!
+//! A connection sends the same series again and again, so where each one's samples go is found out once and kept: group by
+//! group, with the rows there and the columns here. What is then left of storing a tick is a copy a group.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use domain::series::Frame;
+use domain::series::batch::FrameError;
+use domain::time::TimestampMs;
+
+use super::codec::put_ids;
+use super::head::{Group, GroupId};
+use super::index::Index;
+use super::{AppendError, SeriesId, SeriesStore, read};
+
+/// Series that are sent together. Good as long as its owner goes on sending them.
+#[derive(Debug)]
+pub struct Shape {
+    series: Box<[SeriesId]>,
+    /// The series as the write-ahead writes them.
+    pub(crate) encoded: Box<[u8]>,
+    pub(crate) parts: Box<[Part]>,
+    /// The index's epoch when all series were last seen to be there.
+    seen_epoch: AtomicU64,
+}
+
+/// The series of a shape that are in one group.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) group: Arc<Group>,
+    /// Rows of the group, each once.
+    pub(crate) rows: Box<[u32]>,
+    /// Where they are in the shape.
+    pub(crate) columns: Box<[u32]>,
+}
+
+/// Samples of the series of a shape, at times they share.
+#[derive(Debug, Clone)]
+pub struct Block {
+    /// Whose samples.
+    pub shape: Arc<Shape>,
+    /// Strictly increasing.
+    pub times_ms: Vec<TimestampMs>,
+    /// Series-major, `shape.series().len() * times_ms.len()`; [`domain::series::ABSENT`] where there is no sample.
+    pub values: Vec<f64>,
+}
+
+impl SeriesStore {
+    /// Looks up series that will be sent together, perhaps many times.
+    ///
+    /// # Errors
+    /// When an id names no series.
+    pub fn shape(&self, series: Vec<SeriesId>) -> Result<Arc<Shape>, AppendError> {
+        Shape::new(&read(&self.shared.index), series.into()).map(Arc::new)
+    }
+}
+
+impl Shape {
+    pub(crate) fn new(index: &Index, series: Box<[SeriesId]>) -> Result<Self, AppendError> {
+        let mut encoded = Vec::new();
+        put_ids(&mut encoded, &series);
+        Ok(Self {
+            parts: parts(index, &series)?,
+            series,
+            encoded: encoded.into(),
+            seen_epoch: AtomicU64::new(index.epoch()),
+        })
+    }
+
+    /// The series, as they were given.
+    #[must_use]
+    pub fn series(&self) -> &[SeriesId] {
+        &self.series
+    }
+
+    /// Notes that its series are still spoken of; finds one that the store has forgotten since.
+    pub(crate) fn note_use(&self, index: &Index) -> Result<(), AppendError> {
+        // Once an epoch only: this is asked for every append.
+        if self.seen_epoch.load(Ordering::Relaxed) != index.epoch() {
+            if let Some(unknown) = self.series.iter().find(|id| !index.note_use(**id)) {
+                return Err(AppendError::UnknownSeries(*unknown));
+            }
+            self.seen_epoch.store(index.epoch(), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// A series that is named twice gets a part of its own for the second time, which then finds the first one's samples there.
+fn parts(index: &Index, series: &[SeriesId]) -> Result<Box<[Part]>, AppendError> {
+    let mut parts: Vec<(Arc<Group>, Vec<u32>, Vec<u32>)> = Vec::new();
+    let mut by_group: HashMap<GroupId, usize> = HashMap::new();
+    for (column, id) in (0_u32..).zip(series) {
+        let entry = index.entry(*id).ok_or(AppendError::UnknownSeries(*id))?;
+        let known = by_group.get(&entry.group.id).copied();
+        let at = known
+            .filter(|at| !parts[*at].1.contains(&entry.row))
+            .unwrap_or_else(|| {
+                parts.push((Arc::clone(&entry.group), Vec::new(), Vec::new()));
+                parts.len() - 1
+            });
+        by_group.insert(entry.group.id, at);
+        parts[at].1.push(entry.row);
+        parts[at].2.push(column);
+    }
+    Ok(parts
+        .into_iter()
+        .map(|(group, rows, columns)| Part::new(group, &rows, &columns))
+        .collect())
+}
+
+impl Part {
+    /// Rows ascending, whatever the order they are sent in, so that two shapes of the same series are alike to a group.
+    fn new(group: Arc<Group>, rows: &[u32], columns: &[u32]) -> Self {
+        let mut order: Vec<usize> = (0..rows.len()).collect();
+        order.sort_unstable_by_key(|at| rows[*at]);
+        Self {
+            group,
+            rows: order.iter().map(|at| rows[*at]).collect(),
+            columns: order.iter().map(|at| columns[*at]).collect(),
+        }
+    }
+}
+
+impl Block {
+    /// Checks that the parts fit together.
+    ///
+    /// # Errors
+    /// When there are not series × times values, or times do not strictly increase.
+    pub fn check(&self) -> Result<(), FrameError> {
+        Frame::<SeriesId>::check_parts(self.shape.series.len(), &self.times_ms, self.values.len())
+    }
+}
+
+/// A shape of the first series of an index that has no others.
+#[cfg(test)]
+pub(crate) fn of_rows(count: u32) -> Arc<Shape> {
+    let mut index = Index::new(count as usize);
+    let labels = |n: u32| {
+        domain::series::Labels::new([("__name__", "m"), ("n", &n.to_string())]).expect("good labels")
+    };
+    let ids = (0..count)
+        .map(|n| index.resolve(&labels(n)).expect("there is room"))
+        .collect();
+    Arc::new(Shape::new(&index, ids).expect("they are there"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_by_group_with_rows_ascending_and_each_once() {
+        let mut index = Index::new(100);
+        let mut id = |metric: &str, gpu: &str| {
+            let labels = domain::series::Labels::new([("__name__", metric), ("node", "n"), ("gpu", gpu)]);
+            index
+                .resolve(&labels.expect("good labels"))
+                .expect("there is room")
+        };
+        let (a0, a1, b0) = (id("a", "0"), id("a", "1"), id("b", "0"));
+        let shape = Shape::new(&index, [a1, b0, a0, a1].into()).expect("all are known");
+        let parts: Vec<(&str, &[u32], &[u32])> = shape
+            .parts
+            .iter()
+            .map(|part| (&*part.group.metric, &*part.rows, &*part.columns))
+            .collect();
+        let expected: [(&str, &[u32], &[u32]); 3] =
+            [("a", &[0, 1], &[2, 0]), ("b", &[0], &[1]), ("a", &[1], &[3])];
+        assert_eq!(parts, expected);
+        assert!(matches!(
+            Shape::new(&index, [SeriesId(99)].into()),
+            Err(AppendError::UnknownSeries(SeriesId(99)))
+        ));
+    }
+
+    #[test]
+    fn a_series_forgotten_since_is_noticed() {
+        let mut index = Index::new(10);
+        let labels = domain::series::Labels::new([("__name__", "a")]).expect("good labels");
+        let id = index.resolve(&labels).expect("there is room");
+        let shape = Shape::new(&index, [id].into()).expect("it is known");
+        assert!(shape.note_use(&index).is_ok());
+        index.remove(&[id]);
+        assert!(shape.note_use(&index).is_err());
+    }
+}
