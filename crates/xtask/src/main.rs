@@ -3,6 +3,7 @@
 //! A subcommand is a file. What they need from the machine (a wasm compiler, PyTorch, Chromium, Prometheus) is found or
 //! fetched by `toolchain`, into one cache folder outside the checkout, so that a second clone costs nothing.
 
+mod bench;
 mod run;
 mod test;
 mod web;
@@ -36,6 +37,8 @@ enum Command {
     Run(run::Options),
     /// Sets everything up, then runs every check and test; the last line counts them.
     Test(test::Options),
+    /// Measures Lockstep beside what people run today, and keeps the table in docs/benchmarks.md.
+    Bench(bench::Options),
 }
 
 fn main() -> ExitCode {
@@ -55,5 +58,6 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Web(options) => web::build(&layout, &options).map(|()| ExitCode::SUCCESS),
         Command::Run(options) => run::start(&layout, &options),
         Command::Test(options) => test::all(&layout, &options),
+        Command::Bench(options) => bench::run(&layout, &options),
     }
 }

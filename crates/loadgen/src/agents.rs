@@ -1,0 +1,566 @@
+//! Many agents over Lockstep's own protocol, in one process and on as little CPU as can be.
+//!
+//! ```text
+//! every agent:  connect ─▶ Hello … HelloAck (join token → own credential) ─▶ Definitions ─▶ waits for all others ─▶ begin
+//!               batch n = ticks (n-1)·B .. n·B of all series of the node, seq n, one segment a run
+//!   live        sent when its last tick is due, the nodes spread over the second
+//!   backfill    sent as fast as they are acknowledged, a minute of ticks on their way, as an agent's spool does
+//!   ▲ any error: wait with jitter, connect again, go on from the first batch that was not acknowledged
+//! ```
+//! Nothing that was sent is kept: a batch is computed again when it has to be sent again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum};
+use domain::series::Frame;
+use domain::topology::Inventory;
+use serde::Serialize;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::codec::CompressionEncoding;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Endpoint;
+use tonic::{Request, Streaming};
+use wire::proto::telemetry_down::Message as Down;
+use wire::proto::telemetry_up::Message as Up;
+use wire::proto::uplink_client::UplinkClient;
+use wire::proto::{Batch, Definitions, Hello, Series, TelemetryDown, TelemetryUp};
+use wire::version::{MESSAGE_BYTES_MAX, PROTOCOL_MAX, PROTOCOL_MIN};
+
+use crate::Fleet;
+use crate::latency::{Latencies, Summary};
+use crate::process;
+use crate::signal::{Signal, mix};
+
+/// Agents that connect and say hello at once; a thousand at once would only wait in the server's queue.
+const JOINING_MAX: usize = 32;
+/// How long all may take to join.
+const JOIN_WITHIN: Duration = Duration::from_secs(180);
+/// How long the answer to a hello may take.
+const WELCOME_WITHIN: Duration = Duration::from_secs(10);
+/// How long the server may acknowledge nothing while batches wait; as an agent's.
+const ACK_PATIENCE: Duration = Duration::from_secs(60);
+/// How long after the last batch was due the last acknowledgement may come.
+const DRAIN_WITHIN: Duration = Duration::from_secs(180);
+/// Ticks on their way and not acknowledged: half a minute live, a minute in backfill; as an agent's.
+const LIVE_WINDOW_TICKS: u64 = 32;
+const BACKFILL_WINDOW_TICKS: u64 = 64;
+/// Messages between an agent and its connection; what is in there takes memory a thousand times.
+const OUTGOING: usize = 1;
+/// Waits after a failure, doubled and jittered.
+const RETRY_MIN: Duration = Duration::from_millis(250);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// How batches follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// One when it is due.
+    Live,
+    /// As fast as they are acknowledged.
+    Backfill,
+}
+
+/// What is sent, and how.
+#[derive(Debug, Clone, Args)]
+pub struct Plan {
+    /// How batches follow each other.
+    #[arg(long, value_enum, default_value = "live")]
+    pub mode: Mode,
+    /// Ticks of every node (in live mode: seconds, at rate 1).
+    #[arg(long, default_value_t = 120, alias = "duration")]
+    pub ticks: u64,
+    /// Ticks in a batch; 1 live and 60 in backfill when left out.
+    #[arg(long)]
+    pub batch_ticks: Option<u64>,
+    /// Live ticks a second.
+    #[arg(long, default_value_t = 1.0)]
+    pub rate: f64,
+    /// Time of tick 0, milliseconds since the epoch; by default now in live mode, and so long ago in backfill that the last
+    /// tick is now.
+    #[arg(long)]
+    pub start_ms: Option<i64>,
+    /// A process on this machine whose CPU time is read before and after.
+    #[arg(long)]
+    pub server_pid: Option<u32>,
+}
+
+/// What happened.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    /// Time of tick 0.
+    pub start_ms: i64,
+    /// Nodes and all their series.
+    pub nodes: u32,
+    /// See `nodes`.
+    pub series: usize,
+    /// Samples that were acknowledged.
+    pub samples: u64,
+    /// Batches that were acknowledged.
+    pub batches: u64,
+    /// Batches that were refused, and batches that nobody had acknowledged at the end.
+    pub refused: u64,
+    /// See `refused`.
+    pub unacknowledged: u64,
+    /// What was said with the first refusal, or the last failure of a connection.
+    pub last_words: Option<String>,
+    /// Connections that had to be made again.
+    pub reconnects: u64,
+    /// Seconds until all had joined.
+    pub join_s: f64,
+    /// Seconds from the first batch to the last acknowledgement.
+    pub seconds: f64,
+    /// CPU seconds of the generator in that time.
+    pub cpu_s: f64,
+    /// CPU seconds of the server at the begin and at the end of that time.
+    pub server_cpu_s: Option<(f64, f64)>,
+    /// From sending a batch to its acknowledgement.
+    pub ack: Summary,
+    /// From the time a live batch was due (its last tick) to its acknowledgement, outages included.
+    pub lateness: Summary,
+}
+
+/// Runs the whole fleet.
+///
+/// # Errors
+/// When the agents cannot join.
+pub async fn run(url: &str, join: Option<String>, fleet: Fleet, plan: &Plan) -> Result<Outcome> {
+    let endpoint =
+        Endpoint::from_shared(url.to_owned()).with_context(|| format!("{url:?} is not an address"))?;
+    let shared = Arc::new(Shared::new(endpoint, join, fleet, plan.clone()));
+    let (begin_joining, mut agents) = (Instant::now(), JoinSet::new());
+    for node in 0..fleet.nodes {
+        agents.spawn(Agent::new(shared.clone(), node).run());
+    }
+    let mut joined = shared.joined.subscribe();
+    let all_joined = joined.wait_for(|joined| *joined == fleet.nodes);
+    if tokio::time::timeout(JOIN_WITHIN, all_joined).await.is_err() {
+        let words = shared.tally().last_words.clone().unwrap_or_default();
+        bail!(
+            "{} of {} agents had joined after {} s: {words}",
+            *joined.borrow(),
+            fleet.nodes,
+            JOIN_WITHIN.as_secs()
+        );
+    }
+    let join_s = begin_joining.elapsed().as_secs_f64();
+    let server_pid = plan.server_pid;
+    let (server_before, cpu_before) = (server_pid.and_then(process::cpu_s), process::own_cpu_s());
+    let start = Start {
+        at: Instant::now(),
+        start_ms: shared.start_ms(),
+    };
+    shared.start.send_replace(Some(start));
+    let limit = shared.last_due() + DRAIN_WITHIN;
+    let _overdue = tokio::time::timeout(limit, async { while agents.join_next().await.is_some() {} }).await;
+    let (seconds, server_after) = (
+        start.at.elapsed().as_secs_f64(),
+        server_pid.and_then(process::cpu_s),
+    );
+    agents.shutdown().await;
+    let tally = std::mem::take(&mut *shared.tally());
+    Ok(Outcome {
+        start_ms: start.start_ms,
+        nodes: fleet.nodes,
+        series: fleet.series(),
+        samples: tally.samples,
+        batches: tally.batches,
+        refused: tally.refused,
+        unacknowledged: u64::from(fleet.nodes) * shared.batches() - tally.batches - tally.refused,
+        last_words: tally.last_words,
+        reconnects: tally.reconnects,
+        join_s,
+        seconds,
+        cpu_s: process::own_cpu_s() - cpu_before,
+        server_cpu_s: server_before.zip(server_after),
+        ack: tally.ack.summary(),
+        lateness: tally.lateness.summary(),
+    })
+}
+
+/// What all agents have in common.
+struct Shared {
+    endpoint: Endpoint,
+    join: Option<String>,
+    fleet: Fleet,
+    plan: Plan,
+    batch_ticks: u64,
+    joining: Semaphore,
+    joined: watch::Sender<u32>,
+    start: watch::Sender<Option<Start>>,
+    tally: Mutex<Tally>,
+}
+
+/// When all begin.
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    at: Instant,
+    start_ms: i64,
+}
+
+#[derive(Default)]
+struct Tally {
+    samples: u64,
+    batches: u64,
+    refused: u64,
+    reconnects: u64,
+    last_words: Option<String>,
+    ack: Latencies,
+    lateness: Latencies,
+}
+
+impl Shared {
+    fn new(endpoint: Endpoint, join: Option<String>, fleet: Fleet, plan: Plan) -> Self {
+        let batch_ticks = plan.batch_ticks.unwrap_or(match plan.mode {
+            Mode::Live => 1,
+            Mode::Backfill => 60,
+        });
+        Self {
+            endpoint: endpoint.connect_timeout(Duration::from_secs(5)),
+            join,
+            fleet,
+            plan,
+            batch_ticks: batch_ticks.max(1),
+            joining: Semaphore::new(JOINING_MAX),
+            joined: watch::Sender::new(0),
+            start: watch::Sender::new(None),
+            tally: Mutex::default(),
+        }
+    }
+
+    fn batches(&self) -> u64 {
+        self.plan.ticks.div_ceil(self.batch_ticks)
+    }
+
+    fn ticks_of(&self, seq: u64) -> std::ops::Range<u64> {
+        (seq - 1) * self.batch_ticks..(seq * self.batch_ticks).min(self.plan.ticks)
+    }
+
+    fn start_ms(&self) -> i64 {
+        let span_ms = (self.plan.ticks as i64 + 1) * crate::fleet::TICK_MS;
+        self.plan.start_ms.unwrap_or(match self.plan.mode {
+            Mode::Live => crate::fleet::now_ms(),
+            Mode::Backfill => crate::fleet::now_ms() - span_ms,
+        })
+    }
+
+    /// From the start to the time the last batch is due; a backfill's is unknown, and bounded by a slow disk's pace.
+    fn last_due(&self) -> Duration {
+        match self.plan.mode {
+            Mode::Live => Duration::from_secs_f64(self.plan.ticks as f64 / self.plan.rate + 1.0),
+            Mode::Backfill => Duration::from_secs(3_600),
+        }
+    }
+
+    /// In flight, in batches; two at least, or the server would wait for each.
+    fn window(&self) -> u64 {
+        let ticks = match self.plan.mode {
+            Mode::Live => LIVE_WINDOW_TICKS,
+            Mode::Backfill => BACKFILL_WINDOW_TICKS,
+        };
+        (ticks / self.batch_ticks).max(2)
+    }
+
+    fn tally(&self) -> std::sync::MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One node.
+struct Agent {
+    shared: Arc<Shared>,
+    node: u32,
+    name: String,
+    segment: String,
+    credential: Option<String>,
+    signals: Vec<Signal>,
+    counted: bool,
+    acked: u64,
+}
+
+/// A connection that was welcomed.
+struct Connection {
+    outgoing: mpsc::Sender<TelemetryUp>,
+    incoming: Streaming<TelemetryDown>,
+}
+
+impl Agent {
+    fn new(shared: Arc<Shared>, node: u32) -> Self {
+        let fleet = shared.fleet;
+        let instance =
+            mix(u64::from(node) ^ mix(crate::fleet::now_ms() as u64 ^ u64::from(std::process::id()) << 48));
+        Self {
+            name: fleet.node_name(node),
+            segment: format!("{instance:016x}"),
+            credential: None,
+            signals: fleet.signals_of(node),
+            counted: false,
+            acked: 0,
+            shared,
+            node,
+        }
+    }
+
+    async fn run(mut self) {
+        let mut pause = RETRY_MIN;
+        while let Err(error) = self.session(&mut pause).await {
+            {
+                let mut tally = self.shared.tally();
+                tally.reconnects += 1;
+                tally.last_words = Some(format!("{}: {error:#}", self.name));
+            }
+            let jitter = mix(u64::from(self.node) ^ pause.as_nanos() as u64) % 1_000;
+            tokio::time::sleep(pause.mul_f64(0.5 + jitter as f64 / 1_000.0)).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+
+    /// One connection, until all is acknowledged.
+    async fn session(&mut self, pause: &mut Duration) -> Result<()> {
+        let shared = self.shared.clone();
+        let mut connection = {
+            let _turn = shared
+                .joining
+                .acquire()
+                .await
+                .context("the semaphore is never closed")?;
+            self.connect().await?
+        };
+        *pause = RETRY_MIN;
+        connection.send(Up::Definitions(self.definitions())).await?;
+        if !std::mem::replace(&mut self.counted, true) {
+            shared.joined.send_modify(|joined| *joined += 1);
+        }
+        let start = shared
+            .start
+            .subscribe()
+            .wait_for(Option::is_some)
+            .await
+            .map(|start| *start);
+        let start = start.ok().flatten().context("the fleet never started")?;
+        Flow::new(self, start).run(&mut connection).await
+    }
+
+    async fn connect(&mut self) -> Result<Connection> {
+        let channel = self.shared.endpoint.connect().await.context("cannot connect")?;
+        let mut client = UplinkClient::new(channel)
+            .send_compressed(CompressionEncoding::Zstd)
+            .accept_compressed(CompressionEncoding::Zstd)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let (outgoing, receiver) = mpsc::channel(OUTGOING);
+        outgoing
+            .try_send(message(Up::Hello(self.hello())))
+            .context("a new queue has room")?;
+        let request = self.authorised(ReceiverStream::new(receiver))?;
+        let opened = async {
+            let mut incoming = client.telemetry(request).await?.into_inner();
+            let first = incoming.message().await?;
+            anyhow::Ok((incoming, first))
+        };
+        let (incoming, first) = tokio::time::timeout(WELCOME_WITHIN, opened)
+            .await
+            .context("no answer to the hello")??;
+        let Some(Down::Hello(ack)) = first.and_then(|first| first.message) else {
+            bail!("the answer to the hello is something else");
+        };
+        if !ack.credential.is_empty() {
+            self.credential = Some(ack.credential);
+        }
+        Ok(Connection { outgoing, incoming })
+    }
+
+    fn authorised<T>(&self, stream: T) -> Result<Request<T>> {
+        let token = self.credential.as_ref().or(self.shared.join.as_ref());
+        let token = token.context("agents need a join token; set LOCKSTEP_JOIN")?;
+        let mut bearer: MetadataValue<Ascii> = format!("Bearer {token}")
+            .parse()
+            .context("the token is no token")?;
+        bearer.set_sensitive(true);
+        let mut request = Request::new(stream);
+        request.metadata_mut().insert("authorization", bearer);
+        Ok(request)
+    }
+
+    fn hello(&self) -> Hello {
+        let inventory = Inventory {
+            hostname: self.name.clone(),
+            simulated: Some("loadgen".to_owned()),
+            ..Inventory::default()
+        };
+        Hello {
+            protocol_min: PROTOCOL_MIN,
+            protocol_max: PROTOCOL_MAX,
+            node: self.name.clone(),
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            instance: self.segment.clone(),
+            now_ms: crate::fleet::now_ms(),
+            inventory_json: serde_json::to_string(&inventory).expect("an inventory is plain data"),
+        }
+    }
+
+    /// The node's label is the collector's to add.
+    fn definitions(&self) -> Definitions {
+        let fleet = self.shared.fleet;
+        let first = self.node as usize * fleet.series_a_node();
+        let named = |series| {
+            let labels = fleet
+                .labels(series)
+                .into_iter()
+                .filter(|(name, _)| *name != "node");
+            Series {
+                labels: labels
+                    .flat_map(|(name, value)| [name.to_owned(), value])
+                    .collect(),
+            }
+        };
+        Definitions {
+            segment: self.segment.clone(),
+            first: 0,
+            series: (first..first + fleet.series_a_node()).map(named).collect(),
+        }
+    }
+
+    fn batch(&self, seq: u64, start_ms: i64) -> Batch {
+        let (fleet, ticks) = (self.shared.fleet, self.shared.ticks_of(seq));
+        let mut values = Vec::with_capacity(self.signals.len() * (ticks.end - ticks.start) as usize);
+        for signal in &self.signals {
+            values.extend(ticks.clone().map(|tick| signal.at(tick)));
+        }
+        let frame = Frame {
+            series: (0..self.signals.len() as u32).collect(),
+            times_ms: ticks
+                .map(|tick| fleet.time_ms(start_ms, self.node, tick))
+                .collect(),
+            values,
+        };
+        wire::frame::encode(&self.segment, seq, std::slice::from_ref(&frame))
+    }
+}
+
+impl Connection {
+    async fn send(&self, up: Up) -> Result<()> {
+        self.outgoing
+            .send(message(up))
+            .await
+            .context("the stream is closed")
+    }
+}
+
+/// What travels on one connection: batches up, acknowledgements down.
+struct Flow<'a> {
+    agent: &'a mut Agent,
+    start: Start,
+    sent: u64,
+    /// When the batches after `acked` were sent, in their order.
+    sent_at: std::collections::VecDeque<Instant>,
+    progress: Instant,
+}
+
+impl<'a> Flow<'a> {
+    fn new(agent: &'a mut Agent, start: Start) -> Self {
+        let sent = agent.acked;
+        Self {
+            agent,
+            start,
+            sent,
+            sent_at: std::collections::VecDeque::new(),
+            progress: Instant::now(),
+        }
+    }
+
+    async fn run(mut self, connection: &mut Connection) -> Result<()> {
+        let last = self.agent.shared.batches();
+        while self.agent.acked < last {
+            let may_send = self.sent < last && self.sent - self.agent.acked < self.agent.shared.window();
+            let due = tokio::time::Instant::from_std(self.due(self.sent + 1));
+            let patience = tokio::time::Instant::from_std(self.progress + ACK_PATIENCE);
+            tokio::select! {
+                heard = connection.incoming.message() => {
+                    let heard = heard?.context("the collector closed the stream")?;
+                    self.heard(heard);
+                }
+                permit = ready(due, &connection.outgoing), if may_send => {
+                    let batch = self.agent.batch(self.sent + 1, self.start.start_ms);
+                    permit?.send(message(Up::Batch(batch)));
+                    self.sent_one();
+                }
+                () = tokio::time::sleep_until(patience), if self.sent > self.agent.acked => {
+                    bail!("nothing was acknowledged for {} s", ACK_PATIENCE.as_secs());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sent_one(&mut self) {
+        if self.sent == self.agent.acked {
+            self.progress = Instant::now();
+        }
+        self.sent += 1;
+        self.sent_at.push_back(Instant::now());
+    }
+
+    /// A live batch is due with its last tick.
+    fn due(&self, seq: u64) -> Instant {
+        let shared = &self.agent.shared;
+        if shared.plan.mode == Mode::Backfill {
+            return self.start.at;
+        }
+        let last_tick = shared.ticks_of(seq).end.saturating_sub(1);
+        let offset = Duration::from_millis(shared.fleet.offset_ms(self.agent.node).unsigned_abs());
+        self.start.at + Duration::from_secs_f64(last_tick as f64 / shared.plan.rate) + offset
+    }
+
+    fn heard(&mut self, message: TelemetryDown) {
+        self.progress = Instant::now();
+        match message.message {
+            Some(Down::Ack(ack)) if ack.segment == self.agent.segment => self.settle(ack.seq, true),
+            Some(Down::Refusal(refusal)) => {
+                self.agent.shared.tally().last_words.get_or_insert(refusal.reason);
+                self.settle(refusal.seq, false);
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything up to `seq` has its answer; of several only the last can be a refusal, because their order is kept.
+    fn settle(&mut self, seq: u64, taken: bool) {
+        let (now, shared) = (Instant::now(), self.agent.shared.clone());
+        let mut tally = shared.tally();
+        while self.agent.acked < seq.min(self.sent) {
+            self.agent.acked += 1;
+            let ticks = shared.ticks_of(self.agent.acked);
+            let sent_at = self.sent_at.pop_front().unwrap_or(now);
+            tally.ack.add(now - sent_at);
+            if shared.plan.mode == Mode::Live {
+                tally
+                    .lateness
+                    .add(now.saturating_duration_since(self.due(self.agent.acked)));
+            }
+            if taken || self.agent.acked < seq {
+                tally.batches += 1;
+                tally.samples += (ticks.end - ticks.start) * self.agent.signals.len() as u64;
+            } else {
+                tally.refused += 1;
+            }
+        }
+    }
+}
+
+/// Room in the queue, once it is time; safe to give up at any await.
+async fn ready(
+    due: tokio::time::Instant,
+    outgoing: &mpsc::Sender<TelemetryUp>,
+) -> Result<mpsc::Permit<'_, TelemetryUp>> {
+    tokio::time::sleep_until(due).await;
+    outgoing.reserve().await.context("the stream is closed")
+}
+
+fn message(message: Up) -> TelemetryUp {
+    TelemetryUp {
+        message: Some(message),
+    }
+}

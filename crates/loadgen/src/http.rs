@@ -1,0 +1,56 @@
+//! One HTTP client for all that is asked, with a bound on every wait. A token travels in a header, never in the address.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use reqwest::{Client, RequestBuilder, Url};
+
+/// Longer than any server may take for an answer.
+const REQUEST_WITHIN: Duration = Duration::from_secs(120);
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// A server and how to ask it.
+#[derive(Debug, Clone)]
+pub struct Server {
+    url: Url,
+    token: Option<String>,
+    client: Client,
+}
+
+impl Server {
+    /// A server at an address such as `http://127.0.0.1:8428`; the token, if any, is sent as a bearer.
+    ///
+    /// # Errors
+    /// When the address is none.
+    pub fn new(url: &str, token: Option<String>) -> Result<Self> {
+        // reqwest is built without a provider of its own; another part may have installed one already.
+        let _installed_before = rustls::crypto::ring::default_provider().install_default();
+        let url = Url::parse(url)
+            .with_context(|| format!("{url:?} is not an address like http://127.0.0.1:8428"))?;
+        let client = Client::builder()
+            .timeout(REQUEST_WITHIN)
+            .connect_timeout(CONNECT_WITHIN)
+            .build();
+        Ok(Self {
+            url,
+            token,
+            client: client.context("cannot set up an HTTP client")?,
+        })
+    }
+
+    /// A request to a path of the server.
+    ///
+    /// # Errors
+    /// When the path is none.
+    pub fn post(&self, path: &str) -> Result<RequestBuilder> {
+        let url = self
+            .url
+            .join(path)
+            .with_context(|| format!("{path:?} is not a path"))?;
+        let request = self.client.post(url);
+        Ok(match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        })
+    }
+}

@@ -1,0 +1,124 @@
+//! `loadgen`: one subcommand, one line of JSON on standard output.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+use loadgen::http::Server;
+use loadgen::{Fleet, agents, fleet, read, remote_write, verify};
+use serde::Serialize;
+
+/// Sends a GPU fleet's samples to a server, and checks what became of them.
+#[derive(Parser)]
+#[command(name = "loadgen", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Prometheus remote write, to any server that takes it.
+    RemoteWrite {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        fleet: Fleet,
+        #[command(flatten)]
+        plan: remote_write::Plan,
+    },
+    /// Agents over Lockstep's own protocol.
+    Agents {
+        #[command(flatten)]
+        target: Target,
+        /// The join token. Give it in the environment: arguments are visible to everybody on the machine.
+        #[arg(long, env = "LOCKSTEP_JOIN", hide_env_values = true)]
+        join: Option<String>,
+        #[command(flatten)]
+        fleet: Fleet,
+        #[command(flatten)]
+        plan: agents::Plan,
+    },
+    /// Reads back every sample and compares; fails when one is lost, changed or there twice.
+    Verify {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        fleet: Fleet,
+        #[command(flatten)]
+        plan: verify::Plan,
+    },
+    /// Times queries of one shape.
+    Read {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        fleet: Fleet,
+        #[command(flatten)]
+        plan: read::Plan,
+    },
+}
+
+#[derive(clap::Args)]
+struct Target {
+    /// The server, such as http://127.0.0.1:8428.
+    #[arg(long)]
+    url: String,
+    /// A token for it. Give it in the environment: arguments are visible to everybody on the machine.
+    #[arg(long, env = "LOCKSTEP_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+}
+
+impl Target {
+    fn server(&self) -> Result<Server> {
+        Server::new(&self.url, self.token.clone())
+    }
+}
+
+/// One thread: the generator must not take the server's second core.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match execute(Cli::parse().command).await {
+        Ok(code) => code,
+        Err(error) => {
+            writeln!(std::io::stderr(), "error: {error:#}").ok();
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn execute(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::RemoteWrite { target, fleet, plan } => {
+            let outcome = remote_write::run(&target.server()?, fleet, &plan, fleet::now_ms()).await?;
+            print(&outcome, outcome.refused == 0)
+        }
+        Command::Agents {
+            target,
+            join,
+            fleet,
+            plan,
+        } => {
+            let outcome = agents::run(&target.url, join, fleet, &plan).await?;
+            print(&outcome, outcome.refused == 0 && outcome.unacknowledged == 0)
+        }
+        Command::Verify { target, fleet, plan } => {
+            let outcome = verify::run(&target.server()?, fleet, &plan).await?;
+            print(&outcome, outcome.is_whole())
+        }
+        Command::Read { target, fleet, plan } => {
+            print(&read::run(&target.server()?, fleet, &plan).await?, true)
+        }
+    }
+}
+
+fn print(outcome: &impl Serialize, well: bool) -> Result<ExitCode> {
+    let line = serde_json::to_string(outcome).context("an outcome is plain data")?;
+    writeln!(std::io::stdout(), "{line}").context("cannot write the outcome")?;
+    Ok(if well {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,215 @@
+//! What a GPU's metrics look like over time, as a pure function of (key, tick): any later check computes the same value.
+//!
+//! Walks are sums of noise on lattices of different widths (slow drift, load phases, jitter), rounded as exporters round.
+//! Counters are a line plus noise that is smaller than a tick's growth, so they never fall.
+
+/// How a metric behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// Never changes; a few of them are values that codecs stumble over.
+    Constant,
+    /// °C, whole numbers that drift.
+    Temperature,
+    /// W with three decimals, noisy.
+    Power,
+    /// Whole per cent, noisy, sometimes pinned to 0 or 100.
+    Percent,
+    /// 0 to 1 with this many decimals.
+    Ratio(i32),
+    /// MHz in steps of 15, mostly at the top.
+    Clock,
+    /// MiB in use, plateaus.
+    Plateau,
+    /// Whole numbers that grow by about this much a tick, with a noisy rate.
+    Counter(u64),
+    /// Whole numbers that grow once in many ticks.
+    RareCounter,
+}
+
+/// Values that are legal, and that a store may still lose: large, tiny, negative zero, 64-bit "blank" marks, binary fractions.
+const EDGES: [f64; 8] = [
+    -0.0,
+    9_223_372_036_854_775_794.0,
+    1.797_693_134_862_315_7e308,
+    5e-324,
+    -273.15,
+    0.1 + 0.2,
+    4_503_599_627_370_497.5,
+    1e-9,
+];
+/// One constant series in this many holds an edge value.
+const EDGE_EVERY: u64 = 24;
+
+/// One series' values.
+#[derive(Debug, Clone, Copy)]
+pub struct Signal {
+    key: u64,
+    shape: Shape,
+}
+
+impl Signal {
+    /// The signal of a series, by a key of its own.
+    #[must_use]
+    pub fn new(key: u64, shape: Shape) -> Self {
+        Self { key: mix(key), shape }
+    }
+
+    /// The value at a tick.
+    #[must_use]
+    pub fn at(&self, tick: u64) -> f64 {
+        match self.shape {
+            Shape::Constant => self.constant(),
+            Shape::Temperature => {
+                (34.0 + 40.0 * self.own(1) + 8.0 * self.drift(2, tick, 600) + 3.0 * self.drift(3, tick, 45))
+                    .round()
+            }
+            Shape::Power => self.power(tick),
+            Shape::Percent => self.percent(tick),
+            Shape::Ratio(decimals) => self.ratio(tick, decimals),
+            Shape::Clock => 1_980.0 - 15.0 * (self.drift(1, tick, 20) * 18.0 - 14.0).max(0.0).floor(),
+            Shape::Plateau => (600.0 + 79_000.0 * self.noise(1, tick / 240)).floor(),
+            Shape::Counter(rate) => self.counter(tick, rate),
+            Shape::RareCounter => ((tick + self.key % 997) / (300 + self.key % 400)) as f64,
+        }
+    }
+
+    fn constant(&self) -> f64 {
+        if self.key.is_multiple_of(EDGE_EVERY) {
+            return EDGES[(self.key / EDGE_EVERY % EDGES.len() as u64) as usize];
+        }
+        [0.0, 1.0, 700.0, 81_559.0, 1_593.0, 5.0][(self.key >> 8) as usize % 6]
+    }
+
+    fn power(&self, tick: u64) -> f64 {
+        let watts = 90.0
+            + 300.0 * self.own(1)
+            + 180.0 * self.drift(2, tick, 300)
+            + 40.0 * self.drift(3, tick, 12)
+            + 4.0 * self.noise(4, tick);
+        (watts * 1_000.0).round() / 1_000.0
+    }
+
+    fn percent(&self, tick: u64) -> f64 {
+        let load = 160.0 * self.drift(1, tick, 90) - 20.0 + 9.0 * self.noise(2, tick);
+        load.clamp(0.0, 100.0).round()
+    }
+
+    fn ratio(&self, tick: u64, decimals: i32) -> f64 {
+        let scale = 10_f64.powi(decimals);
+        let share = 0.1 + 0.55 * self.own(1) + 0.2 * self.drift(2, tick, 120) + 0.1 * self.noise(3, tick);
+        (share * scale).round() / scale
+    }
+
+    /// Jitter below half a tick's growth keeps it from falling.
+    fn counter(&self, tick: u64, rate: u64) -> f64 {
+        let own_rate = rate / 2 + (self.own(1) * rate as f64) as u64;
+        let jitter = (self.noise(2, tick) * own_rate as f64 * 0.2) as u64;
+        (self.key % 1_000_000_007 + own_rate * tick + jitter) as f64
+    }
+
+    /// A number of this series alone, 0 to 1.
+    fn own(&self, lane: u64) -> f64 {
+        self.noise(lane ^ 0x5bd1, u64::MAX)
+    }
+
+    /// Straight lines between random points `width` ticks apart, 0 to 1.
+    fn drift(&self, lane: u64, tick: u64, width: u64) -> f64 {
+        let (from, to) = (self.noise(lane, tick / width), self.noise(lane, tick / width + 1));
+        from + (to - from) * (tick % width) as f64 / width as f64
+    }
+
+    /// Evenly spread, 0 to 1.
+    fn noise(&self, lane: u64, at: u64) -> f64 {
+        let bits = mix(self.key ^ mix_once(at.wrapping_add(lane << 48)));
+        (bits >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): neighbours in, strangers out.
+#[must_use]
+pub fn mix(mut bits: u64) -> u64 {
+    bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// Enough to part small numbers before [`mix`] does the rest.
+fn mix_once(bits: u64) -> u64 {
+    bits.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Shape; 9] = [
+        Shape::Constant,
+        Shape::Temperature,
+        Shape::Power,
+        Shape::Percent,
+        Shape::Ratio(4),
+        Shape::Clock,
+        Shape::Plateau,
+        Shape::Counter(1_000_000),
+        Shape::RareCounter,
+    ];
+
+    #[test]
+    fn a_value_depends_on_key_and_tick_alone_and_is_finite() {
+        for shape in ALL {
+            for key in 0..500 {
+                let signal = Signal::new(key, shape);
+                assert!(signal.at(7).is_finite());
+                assert_eq!(signal.at(7).to_bits(), Signal::new(key, shape).at(7).to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn walks_walk_and_series_differ() {
+        for shape in [Shape::Power, Shape::Percent, Shape::Ratio(4), Shape::Counter(900)] {
+            let column = |key| {
+                (0..600)
+                    .map(|tick| Signal::new(key, shape).at(tick).to_bits())
+                    .collect::<Vec<_>>()
+            };
+            let mut values = column(1);
+            assert_ne!(values, column(2));
+            values.sort_unstable();
+            values.dedup();
+            assert!(values.len() > 20, "{shape:?} has {} values", values.len());
+        }
+    }
+
+    #[test]
+    fn counters_never_fall() {
+        for shape in [
+            Shape::Counter(700_000),
+            Shape::Counter(2_000_000_000),
+            Shape::RareCounter,
+        ] {
+            for key in 0..50 {
+                let signal = Signal::new(key, shape);
+                assert!(
+                    (0..2_000).all(|tick| signal.at(tick) <= signal.at(tick + 1)),
+                    "{shape:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn decimals_are_decimals() {
+        for tick in 0..500 {
+            let watts = Signal::new(3, Shape::Power).at(tick);
+            assert_eq!(format!("{watts:.3}").parse(), Ok(watts));
+        }
+    }
+
+    #[test]
+    fn some_constants_are_edges() {
+        let edges = (0..2_000).filter(|key| EDGES.contains(&Signal::new(*key, Shape::Constant).at(0)));
+        assert!(edges.count() > 30);
+    }
+}

@@ -1,0 +1,42 @@
+//! `cargo xtask bench`: Lockstep beside what people run today, on this machine, with the same data, as ratios.
+//!
+//! Every server is started here, in a fresh folder, on loopback, one after the other, and ended by its own process id. Only
+//! `--only` leaves parts out; a part that fails is named, and the others go on.
+
+mod store;
+
+mod ask;
+mod disk;
+mod generator;
+mod machine;
+mod peer;
+mod process;
+mod report;
+mod table;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+use crate::layout::Layout;
+
+/// What to measure.
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// The series store against Prometheus and VictoriaMetrics: cost, memory, disk, reads, start after a kill.
+    Store(store::Options),
+}
+
+/// Measures, prints the table and keeps it in docs/benchmarks.md.
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
+    match &options.what {
+        What::Store(options) => store::run(layout, options),
+    }
+}

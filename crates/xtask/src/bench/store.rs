@@ -1,0 +1,275 @@
+//! `cargo xtask bench store`: what the series store costs, beside Prometheus and VictoriaMetrics.
+//!
+//! ```text
+//! for each server:   remote write ─▶ quiet ─▶ merge ─▶ quiet ─▶ disk ─▶ reads (same shapes, answers compared first)
+//! live, backfill:    VictoriaMetrics by remote write, Lockstep by its agents' protocol, the same samples
+//! restart:           the last five minutes of samples, kill -9, seconds until a query sees every series again
+//! ```
+//! Costs are CPU seconds of the server's process, read from /proc from the first request until the server is quiet again; they
+//! hold on a busy machine, where latencies do not.
+
+mod agents;
+mod ingest;
+mod restart;
+
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+
+use super::generator::Fleet;
+use super::table::{self, Row};
+use super::{machine, report};
+use crate::child::Child;
+use crate::layout::Layout;
+use crate::progress::{block, result, say};
+use crate::toolchain::apt;
+
+const BUILD_LIMIT: Duration = Duration::from_secs(45 * 60);
+/// The collector takes samples up to 70 minutes late: more ticks of history would be refused.
+const TICKS_MAX: u64 = 4_100;
+
+/// What to measure, and for how long.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// A few minutes: less data, shorter runs. Its figures have a section of their own.
+    #[arg(long)]
+    quick: bool,
+    /// Measures only these parts, and only prints.
+    #[arg(long, value_enum, value_name = "PART")]
+    only: Vec<Part>,
+    /// Ticks (seconds of data) of the remote-write part; a full run has 3,600, which is 27.6 M samples.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(90..=TICKS_MAX))]
+    ticks: Option<u64>,
+    /// Seconds of the live part; a full run has 120.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..=3_600))]
+    duration: Option<u64>,
+    /// Nodes of 8 GPUs × 30 metrics in the live and backfill parts.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=4_000))]
+    nodes: u64,
+    /// Only prints; leaves docs/benchmarks.md as it is.
+    #[arg(long)]
+    dry: bool,
+}
+
+/// One part of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// CPU, memory and disk by remote write, to all three.
+    RemoteWrite,
+    /// Query latencies by shape, on what remote write brought (implies it).
+    Reads,
+    /// Agents at one batch a second.
+    Live,
+    /// Agents that catch up.
+    Backfill,
+    /// Start-up after kill -9.
+    Restart,
+}
+
+/// The sizes of a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scale {
+    /// Remote write, reads and restart.
+    pub(crate) fleet: Fleet,
+    pub(crate) ticks: u64,
+    pub(crate) repeats: u64,
+    /// Live and backfill.
+    pub(crate) cluster: Fleet,
+    pub(crate) live_ticks: u64,
+    pub(crate) backfill_ticks: u64,
+    pub(crate) restart_ticks: u64,
+}
+
+/// Figures, and what a reader must know about them.
+#[derive(Default)]
+pub(crate) struct Measured {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) notes: Vec<String>,
+}
+
+/// Builds, measures, prints and keeps.
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
+    let scale = options.scale();
+    build(layout)?;
+    let (mut all, mut failed) = (Measured::default(), Vec::new());
+    for part in options.parts() {
+        say("bench", &format!("{part:?} begins"));
+        match measure(layout, &scale, part) {
+            Ok(measured) => {
+                result(&table::render(&measured.rows));
+                all.rows.extend(measured.rows);
+                all.notes.extend(measured.notes);
+            }
+            Err(error) => {
+                block(&format!("{part:?} failed"), &format!("{error:#}"));
+                all.notes.push(format!("{part:?} failed: {error:#}"));
+                failed.push(part);
+            }
+        }
+    }
+    let text = options.section(layout, &scale, &all);
+    result(&format!("\n{text}"));
+    if options.only.is_empty() && !options.dry {
+        report::keep(&layout.root.join("docs/benchmarks.md"), options.heading(), &text)?;
+    }
+    if !failed.is_empty() {
+        bail!("failed: {failed:?}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(layout: &Layout, scale: &Scale, part: Part) -> Result<Measured> {
+    match part {
+        Part::RemoteWrite => ingest::measure(layout, scale, false),
+        Part::Reads => ingest::measure(layout, scale, true),
+        Part::Live => agents::live(layout, scale),
+        Part::Backfill => agents::backfill(layout, scale),
+        Part::Restart => restart::measure(layout, scale),
+    }
+}
+
+/// Release builds of both, together, so that what they share is built once. The dashboard is not needed.
+fn build(layout: &Layout) -> Result<()> {
+    crate::web::ensure_folder(layout)?;
+    say("bench", "building lockstep and loadgen with full optimisation");
+    Child::new(layout, "bench-build", "cargo", BUILD_LIMIT)
+        .args([
+            "build",
+            "--locked",
+            "--release",
+            "--package",
+            "lockstep",
+            "--package",
+            "loadgen",
+        ])
+        .succeed()?;
+    // Missing ones are said before an hour of measuring, not after.
+    apt::unpacked(layout, &apt::PROMETHEUS)?;
+    apt::unpacked(layout, &apt::VICTORIA_METRICS)?;
+    Ok(())
+}
+
+impl Options {
+    /// Reads are measured on what remote write brought: the two are one part, unless only the first was asked for.
+    fn parts(&self) -> Vec<Part> {
+        let wanted = |part: &Part| self.only.is_empty() || self.only.contains(part);
+        let mut parts: Vec<Part> = Part::value_variants().iter().copied().filter(wanted).collect();
+        if parts.contains(&Part::Reads) {
+            parts.retain(|part| *part != Part::RemoteWrite);
+        }
+        parts
+    }
+
+    fn scale(&self) -> Scale {
+        let small = Fleet {
+            nodes: 32,
+            gpus: 8,
+            metrics: 30,
+        };
+        let cluster = Fleet {
+            nodes: self.nodes,
+            ..small
+        };
+        let (ticks, live_ticks, backfill_ticks, repeats) = if self.quick {
+            (900, 60, 120, 50)
+        } else {
+            (3_600, 120, 600, 100)
+        };
+        Scale {
+            fleet: small,
+            ticks: self.ticks.unwrap_or(ticks),
+            repeats,
+            cluster,
+            live_ticks: self.duration.unwrap_or(live_ticks),
+            backfill_ticks,
+            restart_ticks: 300,
+        }
+    }
+
+    fn heading(&self) -> &'static str {
+        if self.quick {
+            "Series store, quick run"
+        } else {
+            "Series store"
+        }
+    }
+
+    fn section(&self, layout: &Layout, scale: &Scale, all: &Measured) -> String {
+        let command: Vec<String> = std::env::args().skip(1).collect();
+        let notes: String = all.notes.iter().map(|note| format!("- {note}\n")).collect();
+        format!(
+            "{} · revision {} · `cargo xtask {}`\n\n{}\n\n\
+             Remote write: {} series × {} ticks of 1 s. Agents: {} nodes × {} series, live for {} s, backfill of {} s. Each server alone, with \
+             the generator beside it.\n\n{}\n{notes}",
+            today(),
+            machine::revision(layout),
+            command.join(" "),
+            machine::describe(),
+            scale.fleet.series(),
+            scale.ticks,
+            scale.cluster.nodes,
+            scale.cluster.gpus * scale.cluster.metrics,
+            scale.live_ticks,
+            scale.backfill_ticks,
+            table::render(&all.rows),
+        )
+    }
+}
+
+/// The date in UTC, from the days since 1970 (Hinnant's `civil_from_days`).
+fn today() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    date(since.as_secs() / 86_400)
+}
+
+fn date(days: u64) -> String {
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 {
+        shifted_month + 3
+    } else {
+        shifted_month - 9
+    };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(only: &[Part]) -> Options {
+        Options {
+            quick: true,
+            only: only.to_vec(),
+            ticks: None,
+            duration: None,
+            nodes: 1_000,
+            dry: false,
+        }
+    }
+
+    #[test]
+    fn reads_bring_their_own_remote_write() {
+        assert_eq!(
+            options(&[]).parts(),
+            [Part::Reads, Part::Live, Part::Backfill, Part::Restart]
+        );
+        assert_eq!(options(&[Part::RemoteWrite]).parts(), [Part::RemoteWrite]);
+        assert_eq!(options(&[Part::Reads, Part::RemoteWrite]).parts(), [Part::Reads]);
+    }
+
+    #[test]
+    fn days_are_dates() {
+        assert_eq!(
+            [date(0), date(11_016), date(20_778)],
+            ["1970-01-01", "2000-02-29", "2026-11-21"]
+        );
+    }
+}

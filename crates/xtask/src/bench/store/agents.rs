@@ -1,0 +1,193 @@
+//! Agents over Lockstep's own protocol, against VictoriaMetrics that is fed the same samples by remote write.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use super::ingest::{CONNECTIONS, REQUEST};
+use super::{Measured, Scale};
+use crate::bench::generator::{self, number};
+use crate::bench::peer::{Peer, Running};
+use crate::bench::process;
+use crate::bench::table::Row;
+use crate::layout::Layout;
+use crate::progress::say;
+
+/// Joining, the longest run, and draining.
+const LIMIT: Duration = Duration::from_secs(3_600 + 600);
+/// Nodes whose samples are all read back afterwards.
+const NODES_VERIFIED: u64 = 10;
+const VERIFY_LIMIT: Duration = Duration::from_secs(600);
+
+/// What a run cost its server.
+struct Cost {
+    cpu_s_a_million: f64,
+    peak_mib: f64,
+    outcome: Value,
+}
+
+pub(super) fn live(layout: &Layout, scale: &Scale) -> Result<Measured> {
+    let ticks = scale.live_ticks;
+    let peer = remote_write(
+        layout,
+        scale,
+        &[format!("--ticks={ticks}"), "--rate=1".to_owned()],
+    )?;
+    let args = [format!("--ticks={ticks}"), "--mode=live".to_owned()];
+    let (own, whole) = by_agents(layout, scale, &args, ticks)?;
+    let size = format!("{} series at 1 Hz for {ticks} s", scale.cluster.series());
+    let ack = |pointer| number(&own.outcome, pointer);
+    let rows = vec![
+        cost(format!("live agents, {size}: CPU-s a million"), &peer, &own).target(0.2),
+        memory(&peer, &own),
+        Row::new("… acknowledged after, p50 ms").value(Peer::Lockstep, ack("/ack/p50_ms")?),
+        Row::new("… acknowledged after, p99 ms").value(Peer::Lockstep, ack("/ack/p99_ms")?),
+    ];
+    Ok(Measured {
+        rows,
+        notes: vec![whole],
+    })
+}
+
+/// A catching-up agent sends what its spool holds: batches of a second. Batches of a minute show what merging them would bring.
+pub(super) fn backfill(layout: &Layout, scale: &Scale) -> Result<Measured> {
+    let ticks = scale.backfill_ticks;
+    let peer = remote_write(layout, scale, &[format!("--ticks={ticks}")])?;
+    let mut measured = Measured::default();
+    for (batch, words) in [(60, "a minute"), (1, "a second")] {
+        let args = [
+            format!("--ticks={ticks}"),
+            "--mode=backfill".to_owned(),
+            format!("--batch-ticks={batch}"),
+        ];
+        let (own, whole) = by_agents(layout, scale, &args, ticks)?;
+        let speed = number(&own.outcome, "/samples")? / number(&own.outcome, "/seconds")? / 1e6;
+        let peer_speed = number(&peer.outcome, "/samples")? / number(&peer.outcome, "/seconds")? / 1e6;
+        let size = format!("{:.1} M samples", (scale.cluster.series() * ticks) as f64 / 1e6);
+        measured.rows.extend([
+            cost(
+                format!("backfill in batches of {words}, {size}: CPU-s a million"),
+                &peer,
+                &own,
+            )
+            .target(0.12),
+            memory(&peer, &own),
+            Row::new("… million samples a second")
+                .value(Peer::VictoriaMetrics, peer_speed)
+                .value(Peer::Lockstep, speed),
+        ]);
+        measured.notes.push(whole);
+    }
+    Ok(measured)
+}
+
+fn cost(what: String, peer: &Cost, own: &Cost) -> Row {
+    Row::new(what)
+        .value(Peer::VictoriaMetrics, peer.cpu_s_a_million)
+        .value(Peer::Lockstep, own.cpu_s_a_million)
+}
+
+fn memory(peer: &Cost, own: &Cost) -> Row {
+    Row::new("… peak memory, MiB")
+        .value(Peer::VictoriaMetrics, peer.peak_mib)
+        .value(Peer::Lockstep, own.peak_mib)
+        .target(1.0)
+}
+
+fn remote_write(layout: &Layout, scale: &Scale, args: &[String]) -> Result<Cost> {
+    let mut server = Peer::VictoriaMetrics.start(layout)?;
+    let args: Vec<String> = args
+        .iter()
+        .cloned()
+        .chain([CONNECTIONS, REQUEST].map(str::to_owned))
+        .collect();
+    run(layout, scale, &mut server, "remote-write", &args)
+}
+
+/// Also reads some nodes back: a cheap server that loses samples is not cheap.
+fn by_agents(layout: &Layout, scale: &Scale, args: &[String], ticks: u64) -> Result<(Cost, String)> {
+    let mut server = Peer::Lockstep.start(layout)?;
+    let cost = run(layout, scale, &mut server, "agents", args)?;
+    let missing = number(&cost.outcome, "/unacknowledged")?;
+    if missing > 0.0 {
+        bail!(
+            "{missing} batches were never acknowledged; last words: {}",
+            cost.outcome["last_words"]
+        );
+    }
+    let start_ms = cost.outcome["start_ms"]
+        .as_i64()
+        .context("loadgen printed no start")?;
+    let every = (scale.cluster.nodes / NODES_VERIFIED).max(1);
+    let args = [
+        format!("--start-ms={start_ms}"),
+        format!("--ticks={ticks}"),
+        format!("--every={every}"),
+    ];
+    let found = generator::run(layout, &mut server, scale.cluster, "verify", &args, VERIFY_LIMIT)?;
+    let count = |pointer| number(&found, pointer);
+    let (expected, damaged) = (
+        count("/expected")?,
+        count("/lost")? + count("/changed")? + count("/doubled")? + count("/strange")?,
+    );
+    let whole = format!(
+        "lockstep, {}: of {expected} samples read back, {damaged} were lost, changed, doubled or strange.",
+        args_in_words(&cost)
+    );
+    say(server.name(), &whole);
+    if damaged > 0.0 {
+        bail!("{whole} The first: {}", found["first"]);
+    }
+    Ok((cost, whole))
+}
+
+fn args_in_words(cost: &Cost) -> String {
+    format!(
+        "{} batches in {:.0} s",
+        cost.outcome["batches"],
+        cost.outcome["seconds"].as_f64().unwrap_or_default()
+    )
+}
+
+fn run(layout: &Layout, scale: &Scale, server: &mut Running, command: &str, args: &[String]) -> Result<Cost> {
+    let pid = server.pid()?;
+    say(
+        server.name(),
+        &format!(
+            "{command} of {} series: {}",
+            scale.cluster.series(),
+            args.join(" ")
+        ),
+    );
+    let args: Vec<String> = args
+        .iter()
+        .cloned()
+        .chain([format!("--server-pid={pid}")])
+        .collect();
+    let outcome = generator::run(layout, server, scale.cluster, command, &args, LIMIT)?;
+    let refused = number(&outcome, "/refused")?;
+    if refused > 0.0 {
+        bail!(
+            "{} refused {refused} of what it was sent: {outcome}",
+            server.name()
+        );
+    }
+    let quiet_cpu_s = process::quiet(pid, server.name())?;
+    let millions = number(&outcome, "/samples")? / 1e6;
+    let cost = Cost {
+        cpu_s_a_million: (quiet_cpu_s - number(&outcome, "/server_cpu_s/0")?) / millions,
+        peak_mib: process::peak_mib(pid)?,
+        outcome,
+    };
+    say(
+        server.name(),
+        &format!(
+            "{:.3} CPU-s a million ({:.3} the generator's), {:.0} MiB",
+            cost.cpu_s_a_million,
+            number(&cost.outcome, "/cpu_s")? / millions,
+            cost.peak_mib
+        ),
+    );
+    Ok(cost)
+}

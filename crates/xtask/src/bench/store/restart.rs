@@ -1,0 +1,80 @@
+//! kill -9 soon after five minutes of samples, nothing flushed for it: how long until a query sees every series again, and what is
+//! missing then.
+//!
+//! VictoriaMetrics keeps the last seconds of what it acknowledged in memory only; killed at once it would come back empty, and its
+//! start would look faster than it is. So every server gets [`REST`] first.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use super::ingest::{CONNECTIONS, REQUEST};
+use super::{Measured, Scale};
+use crate::bench::generator::{self, number};
+use crate::bench::peer::{self, Peer};
+use crate::bench::table::Row;
+use crate::layout::Layout;
+use crate::progress::say;
+
+const FEED_LIMIT: Duration = Duration::from_secs(600);
+const VERIFY_LIMIT: Duration = Duration::from_secs(600);
+/// Twice VictoriaMetrics' flush interval.
+const REST: Duration = Duration::from_secs(10);
+/// A metric every GPU has.
+const METRIC: &str = "DCGM_FI_DEV_GPU_TEMP";
+/// A minute before the last tick: a server that lost its last seconds still answers in full.
+const BEFORE_END_S: i64 = 60;
+
+pub(super) fn measure(layout: &Layout, scale: &Scale) -> Result<Measured> {
+    let millions = (scale.fleet.series() * scale.restart_ticks) as f64 / 1e6;
+    let mut measured = Measured {
+        rows: vec![
+            Row::new(format!(
+                "kill -9 with {millions:.1} M samples in the head: s to a full answer"
+            )),
+            Row::new("… acknowledged samples lost"),
+        ],
+        notes: Vec::new(),
+    };
+    for peer in Peer::ALL {
+        let (seconds, lost, note) = of(layout, scale, peer)?;
+        measured.rows[0].values.insert(peer, seconds);
+        measured.rows[1].values.insert(peer, lost);
+        measured.notes.extend(note);
+    }
+    Ok(measured)
+}
+
+fn of(layout: &Layout, scale: &Scale, peer: Peer) -> Result<(f64, f64, Option<String>)> {
+    let mut server = peer.start(layout)?;
+    let ticks = format!("--ticks={}", scale.restart_ticks);
+    let fed = generator::run(
+        layout,
+        &mut server,
+        scale.fleet,
+        "remote-write",
+        &[ticks.clone(), CONNECTIONS.to_owned(), REQUEST.to_owned()],
+        FEED_LIMIT,
+    )?;
+    thread::sleep(REST);
+    let start_ms = fed["start_ms"].as_i64().context("loadgen printed no start")?;
+    let at_s = start_ms / 1_000 + scale.restart_ticks as i64 - BEFORE_END_S;
+    let gpus = (scale.fleet.nodes * scale.fleet.gpus) as f64;
+    let seconds = server.kill_and_restart(&peer::instant(&format!("count({METRIC})"), at_s), gpus)?;
+    let args = [ticks, format!("--start-ms={start_ms}")];
+    let found = generator::run(layout, &mut server, scale.fleet, "verify", &args, VERIFY_LIMIT)?;
+    let (lost, changed) = (number(&found, "/lost")?, number(&found, "/changed")?);
+    say(
+        server.name(),
+        &format!("answered after {seconds:.2} s; {lost} samples lost, {changed} changed"),
+    );
+    let note = (changed > 0.0).then(|| {
+        format!(
+            "{}: {changed} samples have another value than was sent; the first: {}",
+            peer.name(),
+            found["first"]
+        )
+    });
+    Ok((seconds, lost, note))
+}

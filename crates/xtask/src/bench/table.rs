@@ -1,0 +1,154 @@
+//! The table of results: a row a figure, a column a server, and the ratio that is aimed at.
+
+use std::collections::BTreeMap;
+
+use super::peer::Peer;
+
+/// One figure of several servers.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    /// What was measured, with its unit.
+    pub(crate) what: String,
+    pub(crate) values: BTreeMap<Peer, f64>,
+    /// The most Lockstep may have, as a part of VictoriaMetrics' figure.
+    pub(crate) target: Option<f64>,
+}
+
+impl Row {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            values: BTreeMap::new(),
+            target: None,
+        }
+    }
+
+    pub(crate) fn target(mut self, target: f64) -> Self {
+        self.target = Some(target);
+        self
+    }
+
+    pub(crate) fn value(mut self, peer: Peer, value: f64) -> Self {
+        self.values.insert(peer, value);
+        self
+    }
+
+    /// Lockstep's figure as a part of another's.
+    fn ratio(&self, to: Peer) -> Option<f64> {
+        let (own, other) = (self.values.get(&Peer::Lockstep)?, self.values.get(&to)?);
+        (*other > 0.0).then(|| own / other)
+    }
+
+    fn verdict(&self) -> String {
+        match (self.target, self.ratio(Peer::VictoriaMetrics)) {
+            (Some(target), Some(ratio)) if ratio <= target => format!("≤ {target}: yes"),
+            (Some(target), Some(_)) => format!("≤ {target}: NO"),
+            (Some(target), None) => format!("≤ {target}: not measured"),
+            (None, _) => String::new(),
+        }
+    }
+
+    fn cells(&self) -> [String; 7] {
+        let of = |peer| {
+            self.values
+                .get(&peer)
+                .map_or("–".to_owned(), |value| figure(*value))
+        };
+        let ratio = |peer| self.ratio(peer).map_or("–".to_owned(), figure);
+        [
+            self.what.clone(),
+            of(Peer::Prometheus),
+            of(Peer::VictoriaMetrics),
+            of(Peer::Lockstep),
+            ratio(Peer::Prometheus),
+            ratio(Peer::VictoriaMetrics),
+            self.verdict(),
+        ]
+    }
+}
+
+const HEAD: [&str; 7] = [
+    "",
+    "Prometheus",
+    "VictoriaMetrics",
+    "Lockstep",
+    "÷ Prometheus",
+    "÷ VictoriaMetrics",
+    "aim",
+];
+
+/// A table that reads well as text and as Markdown.
+pub(crate) fn render(rows: &[Row]) -> String {
+    let cells: Vec<_> = rows.iter().map(Row::cells).collect();
+    let width = |column: usize| {
+        let own = cells.iter().map(|row| row[column].chars().count());
+        own.chain([HEAD[column].chars().count()])
+            .max()
+            .unwrap_or_default()
+    };
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let line = |row: &[String; 7]| {
+        let padded = (0..7).map(|column| pad(&row[column], widths[column], column == 0 || column == 6));
+        format!("| {} |\n", padded.collect::<Vec<_>>().join(" | "))
+    };
+    let rule = (0..7).map(|column| match column {
+        0 | 6 => "-".repeat(widths[column] + 2),
+        _ => format!("{}:", "-".repeat(widths[column] + 1)),
+    });
+    let head = line(&HEAD.map(str::to_owned));
+    let rule = format!("|{}|\n", rule.collect::<Vec<_>>().join("|"));
+    [head, rule].into_iter().chain(cells.iter().map(line)).collect()
+}
+
+fn pad(text: &str, width: usize, left: bool) -> String {
+    let gap = " ".repeat(width.saturating_sub(text.chars().count()));
+    if left {
+        format!("{text}{gap}")
+    } else {
+        format!("{gap}{text}")
+    }
+}
+
+/// Three digits are as many as such a measurement has.
+fn figure(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(own: f64, target: f64) -> Row {
+        Row::new("x")
+            .value(Peer::VictoriaMetrics, 2.0)
+            .value(Peer::Lockstep, own)
+            .target(target)
+    }
+
+    #[test]
+    fn an_aim_is_met_or_not_by_the_ratio() {
+        assert!(row(0.6, 0.33).verdict().ends_with("yes"));
+        assert!(row(0.7, 0.33).verdict().ends_with("NO"));
+        assert!(Row::new("x").target(0.1).verdict().ends_with("not measured"));
+    }
+
+    #[test]
+    fn all_lines_are_as_wide() {
+        let text = render(&[row(0.5, 0.33), Row::new("a longer name, µs")]);
+        let widths: Vec<_> = text.lines().map(|line| line.chars().count()).collect();
+        assert_eq!(widths.len(), 4);
+        assert!(widths.windows(2).all(|pair| pair[0] == pair[1]), "{text}");
+    }
+
+    #[test]
+    fn figures_have_three_digits() {
+        let figures = [1234.5, 12.345, 1.2345, 0.12345, 0.0].map(figure);
+        assert_eq!(figures, ["1234", "12.3", "1.23", "0.123", "0"]);
+    }
+}
