@@ -48,6 +48,9 @@ pub(crate) struct Options {
     /// Nodes of 8 GPUs × 30 metrics in the live and backfill parts.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=4_000))]
     nodes: u64,
+    /// Measures the release build that is there, whatever it was built from; the table says so.
+    #[arg(long)]
+    no_build: bool,
     /// Only prints; leaves docs/benchmarks.md as it is.
     #[arg(long)]
     dry: bool,
@@ -92,7 +95,14 @@ pub(crate) struct Measured {
 /// Builds, measures, prints and keeps.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let scale = options.scale();
-    build(layout)?;
+    // Now, and not at the end: the checkout may go on while this measures.
+    let revision = machine::revision(layout);
+    if !options.no_build {
+        build(layout)?;
+    }
+    // Missing ones are said before an hour of measuring, not after.
+    apt::unpacked(layout, &apt::PROMETHEUS)?;
+    apt::unpacked(layout, &apt::VICTORIA_METRICS)?;
     let (mut all, mut failed) = (Measured::default(), Vec::new());
     for part in options.parts() {
         say("bench", &format!("{part:?} begins"));
@@ -109,7 +119,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
             }
         }
     }
-    let text = options.section(layout, &scale, &all);
+    let text = options.section(&revision, &scale, &all);
     result(&format!("\n{text}"));
     if options.only.is_empty() && !options.dry {
         report::keep(&layout.root.join("docs/benchmarks.md"), options.heading(), &text)?;
@@ -134,21 +144,21 @@ fn measure(layout: &Layout, scale: &Scale, part: Part) -> Result<Measured> {
 fn build(layout: &Layout) -> Result<()> {
     crate::web::ensure_folder(layout)?;
     say("bench", "building lockstep and loadgen with full optimisation");
-    Child::new(layout, "bench-build", "cargo", BUILD_LIMIT)
-        .args([
-            "build",
-            "--locked",
-            "--release",
-            "--package",
-            "lockstep",
-            "--package",
-            "loadgen",
-        ])
+    let unset = own_package().flat_map(|name| ["-u".to_owned(), name]);
+    Child::new(layout, "bench-build", "env", BUILD_LIMIT)
+        .args(unset)
+        .args(["cargo", "build", "--locked", "--release"])
+        .args(["--package", "lockstep", "--package", "loadgen"])
         .succeed()?;
-    // Missing ones are said before an hour of measuring, not after.
-    apt::unpacked(layout, &apt::PROMETHEUS)?;
-    apt::unpacked(layout, &apt::VICTORIA_METRICS)?;
     Ok(())
+}
+
+/// What `cargo xtask` says of this package to this program. Handed on, it would make build scripts that watch it (ring's) run
+/// again, and all that stands on them compile again.
+fn own_package() -> impl Iterator<Item = String> {
+    std::env::vars()
+        .map(|(name, _)| name)
+        .filter(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
 }
 
 impl Options {
@@ -196,15 +206,14 @@ impl Options {
         }
     }
 
-    fn section(&self, layout: &Layout, scale: &Scale, all: &Measured) -> String {
+    fn section(&self, revision: &str, scale: &Scale, all: &Measured) -> String {
         let command: Vec<String> = std::env::args().skip(1).collect();
         let notes: String = all.notes.iter().map(|note| format!("- {note}\n")).collect();
         format!(
-            "{} · revision {} · `cargo xtask {}`\n\n{}\n\n\
+            "{} · revision {revision} · `cargo xtask {}`\n\n{}\n\n\
              Remote write: {} series × {} ticks of 1 s. Agents: {} nodes × {} series, live for {} s, backfill of {} s. Each server alone, with \
              the generator beside it.\n\n{}\n{notes}",
             today(),
-            machine::revision(layout),
             command.join(" "),
             machine::describe(),
             scale.fleet.series(),
@@ -251,6 +260,7 @@ mod tests {
             ticks: None,
             duration: None,
             nodes: 1_000,
+            no_build: false,
             dry: false,
         }
     }

@@ -95,8 +95,13 @@ fn memory(peer: &Cost, own: &Cost) -> Row {
         .target(1.0)
 }
 
+/// A tick before shows it every name, as the agents' definitions, which are sent before the measurement, show Lockstep.
 fn remote_write(layout: &Layout, scale: &Scale, args: &[String]) -> Result<Cost> {
     let mut server = Peer::VictoriaMetrics.start(layout)?;
+    say(server.name(), "learns the names of all series");
+    let names = ["--ticks=1", CONNECTIONS, REQUEST].map(str::to_owned);
+    generator::run(layout, &mut server, scale.cluster, "remote-write", &names, LIMIT)?;
+    process::quiet(server.pid()?, server.name())?;
     let args: Vec<String> = args
         .iter()
         .cloned()
