@@ -3,6 +3,9 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto/lockstep.proto");
     let files = protox::compile(["proto/lockstep.proto"], ["proto"])?;
-    tonic_prost_build::configure().compile_fds(files)?;
+    // The values of a frame stay where they were received until they are read as numbers.
+    tonic_prost_build::configure()
+        .bytes(".lockstep.wire.v1.Frame.values")
+        .compile_fds(files)?;
     Ok(())
 }

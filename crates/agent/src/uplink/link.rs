@@ -176,9 +176,14 @@ impl Link {
             url: self.url.clone(),
             source,
         })?;
-        Ok(UplinkClient::with_interceptor(channel, Bearer(bearer))
-            .send_compressed(CompressionEncoding::Zstd)
-            .accept_compressed(CompressionEncoding::Zstd)
+        let client = UplinkClient::with_interceptor(channel, Bearer(bearer));
+        // Logs compress well. A second's samples are two kilobytes: the collector would spend more on unpacking them than
+        // on keeping them.
+        let client = match stream {
+            Stream::Control => client.send_compressed(CompressionEncoding::Zstd),
+            Stream::Telemetry => client,
+        };
+        Ok(client
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX))
     }

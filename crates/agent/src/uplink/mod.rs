@@ -8,6 +8,7 @@ pub(crate) mod session;
 pub(crate) mod spool;
 
 mod batch;
+mod join;
 mod segment;
 
 pub use events::Events;

@@ -4,12 +4,12 @@
 //! connect ─▶ Hello … HelloAck ─▶ what was live waits ─▶ it becomes backfill, a new live segment starts
 //!   ▲                              │
 //!   │   loop: live record, if any and fewer than LIVE_WINDOW unacknowledged
-//!   │         else backfill record, if any and fewer than BACKFILL_WINDOW unacknowledged
+//!   │         else backfill, up to a minute as one, if any and fewer than BACKFILL_WINDOW unacknowledged
 //!   │         Ack, Refusal ─▶ spool        node event ─▶ sent, at most once
 //!   └── wait with jitter ◀── any error, ACK_PATIENCE without progress, a changed inventory (at once)
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 use wire::proto::telemetry_down::Message as Down;
 use wire::proto::telemetry_up::Message as Up;
-use wire::proto::{NodeEvent, TelemetryDown, TelemetryUp};
+use wire::proto::{Batch, NodeEvent, TelemetryDown, TelemetryUp};
 
 use super::events::Events;
+use super::join;
 use super::link::{Link, LinkError, Retry, Stream, causes};
 use super::segment::Record;
 use super::spool::Spool;
@@ -74,12 +75,14 @@ struct Session<'a> {
 }
 
 /// How far a segment was sent and acknowledged on this connection.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Cursor {
     offset: u64,
     first: u64,
     sent: u64,
     acked: u64,
+    /// Batches that were sent as one: the last one's number, and the first one's.
+    joined: BTreeMap<u64, u64>,
 }
 
 impl Cursor {
@@ -171,7 +174,9 @@ impl<'a> Session<'a> {
                     reason = refusal.reason,
                     "the collector refuses a batch; it is dropped"
                 );
-                self.spool.refuse(&refusal.segment, refusal.seq);
+                for seq in self.first_of(&refusal.segment, refusal.seq)..=refusal.seq {
+                    self.spool.refuse(&refusal.segment, seq);
+                }
                 // A refusal says nothing of earlier batches, but their order is kept, so it is as good as an answer.
                 self.settled(&refusal.segment, refusal.seq);
             }
@@ -179,9 +184,19 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// The first batch of those that were sent under a number.
+    fn first_of(&self, segment: &str, seq: u64) -> u64 {
+        let joined = self
+            .cursors
+            .get(segment)
+            .and_then(|cursor| cursor.joined.get(&seq));
+        joined.copied().unwrap_or(seq)
+    }
+
     fn settled(&mut self, segment: &str, seq: u64) {
         if let Some(cursor) = self.cursors.get_mut(segment) {
             cursor.acked = cursor.acked.max(seq);
+            cursor.joined.retain(|last, _| *last > seq);
         }
     }
 
@@ -196,9 +211,9 @@ impl<'a> Session<'a> {
     /// What to send next, if anything may be sent.
     fn next(&mut self) -> Option<Up> {
         let (live, last) = self.spool.live();
-        let cursor = self.cursors.get(&live).copied().unwrap_or_default();
+        let cursor = self.cursors.get(&live).cloned().unwrap_or_default();
         if cursor.in_flight() < LIVE_WINDOW {
-            if let Some(record) = self.next_of(&live) {
+            if let Some(record) = self.next_of(&live, 1) {
                 return Some(record);
             }
         } else if last.saturating_sub(cursor.sent) > LIVE_WINDOW {
@@ -212,24 +227,68 @@ impl<'a> Session<'a> {
         let backlog = self.spool.backlog();
         self.cursors
             .retain(|name, _| *name == live || backlog.contains(name));
-        backlog.iter().find_map(|segment| self.next_of(segment))
+        backlog
+            .iter()
+            .find_map(|segment| self.next_of(segment, join::BATCHES_MAX))
     }
 
-    fn next_of(&mut self, segment: &str) -> Option<Up> {
+    /// The next of a segment: names, or up to so many batches as one.
+    fn next_of(&mut self, segment: &str, batches_max: usize) -> Option<Up> {
         let cursor = self.cursors.entry(segment.to_owned()).or_default();
         let (record, offset) = self.spool.next(segment, cursor.offset)?;
         cursor.offset = offset;
-        Some(match record {
-            Record::Definitions(definitions) => Up::Definitions(definitions),
-            Record::Batch(batch) => {
-                if cursor.first == 0 {
-                    cursor.first = batch.seq;
+        let first = match record {
+            Record::Definitions(definitions) => return Some(Up::Definitions(definitions)),
+            Record::Batch(batch) => batch,
+        };
+        if cursor.first == 0 {
+            cursor.first = first.seq;
+        }
+        let (first_seq, batches) = (first.seq, cursor.gather(self.spool, first, batches_max));
+        let last = batches.last()?;
+        cursor.sent = last.seq;
+        if last.seq == first_seq {
+            return batches.into_iter().next().map(Up::Batch);
+        }
+        cursor.joined.insert(last.seq, first_seq);
+        match join::join(&batches) {
+            Ok(batch) => Some(Up::Batch(batch)),
+            Err(error) => {
+                tracing::error!(%segment, %error, "batches of the spool cannot be read; they are dropped");
+                for seq in first_seq..=cursor.sent {
+                    self.spool.refuse(segment, seq);
                 }
-                cursor.sent = batch.seq;
-                Up::Batch(batch)
+                self.settled(segment, last.seq);
+                None
             }
-        })
+        }
     }
+}
+
+impl Cursor {
+    /// A batch and those right behind it.
+    fn gather(&mut self, spool: &Spool, first: Batch, batches_max: usize) -> Vec<Batch> {
+        let segment = first.segment.clone();
+        let mut values = values(&first);
+        let mut batches = vec![first];
+        while batches.len() < batches_max
+            && let Some((Record::Batch(batch), offset)) = spool.next(&segment, self.offset)
+        {
+            values += self::values(&batch);
+            // Of numbers without a gap the last one stands for all.
+            let follows = batches.last().is_some_and(|last| batch.seq == last.seq + 1);
+            if values > join::VALUES_MAX || !follows {
+                break;
+            }
+            self.offset = offset;
+            batches.push(batch);
+        }
+        batches
+    }
+}
+
+fn values(batch: &Batch) -> usize {
+    batch.frames.iter().map(|frame| frame.values.len() / 8).sum()
 }
 
 fn encode_event(event: &domain::event::Event) -> Up {

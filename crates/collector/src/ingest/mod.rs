@@ -44,9 +44,9 @@ type Downstream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 /// The service, ready to be mounted.
 pub(crate) fn service(app: Shared) -> UplinkServer<Service> {
     use tonic::codec::CompressionEncoding::Zstd;
+    // Answers are a few bytes: compressing them would cost more than all else that is done for a batch.
     UplinkServer::new(Service { app })
         .accept_compressed(Zstd)
-        .send_compressed(Zstd)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
