@@ -8,6 +8,9 @@ use super::head::GroupId;
 use super::index::Pending;
 use super::{Metadata, SeriesId, SeriesStore, Shared, read, write};
 
+/// Metrics whose TYPE and HELP are kept: ten times what a large site has. A flood of them is an error somewhere.
+const METADATA_MAX: usize = 100_000;
+
 /// Makes the names of new series durable.
 pub(crate) async fn save(shared: &Shared) -> Result<(), sqlx::Error> {
     if !read(&shared.index).has_pending() {
@@ -45,7 +48,27 @@ fn series_json(pending: &Pending) -> String {
 }
 
 impl SeriesStore {
-    /// Notes TYPE and HELP of a metric; writes only what is new.
+    /// The id of a series that is there.
+    #[must_use]
+    pub fn id_of(&self, labels: &Labels) -> Option<SeriesId> {
+        read(&self.shared.index).id(labels)
+    }
+
+    /// Whether an id names a series; it does not any more once the series is forgotten.
+    #[must_use]
+    pub fn knows(&self, id: SeriesId) -> bool {
+        read(&self.shared.index).entry(id).is_some()
+    }
+
+    /// The labels of a series.
+    #[must_use]
+    pub fn labels_of(&self, id: SeriesId) -> Option<Labels> {
+        read(&self.shared.index)
+            .entry(id)
+            .map(|entry| entry.labels.clone())
+    }
+
+    /// Notes TYPE and HELP of one metric.
     ///
     /// # Errors
     /// When the database fails.
@@ -54,21 +77,57 @@ impl SeriesStore {
             kind: kind.to_owned(),
             help: help.to_owned(),
         };
-        if read(&self.shared.metadata).get(name) == Some(&metadata) {
+        self.set_metadata_all(&BTreeMap::from([(name.to_owned(), metadata)]))
+            .await
+    }
+
+    /// Notes TYPE and HELP of metrics, all in one transaction; writes only what is new. Past [`METADATA_MAX`] names, new ones
+    /// are not kept.
+    ///
+    /// # Errors
+    /// When the database fails; nothing is then noted.
+    pub async fn set_metadata_all(&self, all: &BTreeMap<String, Metadata>) -> Result<(), SelectError> {
+        let new = self.new_metadata(all);
+        if new.is_empty() {
             return Ok(());
         }
+        self.write_metadata(&new)
+            .await
+            .map_err(|error| SelectError::Store(Box::new(error)))?;
+        write(&self.shared.metadata).extend(new);
+        Ok(())
+    }
+
+    fn new_metadata(&self, all: &BTreeMap<String, Metadata>) -> BTreeMap<String, Metadata> {
+        let known = read(&self.shared.metadata);
+        let mut room = METADATA_MAX.saturating_sub(known.len());
+        let mut is_new = |name: &String, metadata: &Metadata| match known.get(name) {
+            Some(before) => before != metadata,
+            None => {
+                let fits = room > 0;
+                room = room.saturating_sub(1);
+                fits
+            }
+        };
+        let new = all.iter().filter(|(name, metadata)| is_new(name, metadata));
+        new.map(|(name, metadata)| (name.clone(), metadata.clone()))
+            .collect()
+    }
+
+    async fn write_metadata(&self, new: &BTreeMap<String, Metadata>) -> Result<(), sqlx::Error> {
+        let row =
+            |(name, metadata): (&String, &Metadata)| serde_json::json!([name, metadata.kind, metadata.help]);
+        let rows = serde_json::Value::Array(new.iter().map(row).collect()).to_string();
+        let mut transaction = self.shared.database.begin().await?;
+        // `WHERE true` keeps SQLite from reading ON as the join's.
         sqlx::query(
-            "INSERT INTO metadata (name, type, help) VALUES (?, ?, ?)
+            "INSERT INTO metadata (name, type, help) SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?) WHERE true
              ON CONFLICT (name) DO UPDATE SET type = excluded.type, help = excluded.help",
         )
-        .bind(name)
-        .bind(kind)
-        .bind(help)
-        .execute(self.shared.database.writer())
-        .await
-        .map_err(|error| SelectError::Store(Box::new(error)))?;
-        write(&self.shared.metadata).insert(name.to_owned(), metadata);
-        Ok(())
+        .bind(rows)
+        .execute(&mut *transaction)
+        .await?;
+        transaction.commit().await
     }
 
     /// TYPE and HELP by metric name.
