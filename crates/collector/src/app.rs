@@ -14,6 +14,7 @@ use crate::changes::{Change, Changes};
 use crate::config::Config;
 use crate::diagnose::Alerts;
 use crate::evaluator::Evaluator;
+use crate::ingest::remote_write::RemoteWrite;
 use crate::live::Live;
 use crate::runs::Runs;
 use crate::self_metrics::SelfMetrics;
@@ -40,6 +41,8 @@ pub struct App {
     pub alerts: Alerts,
     /// Who may do what.
     pub tokens: Tokens,
+    /// What remote write keeps between requests.
+    pub remote_write: RemoteWrite,
     /// Tells browsers what changed.
     pub changes: Changes,
     /// What the collector says about itself on `/metrics`.

@@ -22,6 +22,7 @@ use crate::changes::Changes;
 use crate::config::{Config, Secret, TlsFiles};
 use crate::error::StartError;
 use crate::evaluator::Evaluator;
+use crate::ingest::remote_write::{self, RemoteWrite};
 use crate::live::Live;
 use crate::self_metrics::SelfMetrics;
 use crate::tokens::Tokens;
@@ -172,6 +173,7 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
         live: Live::from_records(nodes),
         alerts: crate::diagnose::Alerts::shipped(),
         tokens,
+        remote_write: RemoteWrite::default(),
         changes,
         metrics,
         stopping: CancellationToken::new(),
@@ -184,6 +186,7 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
 
 async fn spawn_tasks(app: &Shared) -> Result<(), StartError> {
     app.spawn(crate::live::watch(app.clone()));
+    app.spawn(remote_write::forget_idle(app.clone()));
     crate::runs::start(app).await?;
     crate::diagnose::start(app).await?;
     crate::notify::start(app).await?;

@@ -2,7 +2,7 @@
 
 mod rules;
 
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -23,7 +23,6 @@ use crate::ingest::remote_write;
 const LIST_MAX: usize = SERIES_MAX as usize;
 
 pub(super) fn routes() -> Router<Shared> {
-    let write = post(remote_write::write).layer(DefaultBodyLimit::max(remote_write::BODY_BYTES_MAX));
     Router::new()
         .route("/api/v1/query", get(instant).post(instant))
         .route("/api/v1/query_range", get(range).post(range))
@@ -34,7 +33,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/v1/rules", get(rules::rules))
         .route("/api/v1/alerts", get(rules::alerts))
         .route("/api/v1/status/buildinfo", get(build_info))
-        .route("/api/v1/write", write)
+        .route("/api/v1/write", post(remote_write::write))
 }
 
 /// The envelope around an answer that worked.

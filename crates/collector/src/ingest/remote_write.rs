@@ -1,127 +1,204 @@
-//! Prometheus remote write, version 1: `POST /api/v1/write`, protobuf in one snappy block.
+//! Prometheus remote write: `POST /api/v1/write`, versions 1.0 and 2.0, protobuf in one snappy block.
 //!
+//! ```text
+//! body ─▶ decompressed ─▶ translate: bytes known from the sender's last requests │ new series ─▶ store ─▶ answer
+//!  (room, room)            (senders)                                               (shapes)
+//! ```
 //! Strict and bounded: the length a block claims is checked before anything is allocated for it. Series that can be taken are
 //! taken; when others cannot, the answer is 400, which tells the sender to drop the request and not to send it again.
 
-mod frames;
+mod answer;
 
-use axum::body::Bytes;
+mod room;
+mod senders;
+mod sent;
+
+mod message;
+mod protobuf;
+mod refused;
+mod remembered;
+mod rows;
+mod shapes;
+mod translate;
+mod version2;
+
+mod metadata;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Extension;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use domain::series::Frame;
-use prost::Message;
-use store::SeriesStore;
+use axum::response::Response;
+use domain::series::Labels;
 use store::series::{Append, AppendError, Appended, Block, SeriesId};
 
-use self::frames::Translated;
+use self::answer::Outcome;
+use self::room::{RETRY_AFTER_S, Room};
+use self::senders::{NotReady, Ready, Sender, Senders};
+use self::translate::{Unusable, Version};
 use crate::Shared;
-use crate::http::{ApiError, ApiResult};
+use crate::http::{ApiError, ApiResult, Caller};
+
+pub use senders::SERIES_A_SENDER_MAX;
 
 /// The largest compressed body.
 pub(crate) const BODY_BYTES_MAX: usize = 16 << 20;
 /// The largest body after decompression: Prometheus' default shards send some 2,000 samples, less than 1 MiB; a flood of 64 MiB
 /// is an attack or a mistake.
 const DECOMPRESSED_BYTES_MAX: usize = 64 << 20;
+/// How long a request waits while the store is behind. Long enough for a hiccup, shorter than any sender's own patience.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a request is translated again because the store forgot a series meanwhile.
+const TRIES_MAX: usize = 3;
+/// How often idle senders are looked for.
+const FORGET_EVERY: Duration = Duration::from_secs(60);
 
-/// `prompb.WriteRequest`.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct WriteRequest {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) timeseries: Vec<TimeSeries>,
-    #[prost(message, repeated, tag = "3")]
-    pub(super) metadata: Vec<MetricMetadata>,
+/// What remote write keeps between requests.
+#[derive(Debug)]
+pub struct RemoteWrite {
+    senders: Senders,
+    room: Room,
 }
 
-/// `prompb.TimeSeries`; exemplars and histograms are not kept.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct TimeSeries {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) labels: Vec<Label>,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) samples: Vec<Sample>,
+impl Default for RemoteWrite {
+    fn default() -> Self {
+        Self {
+            senders: Senders::new(SERIES_A_SENDER_MAX),
+            room: Room::default(),
+        }
+    }
 }
 
-/// `prompb.Label`.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Label {
-    #[prost(string, tag = "1")]
-    pub(super) name: String,
-    #[prost(string, tag = "2")]
-    pub(super) value: String,
-}
-
-/// `prompb.Sample`.
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Sample {
-    #[prost(double, tag = "1")]
-    pub(super) value: f64,
-    #[prost(int64, tag = "2")]
-    pub(super) timestamp_ms: i64,
-}
-
-/// `prompb.MetricMetadata`.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct MetricMetadata {
-    #[prost(int32, tag = "1")]
-    pub(super) kind: i32,
-    #[prost(string, tag = "2")]
-    pub(super) name: String,
-    #[prost(string, tag = "4")]
-    pub(super) help: String,
+/// Gives back, from time to time, what idle senders hold.
+pub(crate) async fn forget_idle(app: Shared) {
+    let mut ticks = tokio::time::interval(FORGET_EVERY);
+    loop {
+        ticks.tick().await;
+        let app = app.clone();
+        // A sender's memory is held by the request that uses it; waiting for that is not for this thread.
+        let forget = move || app.remote_write.senders.forget_idle(Instant::now());
+        if let Err(panic) = tokio::task::spawn_blocking(forget).await {
+            tracing::error!(%panic, "idle senders of remote writes could not be forgotten");
+        }
+    }
 }
 
 /// The handler.
 pub(crate) async fn write(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-    body: Bytes,
-) -> ApiResult<StatusCode> {
-    check_headers(&headers)?;
-    let store = app.store.series.clone();
-    // Decompressing and parsing megabytes would hold up other requests on this thread.
-    let translated =
-        tokio::task::spawn_blocking(move || decode(&body).map(|request| frames::translate(&request, &store)));
-    let translated = translated
-        .await
-        .map_err(|panic| ApiError::internal("reading a remote write", &panic))??;
-    let appended = append(&app, &translated).await?;
-    for (name, metadata) in &translated.metadata {
-        let set = app
-            .store
-            .series
-            .set_metadata(name, &metadata.kind, &metadata.help)
-            .await;
-        set.map_err(|error| ApiError::internal("keeping metadata", &error))?;
-    }
-    answer(&app, &translated, &appended)
+    body: Body,
+) -> ApiResult<Response> {
+    let version = version(&headers)?;
+    let declared = declared_length(&headers);
+    let room = &app.remote_write.room;
+    let body = room::check_length(body, declared).await?;
+    let body_room = room.for_body(declared).await?;
+    let body = room::read_body(body, declared).await?;
+    let length = decompressed_length(&body)?;
+    // Held until all is stored: what is translated takes about as much as what it was translated from.
+    let _room = room.for_decompressed(length).await?;
+    let sender = app.remote_write.senders.of(&caller.id, Instant::now());
+    let (ready, appended) = store(&app, &sender, version, &body).await?;
+    drop(body_room);
+    let kept = app.store.series.set_metadata_all(&ready.metadata).await;
+    kept.map_err(|error| ApiError::internal("keeping metadata", &error))?;
+    let outcome = Outcome {
+        ready: &ready,
+        appended: &appended,
+        now_ms: app.now_ms(),
+    };
+    Ok(outcome.answer(version, &app.metrics, &app.store.series))
 }
 
 /// Version 2 names itself in the content type; a sender that is refused with 415 falls back to version 1.
-fn check_headers(headers: &HeaderMap) -> ApiResult<()> {
-    let is = |name, wanted: &str| {
-        headers
-            .get(name)
-            .is_none_or(|value| value.as_bytes().eq_ignore_ascii_case(wanted.as_bytes()))
-    };
-    if !is(header::CONTENT_ENCODING, "snappy") {
+fn version(headers: &HeaderMap) -> ApiResult<Version> {
+    let unsupported = |detail| ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail);
+    let encoding = headers.get(header::CONTENT_ENCODING);
+    if encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"snappy")) {
         let detail = "remote write bodies are compressed as one snappy block (Content-Encoding: snappy)";
-        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
+        return Err(unsupported(detail));
     }
-    let kind = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|kind| kind.to_str().ok())
-        .unwrap_or("application/x-protobuf");
-    let v1 = kind.starts_with("application/x-protobuf") && !kind.contains("io.prometheus.write.v2");
-    if v1 {
-        return Ok(());
+    let Some(kind) = headers.get(header::CONTENT_TYPE) else {
+        return Ok(Version::One);
+    };
+    let mut parts = kind.to_str().unwrap_or_default().split(';').map(str::trim);
+    let protobuf = parts
+        .next()
+        .is_some_and(|kind| kind.eq_ignore_ascii_case("application/x-protobuf"));
+    let message = parts.find_map(|part| part.strip_prefix("proto="));
+    match message {
+        None | Some("prometheus.WriteRequest") if protobuf => Ok(Version::One),
+        Some("io.prometheus.write.v2.Request") if protobuf => Ok(Version::Two),
+        _ => Err(unsupported(
+            "send application/x-protobuf with proto=prometheus.WriteRequest or proto=io.prometheus.write.v2.Request",
+        )),
     }
-    let detail =
-        "this is not remote write version 1; send application/x-protobuf with proto=prometheus.WriteRequest";
-    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail))
 }
 
-fn decode(body: &[u8]) -> ApiResult<WriteRequest> {
-    let not_snappy = |error| ApiError::bad_request(format!("the body is not a snappy block: {error}"));
+fn declared_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Translates and stores; again when the store forgot a series between the two.
+async fn store(
+    app: &Shared,
+    sender: &Arc<Sender>,
+    version: Version,
+    body: &Bytes,
+) -> ApiResult<(Ready, Appended)> {
+    for _ in 0..TRIES_MAX {
+        let mut ready = match prepare(app, sender, version, body).await? {
+            Ok(ready) => ready,
+            Err(NotReady::Unusable(error)) => return Err(unusable(app, &error)),
+            Err(NotReady::Store(AppendError::UnknownSeries(_))) => {
+                sender.forget(Instant::now());
+                continue;
+            }
+            Err(NotReady::Store(error)) => return Err(store_failed(app, &error)),
+        };
+        match append(app, std::mem::take(&mut ready.appends)).await {
+            Ok(appended) => return Ok((ready, appended)),
+            Err(AppendError::UnknownSeries(_)) => sender.forget(Instant::now()),
+            Err(error) => return Err(store_failed(app, &error)),
+        }
+    }
+    Err(ApiError::unavailable(
+        "series of this request were deleted while it was stored; send it again",
+    ))
+}
+
+/// Decompressing and translating megabytes would hold up other requests on this thread.
+async fn prepare(
+    app: &Shared,
+    sender: &Arc<Sender>,
+    version: Version,
+    body: &Bytes,
+) -> ApiResult<Result<Ready, NotReady>> {
+    let (app, sender, body) = (app.clone(), Arc::clone(sender), body.clone());
+    let prepare = move || -> ApiResult<_> {
+        let room = &app.remote_write.room;
+        let length = decompressed_length(&body)?;
+        let mut buffer = room.buffer(length);
+        let prepared = decompress(&body, &mut buffer[..length])
+            .map(|request| sender.prepare(version, request, &app.store.series, Instant::now()));
+        room.give_back(buffer);
+        prepared
+    };
+    tokio::task::spawn_blocking(prepare)
+        .await
+        .map_err(|panic| ApiError::internal("reading a remote write", &panic))?
+}
+
+/// What a block claims to hold.
+fn decompressed_length(body: &[u8]) -> ApiResult<usize> {
     let length = snap::raw::decompress_len(body).map_err(not_snappy)?;
     if length > DECOMPRESSED_BYTES_MAX {
         let detail = format!(
@@ -129,103 +206,91 @@ fn decode(body: &[u8]) -> ApiResult<WriteRequest> {
         );
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, detail));
     }
-    let bytes = snap::raw::Decoder::new()
-        .decompress_vec(body)
-        .map_err(not_snappy)?;
-    WriteRequest::decode(bytes.as_slice())
-        .map_err(|error| ApiError::bad_request(format!("the body is not a prometheus.WriteRequest: {error}")))
+    Ok(length)
 }
 
-async fn append(app: &Shared, translated: &Translated) -> ApiResult<Appended> {
+fn decompress<'a>(body: &[u8], buffer: &'a mut [u8]) -> ApiResult<&'a [u8]> {
+    let length = snap::raw::Decoder::new()
+        .decompress(body, buffer)
+        .map_err(not_snappy)?;
+    Ok(&buffer[..length])
+}
+
+fn not_snappy(error: snap::Error) -> ApiError {
+    ApiError::bad_request(format!("the body is not a snappy block: {error}"))
+}
+
+fn unusable(app: &Shared, error: &Unusable) -> ApiError {
+    let (status, reason) = match error {
+        Unusable::TooMuch(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
+        _ => (StatusCode::BAD_REQUEST, "malformed"),
+    };
+    app.metrics.refused.with_label_values(&[reason]).inc();
+    ApiError::new(
+        status,
+        format!("the body is not a remote write that can be taken: {error}"),
+    )
+}
+
+async fn append(app: &Shared, appends: Vec<Vec<Block>>) -> Result<Appended, AppendError> {
     let mut all = Appended::default();
-    for frames in &translated.appends {
-        let append = Append {
-            source: None,
-            blocks: blocks(&app.store.series, frames).map_err(|error| store_failed(&error))?,
-        };
-        let done = app
-            .store
-            .series
-            .append(append, app.now_ms())
-            .await
-            .map_err(|error| store_failed(&error))?;
+    for blocks in appends {
+        let append = Append { source: None, blocks };
+        let store = &app.store.series;
+        let done = store.append_within(append, app.now_ms(), PATIENCE).await?;
         all.accepted += done.accepted;
         all.duplicates += done.duplicates;
         all.conflicts += done.conflicts;
         all.too_old += done.too_old;
         all.too_new += done.too_new;
+        let counter = app.metrics.samples.with_label_values(&["remote_write"]);
+        counter.inc_by(done.accepted);
     }
-    app.metrics
-        .samples
-        .with_label_values(&["remote_write"])
-        .inc_by(all.accepted);
     Ok(all)
 }
 
-fn blocks(store: &SeriesStore, frames: &[Frame<SeriesId>]) -> Result<Vec<Block>, AppendError> {
-    let block = |frame: &Frame<SeriesId>| {
-        Ok(Block {
-            shape: store.shape(frame.series.clone())?,
-            times_ms: frame.times_ms.clone(),
-            values: frame.values.clone(),
-        })
-    };
-    frames.iter().map(block).collect()
-}
-
-/// The sender repeats after a 5xx; nothing it sent is lost.
-fn store_failed(error: &AppendError) -> ApiError {
+/// The sender repeats after a 429 or a 5xx; nothing it sent is lost.
+fn store_failed(app: &Shared, error: &AppendError) -> ApiError {
+    if matches!(error, AppendError::Busy) {
+        app.metrics.refused.with_label_values(&["busy"]).inc();
+        return ApiError::too_many(error.to_string(), RETRY_AFTER_S);
+    }
     tracing::error!(%error, "samples of a remote write could not be stored");
     ApiError::unavailable("samples cannot be stored right now; send them again")
 }
 
-fn answer(app: &Shared, translated: &Translated, appended: &Appended) -> ApiResult<StatusCode> {
-    let problems = [
-        (
-            translated.refused,
-            "series_labels",
-            translated
-                .first_problem
-                .as_deref()
-                .unwrap_or("series with unusable labels"),
-        ),
-        (
-            translated.over_limit,
-            "series_store_limit",
-            "series past the store's limit; look for a label with too many values",
-        ),
-        (
-            appended.too_old,
-            "too_old",
-            "samples older than the out-of-order window",
-        ),
-        (appended.too_new, "too_new", "samples ahead of the clock"),
-        (
-            appended.conflicts,
-            "conflict",
-            "samples at a time that has another value already",
-        ),
-    ];
-    let said: Vec<String> = problems
-        .iter()
-        .filter(|(count, ..)| *count > 0)
-        .map(|(count, reason, what)| {
-            app.metrics.refused.with_label_values(&[reason]).inc_by(*count);
-            format!("{count} × {what}")
-        })
-        .collect();
-    if said.is_empty() {
-        return Ok(StatusCode::NO_CONTENT);
+/// Reads a body as both versions and stores nothing: the door for fuzzing.
+#[doc(hidden)]
+pub fn parse_for_fuzzing(body: &[u8]) {
+    let Ok(length) = decompressed_length(body) else {
+        return;
+    };
+    let mut buffer = vec![0; length];
+    let Ok(request) = decompress(body, &mut buffer) else {
+        return;
+    };
+    walk_for_fuzzing(request);
+}
+
+/// The same behind the compression, which a fuzzer rarely gets through.
+#[doc(hidden)]
+pub fn walk_for_fuzzing(request: &[u8]) {
+    struct Numbers(u32);
+    impl translate::Resolve for Numbers {
+        fn resolve(&mut self, _: &Labels) -> Result<SeriesId, refused::Refusal> {
+            self.0 += 1;
+            Ok(SeriesId(self.0))
+        }
     }
-    Err(ApiError::bad_request(format!(
-        "{} samples were stored; not taken: {}",
-        appended.accepted,
-        said.join("; ")
-    )))
+    let mut memory = remembered::Remembered::new(1 << 20);
+    // Twice each, so that the second time everything is known.
+    for version in [Version::One, Version::Two, Version::One, Version::Two] {
+        let _refused = translate::translate(version, request, &mut memory, &mut Numbers(0));
+    }
 }
 
 #[cfg(test)]
-mod tests {
+mod head_tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
@@ -233,11 +298,44 @@ mod tests {
     fn a_bomb_is_refused_by_its_claim_alone() {
         // The varint claims 4 GiB - 1; three bytes follow.
         let bomb = [0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0, 0];
-        assert_eq!(decode(&bomb).unwrap_err().status(), StatusCode::PAYLOAD_TOO_LARGE);
-        assert_eq!(decode(&[]).unwrap_err().status(), StatusCode::BAD_REQUEST);
-        let text = snap::raw::Encoder::new()
-            .compress_vec(b"not protobuf at all")
-            .unwrap();
-        assert_eq!(decode(&text).unwrap_err().status(), StatusCode::BAD_REQUEST);
+        let refused = decompressed_length(&bomb).unwrap_err();
+        assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(decompressed_length(&[]).unwrap(), 0);
+        assert_eq!(
+            decompress(&[], &mut []).unwrap_err().status(),
+            StatusCode::BAD_REQUEST
+        );
+    }
+
+    #[test]
+    fn the_content_type_names_the_version() {
+        let check = |kind: &str, encoding: &str, expected: Option<Version>| {
+            let mut headers = HeaderMap::new();
+            if !kind.is_empty() {
+                headers.insert(header::CONTENT_TYPE, kind.parse().unwrap());
+            }
+            headers.insert(header::CONTENT_ENCODING, encoding.parse().unwrap());
+            assert_eq!(version(&headers).ok(), expected, "{kind}, {encoding}");
+        };
+        check("", "snappy", Some(Version::One));
+        check("application/x-protobuf", "Snappy", Some(Version::One));
+        check(
+            "application/x-protobuf;proto=prometheus.WriteRequest",
+            "snappy",
+            Some(Version::One),
+        );
+        check(
+            "application/x-protobuf; proto=io.prometheus.write.v2.Request",
+            "snappy",
+            Some(Version::Two),
+        );
+        check(
+            "application/x-protobuf;proto=io.prometheus.write.v3.Request",
+            "snappy",
+            None,
+        );
+        check("application/json", "snappy", None);
+        check("application/x-protobuf", "gzip", None);
+        check("application/x-protobuf", "zstd", None);
     }
 }

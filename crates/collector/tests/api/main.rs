@@ -8,6 +8,7 @@ mod auth;
 mod limits;
 mod metrics;
 mod prometheus;
+mod prometheus_writes;
 mod remote_write;
 mod runs;
 mod start;

@@ -215,13 +215,188 @@ async fn bombs_and_rubbish_are_refused() {
             "{what}: {answer}"
         );
     }
-    let v2 = server
-        .request(Method::POST, "/api/v1/write")
-        .header("content-encoding", "snappy")
-        .header(
-            "content-type",
-            "application/x-protobuf;proto=io.prometheus.write.v2.Request",
-        )
-        .body(compressed);
-    assert_eq!(answer(v2).await.0, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    for (encoding, kind) in [
+        ("gzip", "application/x-protobuf"),
+        ("snappy", "application/json"),
+        (
+            "snappy",
+            "application/x-protobuf;proto=io.prometheus.write.v3.Request",
+        ),
+    ] {
+        let request = server
+            .request(Method::POST, "/api/v1/write")
+            .header("content-encoding", encoding)
+            .header("content-type", kind)
+            .body(compressed.clone());
+        let status = answer(request).await.0;
+        assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{encoding} {kind}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_came_before_is_known_again_and_stale_markers_stay() {
+    let server = Server::start().await;
+    let now_ms = collector::clock::now_ms();
+    let stale = f64::from_bits(0x7ff0_0000_0000_0002);
+    let tick = |time_ms, value| {
+        let one = |gpu: &'static str| series(&[("__name__", "power"), ("gpu", gpu)], &[(time_ms, value)]);
+        vec![one("0"), one("1"), one("2")]
+    };
+    for n in 0..5 {
+        let (status, body) = push(&server, &tick(now_ms - 5_000 + n * 1_000, n as f64)).await;
+        assert_eq!(status, StatusCode::NO_CONTENT, "{body}");
+    }
+    let count = "sum(count_over_time(power[1m]))";
+    assert_eq!(server.query(count, now_ms).await[0].1, "15");
+    assert_eq!(server.query("power", now_ms).await.len(), 3);
+    // The same with another value is refused, the rest of the request is not.
+    let mut again = tick(now_ms - 1_000, 4.0);
+    again[1] = series(&[("__name__", "power"), ("gpu", "1")], &[(now_ms - 1_000, 9.0)]);
+    again.push(series(&[("__name__", "new")], &[(now_ms - 1_000, 1.0)]));
+    let (status, body) = push(&server, &again).await;
+    let error = body["error"].as_str().unwrap_or_default();
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(
+        error.contains("3 samples were stored")
+            && error.contains("1 × samples at a time that has another value"),
+        "{error}"
+    );
+    assert_eq!(
+        push(&server, &tick(now_ms, stale)).await.0,
+        StatusCode::NO_CONTENT
+    );
+    assert_eq!(server.query("power", now_ms).await.len(), 0, "ended");
+    assert_eq!(server.query("new", now_ms).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answer_names_an_example() {
+    let server = Server::start().await;
+    let now_ms = collector::clock::now_ms();
+    let old = series(&[("__name__", "old"), ("job", "j")], &[(i64::MIN, 1.0)]);
+    let new = series(&[("__name__", "new")], &[(i64::MAX, 1.0), (now_ms, 1.0)]);
+    let (status, body) = push(&server, &[old, new, series(&[("a", "b")], &[(now_ms, 1.0)])]).await;
+    let error = body["error"].as_str().unwrap_or_default();
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    for said in [
+        "1 samples were stored",
+        r#"old{job="j"}"#,
+        "new at 9223372036854775807 ms",
+        "has no __name__",
+    ] {
+        assert!(error.contains(said), "{said:?} is missing: {error}");
+    }
+    let scrape = server.request(Method::GET, "/metrics").send().await.unwrap();
+    let scrape = scrape.text().await.unwrap();
+    for reason in ["too_old", "too_new", "series_labels"] {
+        let line = format!("lockstep_ingest_refused_total{{reason=\"{reason}\"}} 1");
+        assert!(scrape.contains(&line), "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_series_that_retention_forgot_comes_back() {
+    let server = Server::start().await;
+    let now_ms = collector::clock::now_ms();
+    let tick = |time_ms| {
+        let one = |gpu: &'static str| series(&[("__name__", "power"), ("gpu", gpu)], &[(time_ms, 1.0)]);
+        [one("0"), one("1")]
+    };
+    assert_eq!(
+        push(&server, &tick(now_ms - 1_000)).await.0,
+        StatusCode::NO_CONTENT
+    );
+    let store = &server.running.app.store.series;
+    let labels = |id| store.labels_of(store::series::SeriesId(id));
+    assert!(labels(1).is_some());
+    store.seal_now().await.unwrap();
+    for _ in 0..3 {
+        store.retain_now(now_ms + 40 * 86_400_000).await.unwrap();
+    }
+    assert!(labels(1).is_none(), "forgotten");
+    // The collector remembers ids that are no longer good, and finds out.
+    let (status, body) = push(&server, &tick(now_ms)).await;
+    assert_eq!(status, StatusCode::NO_CONTENT, "{body}");
+    assert_eq!(server.query("power", now_ms).await.len(), 2);
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Request2 {
+    #[prost(string, repeated, tag = "4")]
+    symbols: Vec<String>,
+    #[prost(message, repeated, tag = "5")]
+    timeseries: Vec<TimeSeries2>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TimeSeries2 {
+    #[prost(uint32, repeated, tag = "1")]
+    labels_refs: Vec<u32>,
+    #[prost(message, repeated, tag = "2")]
+    samples: Vec<Sample>,
+    #[prost(message, optional, tag = "5")]
+    metadata: Option<Metadata2>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Metadata2 {
+    #[prost(int32, tag = "1")]
+    kind: i32,
+    #[prost(uint32, tag = "3")]
+    help_ref: u32,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn version_2_is_taken_and_says_what_was_written() {
+    let server = Server::start().await;
+    let now_ms = collector::clock::now_ms();
+    let symbols = ["", "__name__", "up", "job", "node", "Whether it is up."];
+    let sample = |timestamp| Sample {
+        value: 1.0,
+        timestamp,
+    };
+    let series = |labels_refs: &[u32], samples| TimeSeries2 {
+        labels_refs: labels_refs.to_vec(),
+        samples,
+        metadata: Some(Metadata2 { kind: 2, help_ref: 5 }),
+    };
+    let mut request = Request2 {
+        symbols: symbols.map(String::from).to_vec(),
+        timeseries: vec![series(
+            &[1, 2, 3, 4],
+            vec![sample(now_ms - 1_000), sample(now_ms)],
+        )],
+    };
+    let send = async |request: &Request2| {
+        let body = snap::raw::Encoder::new()
+            .compress_vec(&request.encode_to_vec())
+            .unwrap();
+        let response = server
+            .request(Method::POST, "/api/v1/write")
+            .header("content-encoding", "snappy")
+            .header(
+                "content-type",
+                "application/x-protobuf;proto=io.prometheus.write.v2.Request",
+            )
+            .body(body);
+        let response = response.send().await.unwrap();
+        let written = ["samples", "histograms", "exemplars"].map(|what| {
+            let name = format!("x-prometheus-remote-write-{what}-written");
+            response.headers()[name].to_str().unwrap().to_owned()
+        });
+        (response.status(), written)
+    };
+    let written = |samples: &str| [samples, "0", "0"].map(String::from);
+    assert_eq!(send(&request).await, (StatusCode::NO_CONTENT, written("2")));
+    assert_eq!(
+        server.query("up", now_ms).await,
+        [(json!({ "__name__": "up", "job": "node" }), "1".to_owned())]
+    );
+    let (_, body) = server.get("/api/v1/metadata?metric=up").await;
+    assert_eq!(
+        body["data"]["up"][0],
+        json!({ "type": "gauge", "help": "Whether it is up.", "unit": "" })
+    );
+    request.timeseries.push(series(&[1, 99], vec![sample(now_ms)]));
+    assert_eq!(send(&request).await, (StatusCode::BAD_REQUEST, written("2")));
 }
