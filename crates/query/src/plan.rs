@@ -167,15 +167,10 @@ impl Bounds {
 
     /// What an instant selector at the shifted steps reads.
     pub(crate) fn instant_selection(&self, selector: &Selector, grid: Grid) -> Selection {
-        let one_step = grid.count == 1;
+        let looks = self.shifted(grid, selector.shift);
         Selection {
-            latest: one_step,
-            ..selection(
-                selector,
-                self.shifted(grid, selector.shift),
-                self.lookback_ms,
-                None,
-            )
+            latest: looks.count == 1,
+            ..selection(selector, looks, self.lookback_ms, None)
         }
     }
 
@@ -315,6 +310,24 @@ mod tests {
             spans("max_over_time(rate(x[1m])[5m:30s])", &at),
             [(720_000 - 59_999, 990_000, 30_000, Some("rate".into()))]
         );
+    }
+
+    #[test]
+    fn one_look_of_an_instant_selector_needs_the_latest_sample_only() {
+        let latest = |query: &str, params: &Params| {
+            let selections = crate::parse(query).unwrap().selections(params);
+            selections
+                .iter()
+                .map(|selection| selection.latest)
+                .collect::<Vec<_>>()
+        };
+        let (at, range) = (Params::instant(600_000), Params::range(0, 600_000, 60_000));
+        assert_eq!(latest("sum(x offset 1m)", &at), [true]);
+        assert_eq!(latest("x / rate(x[5m])", &at), [true, false]);
+        assert_eq!(latest("x[5m]", &at), [false]);
+        assert_eq!(latest("max_over_time(x[5m:1m])", &at), [false]);
+        assert_eq!(latest("x", &range), [false]);
+        assert_eq!(latest("x @ end()", &range), [true]);
     }
 
     #[test]

@@ -54,6 +54,11 @@ fn store_families(app: &Shared) -> Vec<prometheus::proto::MetricFamily> {
     vec![
         gauge("lockstep_store_series", "Series the store knows.", stats.series),
         gauge(
+            "lockstep_store_index_bytes",
+            "Memory for the names, labels and postings of series.",
+            stats.index_bytes,
+        ),
+        gauge(
             "lockstep_store_head_bytes",
             "Memory for samples that are not in chunks yet.",
             stats.head_bytes,

@@ -69,11 +69,11 @@ pub enum SelectError {
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// What one query may cost. Shared by all its parts; safe to use from several threads.
-#[derive(Debug)]
+/// What one query may cost. Shared by all its parts; safe to use from several threads. Clones spend the same budget.
+#[derive(Debug, Clone)]
 pub struct Budget {
-    samples_left: AtomicU64,
-    series_left: AtomicU64,
+    samples_left: Arc<AtomicU64>,
+    series_left: Arc<AtomicU64>,
     cancelled: Arc<AtomicBool>,
     limits: (u64, u64),
 }
@@ -99,8 +99,8 @@ impl Budget {
     #[must_use]
     pub fn new(samples: u64, series: u64) -> Self {
         Self {
-            samples_left: AtomicU64::new(samples),
-            series_left: AtomicU64::new(series),
+            samples_left: Arc::new(AtomicU64::new(samples)),
+            series_left: Arc::new(AtomicU64::new(series)),
             cancelled: Arc::default(),
             limits: (samples, series),
         }
@@ -135,6 +135,12 @@ impl Budget {
             return Err(BudgetExceeded::Samples(self.limits.0));
         }
         Ok(())
+    }
+
+    /// Samples paid for so far.
+    #[must_use]
+    pub fn samples_spent(&self) -> u64 {
+        self.limits.0 - self.samples_left.load(Ordering::Relaxed)
     }
 
     /// Whether to go on.

@@ -1,89 +1,282 @@
-//! What a selection needs, group by group: copies from memory, and chunks from disk where memory does not reach.
+//! What a selection needs of a group: copies from memory, and chunks from disk where memory does not reach.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use domain::series::{Budget, Labels, SelectError};
+use domain::series::{Budget, Frame, SelectError};
 use domain::time::TimestampMs;
+use futures::TryStreamExt;
 
-use super::head::{Group, GroupId, Snapshot};
+use super::cut::{Cut, trim};
+use super::head::{Group, Latest, Snapshot};
 use super::{SeriesId, Shared};
 
 /// Groups whose chunks are read in one statement.
 const GROUPS_A_QUERY: usize = 64;
 
+/// Chunks of some groups within a range, found in the index by group and end.
+const CHUNKS: &str =
+    "SELECT chunks.group_id, chunks.id, chunks.min_ms, chunks.max_ms, chunks.series, chunks.samples, chunks.data
+     FROM json_each(?) AS wanted
+     JOIN chunks ON chunks.group_id = wanted.value AND chunks.max_ms >= ? AND chunks.min_ms <= ?";
+
+/// The wanted series of a group and their rows there, ascending by id.
+#[derive(Debug, Clone)]
+pub(crate) struct Members(Arc<[(SeriesId, u32)]>);
+
+impl Members {
+    /// From series in the order of their ids.
+    pub(crate) fn new(members: impl Iterator<Item = (SeriesId, u32)>) -> Self {
+        Self(members.collect())
+    }
+
+    /// The place of a series among the wanted ones.
+    pub(crate) fn place(&self, id: SeriesId) -> Option<usize> {
+        self.0.binary_search_by_key(&id, |(id, _)| *id).ok()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SeriesId, u32)> {
+        self.0.iter().copied()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Samples of some series of a group, out of a chunk or out of what will be the next one.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    /// The older chunk's sample wins where two have the same time.
+    pub(crate) chunk: i64,
+    pub(crate) frame: Frame<SeriesId>,
+}
+
 /// What is read of one group.
+#[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) group: Arc<Group>,
-    pub(crate) series: HashMap<SeriesId, Labels>,
+    pub(crate) members: Members,
     pub(crate) memory: Snapshot,
-    /// Chunks on disk by their ids.
-    pub(crate) chunks: Vec<(i64, Vec<u8>)>,
+    pub(crate) pieces: Vec<Piece>,
+    /// Series of which only the newest sample matters, and memory knew it; they are members no more.
+    pub(crate) latest: Vec<(SeriesId, TimestampMs, f64)>,
+}
+
+/// A chunk as it lies on disk.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    /// Which of the groups that were asked for.
+    pub(crate) group: usize,
+    pub(crate) id: i64,
+    pub(crate) members: Members,
+    pub(crate) data: Vec<u8>,
 }
 
 impl Wanted {
-    pub(crate) fn new(group: Arc<Group>) -> Self {
+    pub(crate) fn new(group: Arc<Group>, members: Members) -> Self {
         Self {
             group,
-            series: HashMap::new(),
+            members,
             memory: Snapshot::default(),
-            chunks: Vec::new(),
+            pieces: Vec::new(),
+            latest: Vec::new(),
         }
+    }
+
+    /// Copies what memory has of the series that may have samples, and pays for it.
+    pub(crate) fn read_memory(&mut self, cut: &Cut, budget: &Budget) -> Result<(), SelectError> {
+        let samples = self.group.lock();
+        let latest = &mut self.latest;
+        let is_read = |(id, row): &(SeriesId, u32)| {
+            if cut.latest
+                && let Latest::Known(newest) = samples.latest(*row, cut.end_ms)
+            {
+                let newest = newest.filter(|(time_ms, _)| *time_ms >= cut.start_ms);
+                latest.extend(newest.map(|(time_ms, value)| (*id, time_ms, value)));
+                return false;
+            }
+            samples.overlaps(*row, cut.start_ms, cut.end_ms)
+        };
+        let members = Members::new(self.members.iter().filter(is_read));
+        let known = self.latest.len() as u64;
+        budget.take(known + members.len() as u64, known)?;
+        if members.len() > 0 {
+            let wanted = |id| members.place(id).is_some();
+            self.memory = samples.snapshot(cut.start_ms, cut.end_ms, wanted);
+        }
+        drop(samples);
+        self.members = members;
+        budget.take(0, self.memory_cost(cut))?;
+        Ok(())
     }
 
     /// Samples in memory that will be read.
-    pub(crate) fn memory_cost(&self) -> u64 {
-        let frozen = self
-            .memory
-            .segments
-            .iter()
-            .map(|segment| share(segment.samples, self.series.len(), segment.series));
+    fn memory_cost(&self, cut: &Cut) -> u64 {
+        let frozen = self.memory.segments.iter().map(|segment| {
+            let part = Part {
+                samples: segment.samples,
+                series: segment.series as u64,
+                min_ms: segment.min_ms,
+                max_ms: segment.max_ms,
+            };
+            part.cost(self.members.len() as u64, cut)
+        });
         let live = self.memory.live.iter().map(|frame| frame.values.len() as u64);
         frozen.chain(live).sum()
     }
-}
 
-/// Reads the chunks that memory does not have. Blobs are paid for as they come, so that no query gathers more than it may.
-pub(crate) async fn read_chunks(
-    shared: &Shared,
-    wanted: &mut BTreeMap<GroupId, Wanted>,
-    (start_ms, end_ms): (TimestampMs, TimestampMs),
-    budget: &Budget,
-) -> Result<(), SelectError> {
-    let groups: Vec<i64> = wanted
-        .iter()
-        .filter(|(_, group)| group.memory.disk)
-        .map(|(id, _)| id.0)
-        .collect();
-    for some in groups.chunks(GROUPS_A_QUERY) {
-        let rows: Vec<(i64, i64, i64, i64, Vec<u8>)> = sqlx::query_as(
-            "SELECT chunks.group_id, chunks.id, chunks.series, chunks.samples, chunks.data FROM json_each(?) AS wanted
-             JOIN chunks ON chunks.group_id = wanted.value AND chunks.max_ms >= ? AND chunks.min_ms <= ?",
-        )
-        .bind(serde_json::Value::from(some).to_string())
-        .bind(start_ms)
-        .bind(end_ms)
-        .fetch_all(&shared.database.readers)
-        .await
-        .map_err(|error| SelectError::Store(Box::new(error)))?;
-        for (group, id, series, samples, data) in rows {
-            let Some(group) = wanted.get_mut(&GroupId(group)) else {
-                continue;
-            };
-            if group.memory.segments.iter().any(|segment| segment.chunk == id) {
-                continue;
+    /// Turns what memory has into pieces.
+    pub(crate) fn decode_memory(&mut self, cut: &Cut) -> Result<(), SelectError> {
+        let memory = std::mem::take(&mut self.memory);
+        for segment in &memory.segments {
+            let members = self.members.clone();
+            let frames = segment.frames(|id| members.place(id).is_some());
+            for frame in frames.map_err(|error| SelectError::Store(Box::new(error)))? {
+                self.add(segment.chunk, frame, cut);
             }
-            budget.take(0, share(samples as u64, group.series.len(), series as usize))?;
-            group.chunks.push((id, data));
+        }
+        for frame in memory.live {
+            self.add(i64::MAX, frame, cut);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, chunk: i64, frame: Frame<SeriesId>, cut: &Cut) {
+        if let Some(frame) = trim(frame, &self.members, cut) {
+            self.pieces.push(Piece { chunk, frame });
         }
     }
-    Ok(())
 }
 
-/// Of the samples of so many pooled series those of the wanted ones, about.
-fn share(samples: u64, wanted: usize, series: usize) -> u64 {
-    let share = samples
-        .saturating_mul(wanted as u64)
-        .div_ceil(series.max(1) as u64);
-    share.min(samples)
+/// Samples of some series over some time, not all of which are wanted.
+struct Part {
+    samples: u64,
+    series: u64,
+    min_ms: TimestampMs,
+    max_ms: TimestampMs,
+}
+
+impl Part {
+    /// The wanted samples, about: those of so many series within the cut's range.
+    fn cost(&self, wanted: u64, cut: &Cut) -> u64 {
+        let span = |from: TimestampMs, to: TimestampMs| i128::from(to) - i128::from(from) + 1;
+        let whole = span(self.min_ms, self.max_ms).max(1);
+        let within = span(self.min_ms.max(cut.start_ms), self.max_ms.min(cut.end_ms)).clamp(0, whole);
+        let samples = i128::from(self.samples) * within * i128::from(wanted.min(self.series));
+        u64::try_from(samples / whole / i128::from(self.series.max(1)) + 1).unwrap_or(u64::MAX)
+    }
+}
+
+/// Reads the chunks that memory does not have. Rows come one by one and are paid for as they come, so that no query gathers
+/// more than it may.
+pub(crate) async fn read_chunks(
+    shared: &Shared,
+    wanted: &[Wanted],
+    cut: &Cut,
+    budget: &Budget,
+) -> Result<Vec<Chunk>, SelectError> {
+    let mut chunks = Vec::new();
+    for (first, some) in (0..).step_by(GROUPS_A_QUERY).zip(wanted.chunks(GROUPS_A_QUERY)) {
+        let places: HashMap<i64, usize> = some.iter().map(|group| group.group.id.0).zip(first..).collect();
+        let groups: Vec<i64> = some.iter().map(|group| group.group.id.0).collect();
+        let mut rows = sqlx::query_as::<_, Row>(CHUNKS)
+            .bind(serde_json::Value::from(groups).to_string())
+            .bind(cut.start_ms)
+            .bind(cut.end_ms)
+            .fetch(&shared.database.readers);
+        while let Some(row) = rows
+            .try_next()
+            .await
+            .map_err(|error| SelectError::Store(Box::new(error)))?
+        {
+            let Some(group) = places.get(&row.group_id).copied() else {
+                continue;
+            };
+            let of = &wanted[group];
+            if of.memory.segments.iter().all(|segment| segment.chunk != row.id) {
+                budget.take(0, row.part().cost(of.members.len() as u64, cut))?;
+                chunks.push(Chunk {
+                    group,
+                    id: row.id,
+                    members: of.members.clone(),
+                    data: row.data,
+                });
+            }
+        }
+    }
+    Ok(chunks)
+}
+
+#[derive(sqlx::FromRow)]
+struct Row {
+    group_id: i64,
+    id: i64,
+    min_ms: TimestampMs,
+    max_ms: TimestampMs,
+    series: i64,
+    samples: i64,
+    data: Vec<u8>,
+}
+
+impl Row {
+    fn part(&self) -> Part {
+        Part {
+            samples: self.samples.unsigned_abs(),
+            series: self.series.unsigned_abs(),
+            min_ms: self.min_ms,
+            max_ms: self.max_ms,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::series::Selection;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn chunks_are_found_by_group_and_time_in_the_index() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.db");
+        let migrations = sqlx::migrate!("../../migrations/sqlite/series");
+        let database = crate::sqlite::Database::open(&path, &migrations, None)
+            .await
+            .expect("a new database");
+        let steps: Vec<(i64, i64, i64, String)> =
+            sqlx::query_as(sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {CHUNKS}")))
+                .fetch_all(&database.readers)
+                .await
+                .expect("a plan");
+        let is_search = |step: &str| {
+            step.starts_with("SEARCH chunks USING INDEX chunks_by_group (group_id=?")
+                && step.contains("max_ms>?")
+        };
+        assert!(steps.iter().any(|(_, _, _, step)| is_search(step)), "{steps:?}");
+    }
+
+    #[test]
+    fn a_part_costs_what_is_wanted_of_it() {
+        let cut = |start_ms, end_ms| {
+            Cut::of(&Selection {
+                matchers: Vec::new(),
+                start_ms,
+                end_ms,
+                step_ms: 0,
+                function: None,
+                latest: false,
+            })
+        };
+        let part = Part {
+            samples: 8_000,
+            series: 8,
+            min_ms: 1,
+            max_ms: 1_000,
+        };
+        assert_eq!(part.cost(8, &cut(i64::MIN, i64::MAX)), 8_001);
+        assert_eq!(part.cost(1, &cut(0, 2_000)), 1_001);
+        assert_eq!(part.cost(1, &cut(501, 2_000)), 501);
+        assert_eq!(part.cost(8, &cut(500, 500)), 9);
+    }
 }

@@ -385,14 +385,14 @@ impl GroupSamples {
             for (column, row) in lane.rows.iter().enumerate() {
                 let row = &mut self.rows[*row as usize];
                 if let Some((first, last)) = lane.span(column, 0..lane.times_ms.len()) {
+                    // Only what is newer than all before it: where a time is taken, the older chunk's sample is right.
+                    if row.span.is_none_or(|(_, max)| last > max) {
+                        row.latest = lane.latest(column, TimestampMs::MAX);
+                    }
                     row.span = Some(
                         row.span
                             .map_or((first, last), |(min, max)| (min.min(first), max.max(last))),
                     );
-                }
-                let latest = lane.latest(column, TimestampMs::MAX);
-                if latest.map(|(time, _)| time) > row.latest.map(|(time, _)| time) {
-                    row.latest = latest;
                 }
             }
         }

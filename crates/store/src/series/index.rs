@@ -1,16 +1,26 @@
 //! Which series there are: by their labels, by label value, by id.
 //!
+//! ```text
+//! id → Record  16 bytes: group and row (where its samples are), where its labels begin
+//! cells        the labels of all series, one after the other, four bytes each (vocabulary.rs)
+//! by_labels    a hash of the labels → id
+//! ```
 //! All in memory, filled from the table at start. New series are known at once and made durable by the committer before the
 //! first batch that speaks of them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
+use domain::series::Labels;
 use domain::series::matcher::CompiledMatcher;
-use domain::series::{Labels, MatchOp, Matcher};
+use hashbrown::{DefaultHashBuilder, HashTable};
+use roaring::RoaringBitmap;
 
 use super::head::{Group, GroupId};
+use super::postings::bitmap_bytes;
+use super::vocabulary::{PairId, Vocabulary};
 use super::{SeriesId, SeriesLimit};
 
 /// Series a group: 8 GPUs fit many times over, and no chunk grows past some hundred kilobytes.
@@ -19,14 +29,13 @@ const GROUP_ROWS_MAX: u32 = 64;
 type Text = Arc<str>;
 
 /// A series and where its samples are.
-#[derive(Debug)]
-pub(crate) struct Entry {
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
     pub(crate) id: SeriesId,
-    pub(crate) labels: Labels,
-    pub(crate) group: Arc<Group>,
+    pub(crate) group: &'a Arc<Group>,
     pub(crate) row: u32,
-    /// The number of retention passes there had been when it was last resolved or appended to.
-    pub(crate) used_pass: AtomicU64,
+    record: &'a Record,
+    index: &'a Index,
 }
 
 /// Groups and series that are not in the database yet.
@@ -40,55 +49,142 @@ pub(crate) struct Pending {
 #[derive(Debug)]
 pub(crate) struct Index {
     series_max: usize,
-    entries: Vec<Option<Entry>>,
-    by_labels: HashMap<Labels, SeriesId>,
-    /// Label name → value → the series that have it, ascending.
-    postings: HashMap<Text, BTreeMap<Text, Vec<SeriesId>>>,
+    /// By id; ids begin at 1.
+    records: Vec<Record>,
+    cells: Vec<PairId>,
+    /// Cells of series that were removed.
+    dead_cells: usize,
+    by_labels: HashTable<Slot>,
+    hasher: DefaultHashBuilder,
+    known: RoaringBitmap,
+    words: Vocabulary,
     groups: BTreeMap<GroupId, Arc<Group>>,
-    /// The group that takes the next series of a node and metric, and how many it has.
-    open: HashMap<(Text, Text), (Arc<Group>, u32)>,
+    /// The group that takes the next series of a node and metric.
+    open: HashMap<(Text, Text), Arc<Group>>,
+    /// Nodes and metrics, which many groups share.
+    group_texts: HashSet<Text>,
     next_group: i64,
     pending_from: usize,
     pending_groups: Vec<Arc<Group>>,
-    pass: u64,
     /// Changes with each pass and whenever series are forgotten.
     epoch: u64,
 }
+
+#[derive(Debug)]
+struct Record {
+    /// None when the series was removed.
+    group: Option<Arc<Group>>,
+    cells_at: u32,
+    row: u16,
+    cells: u8,
+    /// Retention passes since it was last resolved or appended to.
+    idle_passes: AtomicU8,
+}
+
+/// A series in the table by labels.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    /// Kept, so that the table grows without reading labels.
+    hash: u32,
+    id: u32,
+}
+
+impl Record {
+    /// In the place of a series that there is not.
+    fn none() -> Self {
+        Self {
+            group: None,
+            cells_at: 0,
+            row: 0,
+            cells: 0,
+            idle_passes: AtomicU8::new(0),
+        }
+    }
+}
+
+impl<'a> Entry<'a> {
+    pub(crate) fn labels(&self) -> Labels {
+        Labels::from_sorted(
+            self.index
+                .cells_of(self.record)
+                .iter()
+                .map(|pair| self.index.words.label(*pair)),
+        )
+    }
+
+    pub(crate) fn value(&self, name: &str) -> Option<&'a Text> {
+        self.index.value(self.id.0, name)
+    }
+
+    /// How many retention passes there were since it was last resolved or appended to.
+    pub(crate) fn idle_passes(&self) -> u8 {
+        self.record.idle_passes.load(Ordering::Relaxed)
+    }
+}
+
+// === impl Index: naming ===
 
 impl Index {
     pub(crate) fn new(series_max: usize) -> Self {
         Self {
             series_max,
-            // Ids begin at 1.
-            entries: vec![None],
-            by_labels: HashMap::new(),
-            postings: HashMap::new(),
+            records: vec![Record::none()],
+            cells: Vec::new(),
+            dead_cells: 0,
+            by_labels: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            known: RoaringBitmap::new(),
+            words: Vocabulary::default(),
             groups: BTreeMap::new(),
             open: HashMap::new(),
+            group_texts: HashSet::new(),
             next_group: 1,
             pending_from: 1,
             pending_groups: Vec::new(),
-            pass: 0,
             epoch: 0,
         }
     }
 
-    // --- naming ---
-
     pub(crate) fn id(&self, labels: &Labels) -> Option<SeriesId> {
-        self.by_labels.get(labels).copied()
+        let hash = self.hash(texts(labels));
+        let slot = self.by_labels.find(spread(hash), |slot| {
+            slot.hash == hash && self.is_named(slot.id, labels)
+        })?;
+        Some(SeriesId(slot.id))
     }
 
-    pub(crate) fn entry(&self, id: SeriesId) -> Option<&Entry> {
-        self.entries.get(id.0 as usize)?.as_ref()
+    fn is_named(&self, id: u32, labels: &Labels) -> bool {
+        let cells = self.cells_of(&self.records[id as usize]);
+        let same = |(pair, label): (&PairId, &domain::series::Label)| {
+            let (name, value) = self.words.texts(*pair);
+            *name == label.name && *value == label.value
+        };
+        cells.len() == labels.len() && cells.iter().zip(labels.iter()).all(same)
+    }
+
+    fn hash<'a>(&self, labels: impl Iterator<Item = (&'a str, &'a str)>) -> u32 {
+        let mut hasher = self.hasher.build_hasher();
+        labels.for_each(|label| label.hash(&mut hasher));
+        hasher.finish() as u32
+    }
+
+    pub(crate) fn entry(&self, id: SeriesId) -> Option<Entry<'_>> {
+        let record = self.records.get(id.0 as usize)?;
+        Some(Entry {
+            id,
+            group: record.group.as_ref()?,
+            row: u32::from(record.row),
+            record,
+            index: self,
+        })
     }
 
     /// Notes that somebody still speaks of a series; returns whether it is known.
     pub(crate) fn note_use(&self, id: SeriesId) -> bool {
         let Some(entry) = self.entry(id) else { return false };
         // Written once a pass only: this is asked for every series of every append.
-        if entry.used_pass.load(Ordering::Relaxed) != self.pass {
-            entry.used_pass.store(self.pass, Ordering::Relaxed);
+        if entry.idle_passes() != 0 {
+            entry.record.idle_passes.store(0, Ordering::Relaxed);
         }
         true
     }
@@ -99,40 +195,48 @@ impl Index {
             self.note_use(id);
             return Ok(id);
         }
-        let next = u32::try_from(self.entries.len()).ok();
-        let (true, Some(next)) = (self.by_labels.len() < self.series_max, next) else {
+        let next = u32::try_from(self.records.len()).ok();
+        let (true, Some(next)) = (self.len() < self.series_max, next) else {
             return Err(SeriesLimit {
                 series_max: self.series_max,
             });
         };
         let group = self.open_group(labels);
         let row = group.lock().add_row(SeriesId(next));
-        let used_pass = AtomicU64::new(self.pass);
-        self.insert(Entry {
-            id: SeriesId(next),
-            labels: labels.clone(),
-            group,
-            row,
-            used_pass,
-        });
+        let cells_at = self.cells.len();
+        for (name, value) in texts(labels) {
+            let pair = self.words.add(name, value, next);
+            self.cells.push(pair);
+        }
+        let hash = self.hash(texts(labels));
+        self.insert(SeriesId(next), (group, row), cells_at, hash);
         Ok(SeriesId(next))
     }
 
     fn open_group(&mut self, labels: &Labels) -> Arc<Group> {
-        let node: Text = labels
+        let node = labels
             .get("node")
             .or_else(|| labels.get("instance"))
-            .unwrap_or("")
-            .into();
-        let metric: Text = labels.metric_name().unwrap_or("").into();
-        let key = (Arc::clone(&node), Arc::clone(&metric));
-        if let Some((group, _)) = self.open.get(&key).filter(|(_, rows)| *rows < GROUP_ROWS_MAX) {
+            .unwrap_or("");
+        let metric = labels.metric_name().unwrap_or("");
+        let key = (self.group_text(node), self.group_text(metric));
+        if let Some(group) = self.open.get(&key) {
             return Arc::clone(group);
         }
-        let group = Arc::new(Group::new(GroupId(self.next_group), node, metric));
+        let group = Arc::new(Group::new(GroupId(self.next_group), key.0, key.1));
         self.add_group(Arc::clone(&group));
         self.pending_groups.push(Arc::clone(&group));
         group
+    }
+
+    /// The one allocation of a node's or metric's name.
+    pub(crate) fn group_text(&mut self, text: &str) -> Text {
+        if let Some(known) = self.group_texts.get(text) {
+            return Arc::clone(known);
+        }
+        let new: Text = text.into();
+        self.group_texts.insert(Arc::clone(&new));
+        new
     }
 
     /// Adds a group with no series.
@@ -140,7 +244,7 @@ impl Index {
         self.next_group = self.next_group.max(group.id.0 + 1);
         self.open.insert(
             (Arc::clone(&group.node), Arc::clone(&group.metric)),
-            (Arc::clone(&group), 0),
+            Arc::clone(&group),
         );
         self.groups.insert(group.id, group);
     }
@@ -153,54 +257,119 @@ impl Index {
         self.groups.values().cloned().collect()
     }
 
-    /// Adds a series that has its id and row; those read from the table come in the order of their ids.
-    pub(crate) fn insert(&mut self, entry: Entry) {
-        let at = entry.id.0 as usize;
-        if self.entries.len() <= at {
-            self.entries.resize_with(at + 1, || None);
+    /// Makes room for so many series more.
+    pub(crate) fn reserve(&mut self, series: usize) {
+        self.records.reserve_exact(series);
+        self.by_labels.reserve(series, |slot| spread(slot.hash));
+    }
+
+    /// Adds a series that has its id and row, its labels sorted. Neighbours in the table have most labels in common, so each
+    /// is first compared with the one at its place of the series before.
+    pub(crate) fn restore(&mut self, id: SeriesId, place: (Arc<Group>, u32), labels: &[(&str, &str)]) {
+        let before = self.cells.len() - self.last_cells();
+        let cells_at = self.cells.len();
+        for (at, (name, value)) in labels.iter().enumerate() {
+            let likely = self.cells[before..cells_at].get(at).copied();
+            let same = likely.filter(|pair| {
+                let (known_name, known_value) = self.words.texts(*pair);
+                **known_name == **name && **known_value == **value
+            });
+            let pair = match same {
+                Some(pair) => {
+                    self.words.add_to(pair, id.0);
+                    pair
+                }
+                None => self.words.add(name, value, id.0),
+            };
+            self.cells.push(pair);
         }
-        for label in entry.labels.iter() {
-            let values = self.postings.entry(Arc::clone(&label.name)).or_default();
-            values.entry(Arc::clone(&label.value)).or_default().push(entry.id);
+        let hash = self.hash(labels.iter().copied());
+        self.insert(id, place, cells_at, hash);
+    }
+
+    fn last_cells(&self) -> usize {
+        self.records.last().map_or(0, |record| usize::from(record.cells))
+    }
+
+    fn insert(&mut self, id: SeriesId, (group, row): (Arc<Group>, u32), cells_at: usize, hash: u32) {
+        if row + 1 >= GROUP_ROWS_MAX {
+            self.close_group(&group);
         }
-        let key = (Arc::clone(&entry.group.node), Arc::clone(&entry.group.metric));
-        if let Some((group, rows)) = self.open.get_mut(&key)
-            && group.id == entry.group.id
-        {
-            *rows += 1;
+        let at = id.0 as usize;
+        if self.records.len() <= at {
+            self.records.resize_with(at + 1, Record::none);
         }
-        self.by_labels.insert(entry.labels.clone(), entry.id);
-        self.entries[at] = Some(entry);
+        self.records[at] = Record {
+            group: Some(group),
+            cells_at: u32::try_from(cells_at).expect("a million series have fewer than 2^32 labels"),
+            row: u16::try_from(row).expect("a group has at most 64 rows"),
+            cells: u8::try_from(self.cells.len() - cells_at).expect("a series has at most 64 labels"),
+            idle_passes: AtomicU8::new(0),
+        };
+        self.known.insert(id.0);
+        let slot = Slot { hash, id: id.0 };
+        self.by_labels
+            .insert_unique(spread(hash), slot, |slot| spread(slot.hash));
+    }
+
+    /// A full group takes no more series.
+    fn close_group(&mut self, group: &Arc<Group>) {
+        let key = (Arc::clone(&group.node), Arc::clone(&group.metric));
+        if self.open.get(&key).is_some_and(|open| open.id == group.id) {
+            self.open.remove(&key);
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.by_labels.len()
     }
 
-    // --- durability ---
+    /// Memory of what names and finds series, about; groups are the head's.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.records.capacity() * size_of::<Record>()
+            + self.cells.capacity() * size_of::<PairId>()
+            + self.by_labels.allocation_size()
+            + bitmap_bytes(&self.known)
+            + self.words.heap_bytes()
+    }
 
+    fn cells_of(&self, record: &Record) -> &[PairId] {
+        let at = record.cells_at as usize;
+        &self.cells[at..at + usize::from(record.cells)]
+    }
+}
+
+fn texts(labels: &Labels) -> impl Iterator<Item = (&str, &str)> {
+    labels.iter().map(|label| (&*label.name, &*label.value))
+}
+
+/// A table looks at the upper bits too.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+// === impl Index: durability ===
+
+impl Index {
     /// What is not in the database yet, and the mark to give to [`Index::made_durable`].
     pub(crate) fn pending(&self) -> (Pending, usize) {
-        let pending = self.entries[self.pending_from..].iter().flatten();
-        let series = pending
-            .map(|entry| (entry.id, entry.group.id, entry.labels.clone()))
-            .collect();
-        (
-            Pending {
-                groups: self.pending_groups.clone(),
-                series,
-            },
-            self.entries.len(),
-        )
+        let series = self.entries_in(self.pending_from..self.records.len());
+        let pending = Pending {
+            groups: self.pending_groups.clone(),
+            series: series
+                .map(|entry| (entry.id, entry.group.id, entry.labels()))
+                .collect(),
+        };
+        (pending, self.records.len())
     }
 
     pub(crate) fn has_pending(&self) -> bool {
-        self.pending_from < self.entries.len()
+        self.pending_from < self.records.len()
     }
 
     /// Everything so far was read from the database.
     pub(crate) fn all_durable(&mut self) {
-        self.pending_from = self.entries.len();
+        self.pending_from = self.records.len();
     }
 
     /// Everything below the mark, and the first so many groups, are in the database.
@@ -208,14 +377,18 @@ impl Index {
         self.pending_from = mark;
         self.pending_groups.drain(..groups);
     }
+}
 
-    // --- forgetting ---
+// === impl Index: forgetting ===
 
-    /// Begins a retention pass and returns its number.
-    pub(crate) fn begin_pass(&mut self) -> u64 {
-        self.pass += 1;
+impl Index {
+    /// Begins a retention pass: nobody has spoken of any series since.
+    pub(crate) fn begin_pass(&mut self) {
         self.epoch += 1;
-        self.pass
+        for record in &mut self.records {
+            let idle = record.idle_passes.get_mut();
+            *idle = idle.saturating_add(1);
+        }
     }
 
     /// What was looked up in another epoch may have been forgotten since.
@@ -226,30 +399,40 @@ impl Index {
     /// Forgets series; ids are not given again while this process lives.
     pub(crate) fn remove(&mut self, ids: &[SeriesId]) {
         self.epoch += 1;
-        for id in ids {
-            let Some(entry) = self.entries[id.0 as usize].take() else {
+        for id in ids.iter().map(|id| id.0) {
+            let Some(record) = self.records.get_mut(id as usize) else {
                 continue;
             };
-            self.by_labels.remove(&entry.labels);
-            for label in entry.labels.iter() {
-                self.unpost(&label.name, &label.value, *id);
+            if record.group.take().is_none() {
+                continue;
             }
+            let at = record.cells_at as usize;
+            let cells = at..at + usize::from(record.cells);
+            let pairs = &self.cells[cells.clone()];
+            let names = pairs.iter().map(|pair| self.words.texts(*pair));
+            let hash = self.hash(names.map(|(name, value)| (&**name, &**value)));
+            if let Ok(slot) = self.by_labels.find_entry(spread(hash), |slot| slot.id == id) {
+                slot.remove();
+            }
+            self.dead_cells += cells.len();
+            for cell in cells {
+                self.words.remove(self.cells[cell], id);
+            }
+            self.known.remove(id);
+        }
+        if self.dead_cells > self.cells.len() / 2 {
+            self.drop_dead_cells();
         }
     }
 
-    fn unpost(&mut self, name: &str, value: &str, id: SeriesId) {
-        let Some(values) = self.postings.get_mut(name) else {
-            return;
-        };
-        if let Some(ids) = values.get_mut(value) {
-            ids.retain(|other| *other != id);
-            if ids.is_empty() {
-                values.remove(value);
-            }
+    fn drop_dead_cells(&mut self) {
+        let mut cells = Vec::with_capacity(self.cells.len() - self.dead_cells);
+        for record in self.records.iter_mut().filter(|record| record.group.is_some()) {
+            let at = record.cells_at as usize;
+            record.cells_at = u32::try_from(cells.len()).expect("there are fewer than before");
+            cells.extend_from_slice(&self.cells[at..at + usize::from(record.cells)]);
         }
-        if values.is_empty() {
-            self.postings.remove(name);
-        }
+        (self.cells, self.dead_cells) = (cells, 0);
     }
 
     /// Forgets the groups that have no series left, and returns them.
@@ -264,191 +447,142 @@ impl Index {
         for id in &empty {
             self.groups.remove(id);
         }
-        self.open.retain(|_, (group, _)| used.contains(&group.id));
+        self.open.retain(|_, group| used.contains(&group.id));
         empty
     }
 
     /// The series that are in the database.
-    pub(crate) fn durable_entries(&self) -> impl Iterator<Item = &Entry> {
-        self.entries[..self.pending_from].iter().flatten()
+    pub(crate) fn durable_entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        self.entries_in(0..self.pending_from)
     }
 
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter().flatten()
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        self.entries_in(0..self.records.len())
     }
 
-    // --- searching ---
+    fn entries_in(&self, ids: std::ops::Range<usize>) -> impl Iterator<Item = Entry<'_>> {
+        ids.filter_map(|id| self.entry(SeriesId(u32::try_from(id).ok()?)))
+    }
+}
 
+// === impl Index: searching ===
+
+impl Index {
     /// The series for which all matchers hold, ascending by id.
-    pub(crate) fn search(&self, matchers: &[CompiledMatcher]) -> Vec<&Entry> {
-        let equal = |matcher: &&CompiledMatcher| is_equal(matcher.matcher());
-        let postings: Option<Vec<&[SeriesId]>> = matchers
-            .iter()
-            .filter(equal)
-            .map(|matcher| self.posting(matcher.matcher()))
-            .collect();
-        let Some(mut postings) = postings else {
-            return Vec::new();
-        };
-        let rest: Vec<_> = matchers
-            .iter()
-            .filter(|matcher| !is_equal(matcher.matcher()))
-            .collect();
-        let keep = |entry: &&Entry| {
-            rest.iter()
-                .all(|m| m.matches(entry.labels.get(m.name()).unwrap_or("")))
-        };
-        postings.sort_by_key(|ids| ids.len());
-        let Some((shortest, others)) = postings.split_first() else {
-            let candidates = self.candidates(&rest);
-            return candidates
-                .iter()
-                .filter_map(|id| self.entry(*id))
-                .filter(keep)
-                .collect();
-        };
-        let in_all = |id: &&SeriesId| others.iter().all(|ids| ids.binary_search(id).is_ok());
-        shortest
-            .iter()
-            .filter(in_all)
-            .filter_map(|id| self.entry(*id))
-            .filter(keep)
-            .collect()
+    pub(crate) fn search(&self, matchers: &[CompiledMatcher]) -> Vec<Entry<'_>> {
+        let found = self.find(matchers);
+        found.iter().filter_map(|id| self.entry(SeriesId(id))).collect()
     }
 
-    fn posting(&self, matcher: &Matcher) -> Option<&[SeriesId]> {
-        Some(
-            self.postings
-                .get(matcher.name.as_str())?
-                .get(matcher.value.as_str())?,
-        )
+    /// All series.
+    pub(crate) fn known(&self) -> &RoaringBitmap {
+        &self.known
     }
 
-    /// Without an equality: the series of the values that one matcher accepts, or all when each also accepts no value.
-    fn candidates(&self, matchers: &[&CompiledMatcher]) -> Vec<SeriesId> {
-        let Some(matcher) = matchers.iter().find(|matcher| !matcher.matches("")) else {
-            return self.entries().map(|entry| entry.id).collect();
-        };
-        let values = self.postings.get(matcher.name()).into_iter().flatten();
-        let mut ids: Vec<_> = values
-            .filter(|(value, _)| matcher.matches(value))
-            .flat_map(|(_, ids)| ids)
-            .copied()
-            .collect();
-        ids.sort_unstable();
-        ids
+    pub(crate) fn words(&self) -> &Vocabulary {
+        &self.words
+    }
+
+    /// The value of a label of a series.
+    pub(crate) fn value(&self, id: u32, name: &str) -> Option<&Text> {
+        let cells = self.cells_of(self.records.get(id as usize)?);
+        let mut labels = cells.iter().map(|pair| self.words.texts(*pair));
+        labels.find(|(text, _)| ***text == *name).map(|(_, value)| value)
     }
 
     /// All label names, or all values of one label, sorted.
     pub(crate) fn label_names(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.postings.keys().map(ToString::to_string).collect();
+        let mut names: Vec<_> = self.words.names().map(ToString::to_string).collect();
         names.sort_unstable();
         names
     }
 
     pub(crate) fn label_values(&self, name: &str) -> Vec<String> {
-        self.postings
-            .get(name)
+        let values = self
+            .words
+            .name(name)
             .into_iter()
-            .flat_map(BTreeMap::keys)
-            .map(ToString::to_string)
-            .collect()
+            .flat_map(|name| name.values_from(""));
+        values.map(|(value, _)| value.to_string()).collect()
     }
-}
-
-/// `a="b"`, but not `a=""`, which holds for series without the label.
-fn is_equal(matcher: &Matcher) -> bool {
-    matcher.op == MatchOp::Equal && !matcher.value.is_empty()
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+    use domain::series::Matcher;
+
     use super::*;
 
-    fn index() -> Index {
-        let mut index = Index::new(100);
-        for (metric, node, gpu) in [
-            ("up", "a", ""),
-            ("up", "b", ""),
-            ("power", "a", "0"),
-            ("power", "a", "1"),
-            ("power", "b", "0"),
-        ] {
-            index
-                .resolve(&Labels::new([("__name__", metric), ("node", node), ("gpu", gpu)]).unwrap())
-                .unwrap();
-        }
-        index
+    fn labels(metric: &str, n: usize) -> Labels {
+        Labels::new([("__name__", metric.to_owned()), ("n", n.to_string())]).unwrap()
     }
 
-    fn check(index: &Index, matchers: &[(&str, MatchOp, &str)], expected: &[u32]) {
-        let compiled = matchers.iter().map(|(name, op, value)| {
-            CompiledMatcher::new(&Matcher {
-                name: (*name).into(),
-                op: *op,
-                value: (*value).into(),
-            })
-            .unwrap()
-        });
-        let found: Vec<u32> = index
-            .search(&compiled.collect::<Vec<_>>())
-            .iter()
-            .map(|entry| entry.id.0)
-            .collect();
-        assert_eq!(found, expected, "{matchers:?}");
-    }
-
-    #[test]
-    fn matchers_find_what_they_say() {
-        use MatchOp::{Equal, NotEqual, NotRegex, Regex};
-        let index = index();
-        check(&index, &[("__name__", Equal, "power")], &[3, 4, 5]);
-        check(
-            &index,
-            &[("__name__", Equal, "power"), ("node", Equal, "a")],
-            &[3, 4],
-        );
-        check(&index, &[("__name__", Equal, "nothing")], &[]);
-        check(&index, &[("node", Regex, "a|c")], &[1, 3, 4]);
-        check(&index, &[("node", NotRegex, "a|c")], &[2, 5]);
-        check(&index, &[("gpu", Equal, "")], &[1, 2]);
-        check(&index, &[("gpu", NotEqual, "")], &[3, 4, 5]);
-        check(&index, &[("gpu", NotEqual, "0")], &[1, 2, 4]);
-        check(&index, &[("gpu", Regex, ".*"), ("node", Equal, "b")], &[2, 5]);
-        check(&index, &[], &[1, 2, 3, 4, 5]);
+    fn found(index: &Index, metric: &str) -> Vec<u32> {
+        let matcher = CompiledMatcher::new(&Matcher::equal("__name__", metric)).unwrap();
+        index.search(&[matcher]).iter().map(|entry| entry.id.0).collect()
     }
 
     #[test]
     fn removed_series_are_found_no_more_and_come_back_under_a_new_id() {
-        let mut index = index();
-        let labels = index.entry(SeriesId(3)).unwrap().labels.clone();
-        index.remove(&[SeriesId(3)]);
-        check(&index, &[("__name__", MatchOp::Equal, "power")], &[4, 5]);
-        assert_eq!(index.resolve(&labels).unwrap(), SeriesId(6));
-        assert_eq!(index.label_values("gpu"), ["0", "1"]);
+        let mut index = Index::new(100);
+        let ids: Vec<_> = (0..3)
+            .map(|n| index.resolve(&labels("power", n)).unwrap())
+            .collect();
+        index.remove(&ids[..1]);
+        assert_eq!(index.id(&labels("power", 0)), None);
+        assert_eq!(found(&index, "power"), [2, 3]);
+        assert_eq!(index.resolve(&labels("power", 0)).unwrap(), SeriesId(4));
+        assert_eq!(index.entry(SeriesId(4)).unwrap().labels(), labels("power", 0));
+        assert_eq!(index.label_values("n"), ["0", "1", "2"]);
+        index.remove(&[2, 3, 4, 4].map(SeriesId));
+        assert_eq!((index.len(), index.label_names()), (0, Vec::new()));
+    }
+
+    #[test]
+    fn places_of_removed_labels_are_used_again() {
+        let mut index = Index::new(1_000);
+        for round in 0..20 {
+            let ids: Vec<_> = (0..50)
+                .map(|n| index.resolve(&labels(&format!("m{round}"), n)).unwrap())
+                .collect();
+            let kept = index.resolve(&labels("kept", round)).unwrap();
+            index.remove(&ids);
+            assert_eq!(index.entry(kept).unwrap().labels(), labels("kept", round));
+        }
+        assert_eq!(index.id(&labels("kept", 3)), Some(SeriesId(204)));
+        assert!(index.cells.len() <= 2 * (20 + 50) * 2, "{}", index.cells.len());
+        assert_eq!(found(&index, "kept").len(), 20);
+    }
+
+    #[test]
+    fn series_nobody_speaks_of_grow_idle() {
+        let mut index = Index::new(10);
+        let id = index.resolve(&labels("power", 0)).unwrap();
+        (0..3).for_each(|_| index.begin_pass());
+        assert_eq!(index.entry(id).unwrap().idle_passes(), 3);
+        assert!(index.note_use(id) && !index.note_use(SeriesId(9)));
+        assert_eq!(index.entry(id).unwrap().idle_passes(), 0);
     }
 
     #[test]
     fn the_limit_is_said_with_its_number() {
         let mut index = Index::new(1);
-        let labels = |name: &str| Labels::new([("__name__", name)]).unwrap();
-        index.resolve(&labels("a")).unwrap();
+        index.resolve(&labels("a", 0)).unwrap();
         assert!(
-            index.resolve(&labels("a")).is_ok(),
+            index.resolve(&labels("a", 0)).is_ok(),
             "a known series is not a new one"
         );
-        assert!(index.resolve(&labels("b")).unwrap_err().to_string().contains('1'));
+        let refused = index.resolve(&labels("b", 0)).unwrap_err();
+        assert!(refused.to_string().contains('1'));
     }
 
     #[test]
     fn groups_are_bounded() {
         let mut index = Index::new(1_000);
         for n in 0..130 {
-            index
-                .resolve(&Labels::new([("__name__", "x".to_owned()), ("rank", n.to_string())]).unwrap())
-                .unwrap();
+            index.resolve(&labels("x", n)).unwrap();
         }
         assert_eq!(index.groups().len(), 3);
     }

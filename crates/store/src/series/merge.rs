@@ -1,153 +1,252 @@
-//! Pieces of series from chunks and memory become whole ones: ascending, each time once, the first value wins.
+//! Pieces of series from chunks and memory become whole ones: ascending, each time once, the oldest chunk's value wins.
 
-use std::collections::{HashMap, HashSet};
-use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-use domain::series::{BudgetExceeded, Frame, SelectError, Series, SeriesSet, is_absent};
+use domain::series::is_absent;
 use domain::time::TimestampMs;
+use hashbrown::HashSet;
 
-use super::fetch::Wanted;
-use super::lane::range_of;
-use super::{SeriesId, chunk};
+use super::SeriesId;
+use super::cut::Cut;
+use super::fetch::{Piece, Wanted};
+use super::lock;
 
-type Axis = Arc<[TimestampMs]>;
+/// Times that series share.
+pub(crate) type Axis = Arc<[TimestampMs]>;
 
-pub(crate) fn merge(
-    groups: Vec<Wanted>,
-    start_ms: TimestampMs,
-    end_ms: TimestampMs,
-    cancelled: &AtomicBool,
-) -> Result<SeriesSet, SelectError> {
-    let mut set = SeriesSet::default();
-    let mut axes: HashSet<Axis> = HashSet::new();
-    for group in groups {
-        if cancelled.load(Ordering::Relaxed) {
-            return Err(BudgetExceeded::Cancelled.into());
-        }
-        merge_group(group, start_ms, end_ms, &mut axes, &mut set.series)?;
-    }
-    set.series.sort_unstable_by(|a, b| a.labels.cmp(&b.labels));
-    Ok(set)
+/// A series that has samples.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) id: SeriesId,
+    pub(crate) times_ms: Axis,
+    pub(crate) values: Arc<[f64]>,
 }
 
-fn merge_group(
-    group: Wanted,
-    start_ms: TimestampMs,
-    end_ms: TimestampMs,
-    axes: &mut HashSet<Axis>,
-    out: &mut Vec<Series>,
-) -> Result<(), SelectError> {
-    let decoded = decode(&group)?;
-    // Oldest chunk first: where two have the same time, the older one is right.
-    let mut frames: Vec<(i64, &Frame<SeriesId>)> = decoded.iter().map(|(id, frame)| (*id, frame)).collect();
-    frames.sort_by_key(|(id, _)| *id);
-    let frames: Vec<&Frame<SeriesId>> = frames
-        .into_iter()
-        .map(|(_, frame)| frame)
-        .chain(&group.memory.live)
-        .collect();
-    let ranges: Vec<Range<usize>> = frames
-        .iter()
-        .map(|frame| range_of(&frame.times_ms, start_ms, end_ms))
-        .collect();
-    let mut rows: HashMap<SeriesId, Vec<(usize, usize)>> = HashMap::new();
-    for (at, frame) in frames
-        .iter()
-        .enumerate()
-        .filter(|(at, _)| !ranges[*at].is_empty())
-    {
-        for (row, id) in frame
-            .series
-            .iter()
-            .enumerate()
-            .filter(|(_, id)| group.series.contains_key(id))
-        {
-            rows.entry(*id).or_default().push((at, row));
-        }
-    }
-    let mut merged: HashMap<Vec<usize>, Option<Axis>> = HashMap::new();
-    for (id, mut places) in rows {
-        places.sort_by_key(|(at, _)| frames[*at].times_ms[ranges[*at].start]);
-        let key: Vec<usize> = places.iter().map(|(at, _)| *at).collect();
-        let axis = merged
-            .entry(key)
-            .or_insert_with_key(|key| concatenated(key, &frames, &ranges).map(|axis| shared(axes, axis)));
-        let cells = places
-            .iter()
-            .map(|(at, row)| &frames[*at].row(*row)[ranges[*at].clone()]);
-        let (times_ms, values) = match axis {
-            Some(axis) => (Arc::clone(axis), cells.flatten().copied().collect::<Arc<[f64]>>()),
-            None => {
-                let (times, values) = interleaved(&mut places, &frames, &ranges);
-                (shared(axes, times), values)
+/// The one allocation of each axis.
+#[derive(Debug, Default)]
+pub(crate) struct Axes {
+    known: HashSet<Axis>,
+    /// The next group often has the same one.
+    last: Option<Axis>,
+}
+
+/// Where a part of a series lies: in which piece, in which row of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    piece: usize,
+    row: usize,
+}
+
+/// The series of a group, out of pieces that lie within the cut.
+pub(crate) fn merge(wanted: Wanted, cut: &Cut, axes: &Mutex<Axes>) -> Vec<Found> {
+    let mut pieces = wanted.pieces;
+    // Oldest chunk first.
+    pieces.sort_by_key(|piece| piece.chunk);
+    let mut places: Vec<Vec<Place>> = vec![Vec::new(); wanted.members.len()];
+    for (piece, Piece { frame, .. }) in pieces.iter().enumerate() {
+        for (row, id) in frame.series.iter().enumerate() {
+            if let Some(member) = wanted.members.place(*id) {
+                places[member].push(Place { piece, row });
             }
-        };
-        if values.iter().any(|value| !is_absent(*value)) {
-            out.push(Series {
-                labels: group.series[&id].clone(),
-                times_ms,
-                values,
-            });
         }
     }
-    Ok(())
+    let mut merger = Merger {
+        pieces: &pieces,
+        axes,
+        joined: Vec::new(),
+    };
+    let known = wanted.latest.into_iter();
+    let mut all: Vec<Found> = {
+        let mut axes = lock(axes);
+        known
+            .map(|(id, time_ms, value)| axes.sample(id, time_ms, value))
+            .collect()
+    };
+    let series = wanted.members.iter().zip(places);
+    all.extend(series.filter_map(|((id, _), places)| {
+        let (times_ms, values) = merger.series(places);
+        if cut.latest {
+            merger.last(id, &times_ms, &values)
+        } else {
+            found(id, times_ms, values)
+        }
+    }));
+    all
 }
 
-fn decode(group: &Wanted) -> Result<Vec<(i64, Frame<SeriesId>)>, SelectError> {
-    let mut decoded = Vec::new();
-    for (id, data) in &group.chunks {
-        let frames = chunk::decode(data, |id| group.series.contains_key(&id))
-            .map_err(|error| SelectError::Store(Box::new(error)))?;
-        decoded.extend(frames.into_iter().map(|frame| (*id, frame)));
+fn found(id: SeriesId, times_ms: Axis, values: Vec<f64>) -> Option<Found> {
+    let is_there = values.iter().any(|value| !is_absent(*value));
+    is_there.then(|| Found {
+        id,
+        times_ms,
+        values: values.into(),
+    })
+}
+
+/// Joins the pieces of one series after the other; those that lie in the same pieces get the same axis.
+struct Merger<'a> {
+    pieces: &'a [Piece],
+    axes: &'a Mutex<Axes>,
+    /// By the numbers of the pieces, in the order of their times: their axes joined, when none begins before another ends.
+    joined: Vec<(Vec<usize>, Option<Axis>)>,
+}
+
+impl Merger<'_> {
+    fn series(&mut self, mut places: Vec<Place>) -> (Axis, Vec<f64>) {
+        places.sort_by_key(|place| self.times(*place).first().copied());
+        if let Some(axis) = self.joined_axis(&places) {
+            let mut values = Vec::with_capacity(axis.len());
+            places
+                .iter()
+                .for_each(|place| values.extend_from_slice(self.values(*place)));
+            return (axis, values);
+        }
+        let (times, values) = self.interleaved(places);
+        (lock(self.axes).shared(times.into()), values)
     }
-    for segment in &group.memory.segments {
-        let frames = segment.frames(|id| group.series.contains_key(&id));
-        let frames = frames.map_err(|error| SelectError::Store(Box::new(error)))?;
-        decoded.extend(frames.into_iter().map(|frame| (segment.chunk, frame)));
+
+    fn joined_axis(&mut self, places: &[Place]) -> Option<Axis> {
+        let is_this = |key: &[usize]| key.iter().copied().eq(places.iter().map(|place| place.piece));
+        if let Some((_, axis)) = self.joined.iter().find(|(key, _)| is_this(key)) {
+            return axis.clone();
+        }
+        let parts: Vec<&[TimestampMs]> = places.iter().map(|place| self.times(*place)).collect();
+        let apart = parts.windows(2).all(|pair| pair[0].last() < pair[1].first());
+        let axis = apart.then(|| lock(self.axes).shared(parts.concat().into()));
+        let key = places.iter().map(|place| place.piece).collect();
+        self.joined.push((key, axis.clone()));
+        axis
     }
-    Ok(decoded)
+
+    /// Samples of pieces that overlap, sorted; of those at one time the one of the oldest piece.
+    fn interleaved(&self, mut places: Vec<Place>) -> (Vec<TimestampMs>, Vec<f64>) {
+        places.sort_unstable();
+        let mut samples: Vec<(TimestampMs, f64)> = Vec::new();
+        for place in places {
+            let cells = self.times(place).iter().zip(self.values(place));
+            let present = cells.filter(|(_, value)| !is_absent(**value));
+            samples.extend(present.map(|(time_ms, value)| (*time_ms, *value)));
+        }
+        samples.sort_by_key(|(time_ms, _)| *time_ms);
+        samples.dedup_by_key(|(time_ms, _)| *time_ms);
+        samples.into_iter().unzip()
+    }
+
+    /// The newest sample alone.
+    fn last(&self, id: SeriesId, times_ms: &[TimestampMs], values: &[f64]) -> Option<Found> {
+        let at = values.iter().rposition(|value| !is_absent(*value))?;
+        Some(lock(self.axes).sample(id, times_ms[at], values[at]))
+    }
+
+    fn times(&self, place: Place) -> &[TimestampMs] {
+        &self.pieces[place.piece].frame.times_ms
+    }
+
+    fn values(&self, place: Place) -> &[f64] {
+        self.pieces[place.piece].frame.row(place.row)
+    }
 }
 
-/// The axes one after the other, when each begins after the one before has ended.
-fn concatenated(key: &[usize], frames: &[&Frame<SeriesId>], ranges: &[Range<usize>]) -> Option<Axis> {
-    let parts: Vec<&[TimestampMs]> = key
-        .iter()
-        .map(|at| &frames[*at].times_ms[ranges[*at].clone()])
-        .collect();
-    let apart = parts.windows(2).all(|pair| pair[0].last() < pair[1].first());
-    apart.then(|| parts.concat().into())
+impl Axes {
+    fn shared(&mut self, axis: Axis) -> Axis {
+        if let Some(last) = self.last.as_ref().filter(|last| **last == axis) {
+            return Arc::clone(last);
+        }
+        let known = Arc::clone(self.known.get_or_insert(axis));
+        self.last = Some(Arc::clone(&known));
+        known
+    }
+
+    /// A series of one sample.
+    pub(crate) fn sample(&mut self, id: SeriesId, time_ms: TimestampMs, value: f64) -> Found {
+        Found {
+            id,
+            times_ms: match &self.last {
+                Some(last) if **last == [time_ms] => Arc::clone(last),
+                _ => self.shared([time_ms].into()),
+            },
+            values: [value].into(),
+        }
+    }
 }
 
-/// Samples of pieces that overlap, sorted; of those at one time the one of the oldest piece.
-fn interleaved(
-    places: &mut [(usize, usize)],
-    frames: &[&Frame<SeriesId>],
-    ranges: &[Range<usize>],
-) -> (Axis, Arc<[f64]>) {
-    places.sort_unstable();
-    let mut samples: Vec<(TimestampMs, f64)> = Vec::new();
-    for (at, row) in places {
-        let (frame, range) = (frames[*at], &ranges[*at]);
-        let values = &frame.row(*row)[range.clone()];
-        let cells = frame.times_ms[range.clone()]
+#[cfg(test)]
+mod tests {
+    use domain::series::{ABSENT, Frame, Selection};
+
+    use super::super::fetch::Members;
+    use super::super::head::{Group, GroupId};
+    use super::*;
+
+    fn piece(chunk: i64, ids: &[u32], times_ms: &[i64], values: &[f64]) -> Piece {
+        Piece {
+            chunk,
+            frame: Frame {
+                series: ids.iter().map(|id| SeriesId(*id)).collect(),
+                times_ms: times_ms.to_vec(),
+                values: values.to_vec(),
+            },
+        }
+    }
+
+    fn merged(pieces: Vec<Piece>, latest: bool) -> Vec<Found> {
+        let group = Arc::new(Group::new(GroupId(1), "n".into(), "m".into()));
+        let members = Members::new([1, 2, 3].map(|id| (SeriesId(id), 0)).into_iter());
+        let wanted = Wanted {
+            pieces,
+            ..Wanted::new(group, members)
+        };
+        let selection = Selection {
+            matchers: Vec::new(),
+            start_ms: i64::MIN,
+            end_ms: i64::MAX,
+            step_ms: 0,
+            function: None,
+            latest,
+        };
+        merge(wanted, &Cut::of(&selection), &Mutex::default())
+    }
+
+    #[test]
+    fn pieces_are_joined_and_the_oldest_wins() {
+        let pieces = || {
+            vec![
+                piece(i64::MAX, &[1, 2], &[5, 6], &[1.5, 1.6, 2.5, ABSENT]),
+                piece(7, &[2, 1], &[3, 4], &[2.3, 2.4, 1.3, 1.4]),
+                piece(8, &[2], &[4, 7], &[9.0, 2.7]),
+            ]
+        };
+        let found = merged(pieces(), false);
+        assert_eq!(found.len(), 2, "the third has no samples");
+        assert_eq!(
+            (&*found[0].times_ms, &*found[0].values),
+            (&[3, 4, 5, 6][..], &[1.3, 1.4, 1.5, 1.6][..])
+        );
+        assert_eq!(
+            (&*found[1].times_ms, &*found[1].values),
+            (&[3, 4, 5, 7][..], &[2.3, 2.4, 2.5, 2.7][..])
+        );
+        let last: Vec<_> = merged(pieces(), true)
             .iter()
-            .copied()
-            .zip(values.iter().copied());
-        samples.extend(cells.filter(|(_, value)| !is_absent(*value)));
+            .map(|found| (found.times_ms[0], found.values[0]))
+            .collect();
+        assert_eq!(last, [(6, 1.6), (7, 2.7)]);
     }
-    samples.sort_by_key(|(time_ms, _)| *time_ms);
-    samples.dedup_by_key(|(time_ms, _)| *time_ms);
-    let (times_ms, values): (Vec<_>, Vec<_>) = samples.into_iter().unzip();
-    (times_ms.into(), values.into())
-}
 
-/// The one allocation of an axis.
-fn shared(axes: &mut HashSet<Axis>, axis: Axis) -> Axis {
-    if let Some(known) = axes.get(&axis) {
-        return Arc::clone(known);
+    #[test]
+    fn series_of_the_same_pieces_share_their_axis() {
+        let found = merged(
+            vec![
+                piece(1, &[1, 2, 3], &[1, 2], &[1.0; 6]),
+                piece(2, &[1, 2], &[3], &[1.0; 2]),
+                piece(3, &[3], &[3], &[1.0]),
+            ],
+            false,
+        );
+        assert!(
+            found
+                .iter()
+                .all(|series| Arc::ptr_eq(&series.times_ms, &found[0].times_ms))
+        );
     }
-    axes.insert(Arc::clone(&axis));
-    axis
 }

@@ -13,12 +13,17 @@ mod sessions;
 mod window;
 
 mod head;
-mod index;
 mod lane;
 mod memory;
 mod names;
 mod shape;
 mod wal;
+
+mod index;
+mod pattern;
+mod postings;
+mod search;
+mod vocabulary;
 
 mod chunk;
 mod codec;
@@ -27,9 +32,14 @@ mod retention;
 mod select;
 mod stats;
 
+mod reading;
+
+mod cores;
+mod cut;
 mod fetch;
 mod merge;
 
+mod load;
 mod open;
 
 use std::path::PathBuf;

@@ -65,7 +65,7 @@ impl SeriesStore {
     pub fn labels_of(&self, id: SeriesId) -> Option<Labels> {
         read(&self.shared.index)
             .entry(id)
-            .map(|entry| entry.labels.clone())
+            .map(|entry| entry.labels())
     }
 
     /// Notes TYPE and HELP of one metric.

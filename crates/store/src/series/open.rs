@@ -2,21 +2,20 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, RwLock};
 
 use domain::series::Frame;
 use tokio::sync::{Semaphore, mpsc};
 
-use super::head::{Group, GroupId};
-use super::index::{Entry, Index};
+use super::index::Index;
 use super::memory::Memory;
 use super::wal::{self, ClosedFile, ClosedFiles, Wal};
 use super::{
     Block, Doors, Metadata, QUEUE_APPENDS_MAX, QUEUE_SAMPLES_MAX, SeriesId, SeriesStore, Shape, Shared,
     StoreConfig,
 };
-use super::{committer, lock, read, sealer, sessions, stats};
+use super::{committer, load, lock, read, sealer, sessions, stats};
 use crate::OpenError;
 use crate::sqlite::Database;
 
@@ -33,7 +32,7 @@ pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<
         config.vfs,
     )
     .await?;
-    let names = read_names(&database, &config).await;
+    let names = load::index(&database, config.series_max).await;
     let (index, sealed_batch) = names.map_err(|source| OpenError::Database {
         path: path.clone(),
         source,
@@ -84,42 +83,6 @@ fn start(shared: Arc<Shared>, wal: Wal) -> SeriesStore {
         shared,
         doors: Arc::new(doors),
     }
-}
-
-/// The index as the tables have it, and the highest batch that any chunk knows of.
-async fn read_names(database: &Database, config: &StoreConfig) -> Result<(Index, u64), sqlx::Error> {
-    let mut index = Index::new(config.series_max);
-    let mut sealed_batch = 0;
-    let groups: Vec<(i64, String, String, i64, Option<i64>)> =
-        sqlx::query_as("SELECT id, node, metric, sealed_batch, sealed_max_ms FROM groups ORDER BY id")
-            .fetch_all(&database.readers)
-            .await?;
-    for (id, node, metric, batch, max_ms) in groups {
-        let group = Group::new(GroupId(id), node.into(), metric.into());
-        group.lock().restore(batch as u64, max_ms);
-        sealed_batch = sealed_batch.max(batch as u64);
-        index.add_group(Arc::new(group));
-    }
-    let series: Vec<(u32, i64, String)> =
-        sqlx::query_as("SELECT id, group_id, labels FROM series ORDER BY id")
-            .fetch_all(&database.readers)
-            .await?;
-    for (id, group, labels) in series {
-        let labels = serde_json::from_str(&labels).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
-        let Some(group) = index.group(GroupId(group)).cloned() else {
-            continue;
-        };
-        let row = group.lock().restore_row(SeriesId(id));
-        index.insert(Entry {
-            id: SeriesId(id),
-            labels,
-            group,
-            row,
-            used_pass: AtomicU64::new(0),
-        });
-    }
-    index.all_durable();
-    Ok((index, sealed_batch))
 }
 
 async fn read_sessions(database: &Database) -> Result<sessions::Sessions, sqlx::Error> {

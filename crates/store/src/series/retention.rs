@@ -1,7 +1,5 @@
 //! Retention: chunks whose last sample is too old go, then series that have none left, then groups without series.
 
-use std::sync::atomic::Ordering;
-
 use domain::time::TimestampMs;
 
 use super::index::Entry;
@@ -11,7 +9,7 @@ use super::{SeriesId, Shared, lock, read, write};
 const GROUPS_A_COMMIT: usize = 500;
 /// A series is forgotten when nobody resolved it or sent it, not even without a value, for this many passes: senders keep
 /// the ids of series that only now and then have a sample.
-const PASSES_MIN: u64 = 2;
+const PASSES_MIN: u8 = 2;
 /// Free pages given back to the file system in one pass: 40 MB, more would stall the writer.
 const VACUUM_PAGES: &str = "PRAGMA incremental_vacuum(10000)";
 /// Sessions not heard of for a week do not come back to repeat an append.
@@ -46,14 +44,14 @@ async fn delete_chunks(shared: &Shared, before_ms: TimestampMs) -> Result<(), sq
 }
 
 async fn delete_series(shared: &Shared, before_ms: TimestampMs) -> Result<(), sqlx::Error> {
-    let pass = write(&shared.index).begin_pass();
-    let expired = |entry: &&Entry| {
+    write(&shared.index).begin_pass();
+    let expired = |entry: &Entry| {
         let recent = entry
             .group
             .lock()
             .last_ms(entry.row)
             .is_some_and(|last_ms| last_ms >= before_ms);
-        !recent && entry.used_pass.load(Ordering::Relaxed) + PASSES_MIN <= pass
+        !recent && entry.idle_passes() >= PASSES_MIN
     };
     let ids: Vec<SeriesId> = read(&shared.index)
         .durable_entries()

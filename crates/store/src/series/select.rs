@@ -1,22 +1,22 @@
 //! Reading: what selections ask for is fetched and decoded first, then handed to a query as a plain value.
 //!
 //! ```text
-//! matchers → series by group → memory (segments, live lanes) + chunks on disk, where memory does not reach back far enough
-//!          → pieces, oldest chunk first → merged: ascending, each time once, the first value wins
+//! matchers → series by group → memory: lanes, segments ─────────────┐
+//!                            → chunks on disk, where memory does    ├→ merged → labels, sorted
+//!                              not reach back: fetched → decoded ───┘
 //! ```
-//! Series whose pieces lie on the same axes get the same merged axis, by allocation.
+//! Fetching waits for the disk; the rest is work, spread over all cores when there is much of it. Each group is paid for before
+//! its samples are copied. Series whose pieces lie on the same axes get the same merged axis, by allocation.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use domain::series::matcher::CompiledMatcher;
 use domain::series::{Budget, Labels, Matcher, SelectError, Selection, SeriesSet, SeriesSource};
 use domain::time::TimestampMs;
 
-use super::fetch::{Wanted, read_chunks};
-use super::head::GroupId;
 use super::index::{Entry, Index};
-use super::merge::merge;
+use super::reading::Reading;
 use super::{SeriesStore, read};
 
 /// The answers to some selections, ready to be asked for.
@@ -48,49 +48,21 @@ impl SeriesStore {
         let mut sets = HashMap::new();
         for selection in selections {
             if !sets.contains_key(selection) {
-                sets.insert(selection.clone(), self.read_selection(selection, budget).await?);
+                let matchers = compile(&selection.matchers)?;
+                let reading = Reading::new(Arc::clone(&self.shared), matchers, selection, budget);
+                sets.insert(selection.clone(), reading.run().await?);
             }
         }
         Ok(Prefetched { sets })
     }
 
-    async fn read_selection(&self, selection: &Selection, budget: &Budget) -> Result<SeriesSet, SelectError> {
-        let (start_ms, end_ms) = (selection.start_ms, selection.end_ms);
-        let mut wanted = self.wanted(&selection.matchers, start_ms, end_ms)?;
-        budget.take(wanted.values().map(|group| group.series.len() as u64).sum(), 0)?;
-        for group in wanted.values_mut() {
-            let names = &group.series;
-            group.memory = group
-                .group
-                .lock()
-                .snapshot(start_ms, end_ms, |id| names.contains_key(&id));
-            budget.take(0, group.memory_cost())?;
-        }
-        read_chunks(&self.shared, &mut wanted, (start_ms, end_ms), budget).await?;
-        let cancelled = budget.cancel_flag();
-        let groups: Vec<Wanted> = wanted.into_values().collect();
-        let merge = move || merge(groups, start_ms, end_ms, &cancelled);
-        tokio::task::spawn_blocking(merge)
-            .await
-            .map_err(|error| SelectError::Store(Box::new(error)))?
-    }
-
-    fn wanted(
-        &self,
-        matchers: &[Matcher],
-        start_ms: TimestampMs,
-        end_ms: TimestampMs,
-    ) -> Result<BTreeMap<GroupId, Wanted>, SelectError> {
+    /// How many series match, whether they have samples or not.
+    ///
+    /// # Errors
+    /// When a matcher is malformed.
+    pub fn count(&self, matchers: &[Matcher]) -> Result<u64, SelectError> {
         let compiled = compile(matchers)?;
-        let mut wanted: BTreeMap<GroupId, Wanted> = BTreeMap::new();
-        let index = read(&self.shared.index);
-        for entry in active(&index, &compiled, start_ms, end_ms) {
-            let group = wanted
-                .entry(entry.group.id)
-                .or_insert_with(|| Wanted::new(Arc::clone(&entry.group)));
-            group.series.insert(entry.id, entry.labels.clone());
-        }
-        Ok(wanted)
+        Ok(read(&self.shared.index).find(&compiled).len())
     }
 
     /// Labels of the series that match any of the sets and may have samples within the range, sorted; at most `limit`.
@@ -104,7 +76,7 @@ impl SeriesStore {
         end_ms: TimestampMs,
         limit: usize,
     ) -> Result<Vec<Labels>, SelectError> {
-        let mut found = self.matching(sets, start_ms, end_ms, |entry| entry.labels.clone())?;
+        let mut found = self.matching(sets, start_ms, end_ms, |entry| entry.labels())?;
         found.sort_unstable();
         found.dedup();
         found.truncate(limit);
@@ -124,13 +96,13 @@ impl SeriesStore {
         if sets.is_empty() {
             return Ok(read(&self.shared.index).label_names());
         }
-        let found = self.matching(sets, start_ms, end_ms, |entry| entry.labels.clone())?;
+        let found = self.matching(sets, start_ms, end_ms, |entry| entry.labels())?;
         let names: HashSet<Arc<str>> = found
             .iter()
             .flat_map(Labels::iter)
             .map(|label| Arc::clone(&label.name))
             .collect();
-        Ok(sorted(names.iter().map(ToString::to_string).collect()))
+        Ok(sorted(names))
     }
 
     /// Values of a label on the series that match any of the sets, or on all without a set; sorted, at most `limit`.
@@ -148,17 +120,8 @@ impl SeriesStore {
         let mut values = if sets.is_empty() {
             read(&self.shared.index).label_values(name)
         } else {
-            let found = self.matching(sets, start_ms, end_ms, |entry| {
-                entry.labels.get(name).map(str::to_owned)
-            })?;
-            sorted(
-                found
-                    .into_iter()
-                    .flatten()
-                    .collect::<HashSet<_>>()
-                    .into_iter()
-                    .collect(),
-            )
+            let found = self.matching(sets, start_ms, end_ms, |entry| entry.value(name).cloned())?;
+            sorted(found.into_iter().flatten().collect())
         };
         values.truncate(limit);
         Ok(values)
@@ -169,7 +132,7 @@ impl SeriesStore {
         sets: &[Vec<Matcher>],
         start_ms: TimestampMs,
         end_ms: TimestampMs,
-        take: impl Fn(&Entry) -> T,
+        take: impl Fn(Entry) -> T,
     ) -> Result<Vec<T>, SelectError> {
         let compiled = sets
             .iter()
@@ -196,13 +159,21 @@ fn active<'a>(
     matchers: &[CompiledMatcher],
     start_ms: TimestampMs,
     end_ms: TimestampMs,
-) -> Vec<&'a Entry> {
-    let mut found = index.search(matchers);
-    found.retain(|entry| entry.group.lock().overlaps(entry.row, start_ms, end_ms));
-    found
+) -> Vec<Entry<'a>> {
+    let found = index.search(matchers);
+    let mut active = Vec::with_capacity(found.len());
+    for entries in found.chunk_by(|a, b| a.group.id == b.group.id) {
+        let samples = entries[0].group.lock();
+        let overlapping = entries
+            .iter()
+            .filter(|entry| samples.overlaps(entry.row, start_ms, end_ms));
+        active.extend(overlapping.copied());
+    }
+    active
 }
 
-fn sorted(mut names: Vec<String>) -> Vec<String> {
-    names.sort_unstable();
-    names
+fn sorted(texts: HashSet<Arc<str>>) -> Vec<String> {
+    let mut texts: Vec<String> = texts.iter().map(ToString::to_string).collect();
+    texts.sort_unstable();
+    texts
 }

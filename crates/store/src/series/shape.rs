@@ -99,7 +99,7 @@ fn parts(index: &Index, series: &[SeriesId]) -> Result<Box<[Part]>, AppendError>
         let at = known
             .filter(|at| !parts[*at].1.contains(&entry.row))
             .unwrap_or_else(|| {
-                parts.push((Arc::clone(&entry.group), Vec::new(), Vec::new()));
+                parts.push((Arc::clone(entry.group), Vec::new(), Vec::new()));
                 parts.len() - 1
             });
         by_group.insert(entry.group.id, at);

@@ -13,6 +13,8 @@ const LATENCY_BOUNDS_S: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.
 pub struct Stats {
     /// Series known.
     pub series: u64,
+    /// Bytes of memory for names, labels and postings.
+    pub index_bytes: u64,
     /// Bytes of memory for samples that are not in chunks yet.
     pub head_bytes: u64,
     /// Bytes of memory for chunks that are kept for recent queries.
@@ -63,6 +65,7 @@ impl SeriesStore {
         let chunk_file = shared.config.data_dir.join("lockstep.db");
         Stats {
             series: read(&shared.index).len() as u64,
+            index_bytes: read(&shared.index).heap_bytes() as u64,
             head_bytes: shared.memory.unsealed(),
             recent_chunk_bytes: shared.memory.sealed(),
             wal_bytes: closed + shared.wal_bytes.load(Ordering::Relaxed).unsigned_abs(),

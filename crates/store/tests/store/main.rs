@@ -4,6 +4,7 @@
 
 mod crash;
 mod harness;
+mod latest;
 mod model;
 mod series;
 mod state;
