@@ -32,6 +32,7 @@ impl SeriesSource for Seconds {
         });
         Ok(SeriesSet {
             series: series.collect(),
+            ..SeriesSet::default()
         })
     }
 }

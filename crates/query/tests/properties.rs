@@ -23,6 +23,7 @@ impl SeriesSource for Literal {
     fn select(&self, _: &Selection, _: &Budget) -> Result<SeriesSet, SelectError> {
         Ok(SeriesSet {
             series: self.0.clone(),
+            ..SeriesSet::default()
         })
     }
 }

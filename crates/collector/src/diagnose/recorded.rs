@@ -106,6 +106,7 @@ impl SeriesSource for Recorded {
         });
         Ok(SeriesSet {
             series: selected.filter_map(|series| within(series, selection)).collect(),
+            ..SeriesSet::default()
         })
     }
 }

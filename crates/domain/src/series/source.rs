@@ -44,6 +44,9 @@ pub struct Series {
 pub struct SeriesSet {
     /// Each series once.
     pub series: Vec<Series>,
+    /// The longest bucket among them, where samples have aged into roll-ups: they are its last, largest, … value, at its
+    /// end. `None` when all are as they came.
+    pub resolution_ms: Option<i64>,
 }
 
 /// Where series come from.

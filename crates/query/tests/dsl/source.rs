@@ -132,7 +132,10 @@ impl Storage {
                     .collect()
             }
         };
-        Ok(SeriesSet { series })
+        Ok(SeriesSet {
+            series,
+            ..SeriesSet::default()
+        })
     }
 }
 

@@ -1,28 +1,55 @@
-//! A sealed chunk: the samples of one group (one node, one metric) over a stretch of time.
+//! A sealed chunk: the samples of one group (one node, one metric) over a stretch of time, or their roll-up.
 //!
 //! ```text
 //! "LCK1"  crc32c of the rest
 //! varint  frames
 //! frame   ids      the series
-//!         bytes    times, an i64 column by pco
-//!         bytes    values, one f64 column by pco, series after series: pooling similar series halves pco's cost
+//!         bytes    times      see column.rs
+//!         bytes    values, series after series: pooling similar series halves what a column costs
+//!
+//! "LRU1"  crc32c of the rest
+//! varint  resolution in milliseconds
+//! varint  frames
+//! frame   ids      the series
+//!         bytes    the buckets' first milliseconds
+//!         6 bytes  counts, sums, minima, maxima, last values, resets; see rollup.rs
 //! ```
 //! A group has one frame, unless its series tick at different times or samples came late.
 
-use domain::series::Frame;
+use std::collections::HashSet;
+
+use domain::series::{Frame, is_absent};
 
 use super::SeriesId;
-use super::codec::{Corrupt, Reader, column, put_column, put_ids, put_varint, seal, unseal};
+use super::codec::{Corrupt, Reader, put_ids, put_varint, seal, unseal};
+use super::column::{self, Effort, put_times, put_values};
 
 const MAGIC: [u8; 4] = *b"LCK1";
+const ROLLUP_MAGIC: [u8; 4] = *b"LRU1";
+/// The aggregates of a roll-up.
+pub(crate) const AGGREGATES: usize = 6;
 
+/// The frames of a chunk, decompressed.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Stored {
+    /// 0 for samples, else the length of a roll-up's buckets.
+    pub(crate) resolution_ms: i64,
+    /// One set of frames for samples, [`AGGREGATES`] sets with the same series and times for a roll-up.
+    pub(crate) sets: Vec<Vec<Frame<SeriesId>>>,
+}
+
+/// A chunk of samples, sealed for the first time.
 pub(crate) fn encode(frames: &[Frame<SeriesId>]) -> Vec<u8> {
+    encode_samples(frames, Effort::Seal)
+}
+
+fn encode_samples(frames: &[Frame<SeriesId>], effort: Effort) -> Vec<u8> {
     let mut body = Vec::new();
     put_varint(&mut body, frames.len() as u64);
     for frame in frames {
         put_ids(&mut body, &frame.series);
-        put_column(&mut body, &frame.times_ms);
-        put_column(&mut body, &frame.values);
+        put_times(&mut body, &frame.times_ms);
+        put_values(&mut body, &frame.values, effort);
     }
     seal(MAGIC, &body)
 }
@@ -38,18 +65,126 @@ pub(crate) fn decode(
         let series = reader.ids()?;
         let (times, values) = (reader.bytes()?, reader.bytes()?);
         if series.iter().any(|id| wanted(*id)) {
-            let frame = Frame {
-                series,
-                times_ms: column(times)?,
-                values: column(values)?,
-            };
-            frame
-                .check()
-                .map_err(|_| Corrupt("a frame's parts do not fit together"))?;
-            frames.push(frame);
+            frames.push(frame(series, column::times(times)?, values)?);
         }
     }
     Ok(frames)
+}
+
+/// Whether a chunk is a roll-up.
+pub(crate) fn is_rollup(bytes: &[u8]) -> bool {
+    bytes.starts_with(&ROLLUP_MAGIC)
+}
+
+/// Some aggregates of a roll-up: the resolution, and a set of frames for each aggregate asked for, by their places.
+pub(crate) fn decode_rollup(
+    bytes: &[u8],
+    aggregates: &[usize],
+    wanted: impl Fn(SeriesId) -> bool,
+) -> Result<Stored, Corrupt> {
+    let mut reader = Reader(unseal(ROLLUP_MAGIC, bytes)?);
+    let resolution = i64::try_from(reader.varint()?).ok().filter(|ms| *ms > 0);
+    let resolution_ms = resolution.ok_or(Corrupt("a roll-up has no resolution"))?;
+    let mut sets = vec![Vec::new(); aggregates.len()];
+    for _ in 0..reader.count(1)? {
+        let (series, times) = (reader.ids()?, reader.bytes()?);
+        let mut columns = [&[][..]; AGGREGATES];
+        for column in &mut columns {
+            *column = reader.bytes()?;
+        }
+        if series.iter().any(|id| wanted(*id)) {
+            let times_ms = column::times(times)?;
+            for (set, aggregate) in sets.iter_mut().zip(aggregates) {
+                set.push(frame(series.clone(), times_ms.clone(), columns[*aggregate])?);
+            }
+        }
+    }
+    Ok(Stored { resolution_ms, sets })
+}
+
+fn frame(series: Vec<SeriesId>, times_ms: Vec<i64>, values: &[u8]) -> Result<Frame<SeriesId>, Corrupt> {
+    let frame = Frame {
+        series,
+        times_ms,
+        values: column::values(values)?,
+    };
+    frame
+        .check()
+        .map_err(|_| Corrupt("a frame's parts do not fit together"))?;
+    Ok(frame)
+}
+
+impl Stored {
+    pub(crate) fn samples(frames: Vec<Frame<SeriesId>>) -> Self {
+        Self {
+            resolution_ms: 0,
+            sets: vec![frames],
+        }
+    }
+
+    /// The whole of a chunk, of either kind.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
+        Self::decode_wanted(bytes, |_| true)
+    }
+
+    /// The frames that hold at least one wanted series.
+    pub(crate) fn decode_wanted(bytes: &[u8], wanted: impl Fn(SeriesId) -> bool) -> Result<Self, Corrupt> {
+        if is_rollup(bytes) {
+            decode_rollup(bytes, &[0, 1, 2, 3, 4, 5], wanted)
+        } else {
+            decode(bytes, wanted).map(Self::samples)
+        }
+    }
+
+    /// Written for good.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let frames = &self.sets[0];
+        if self.resolution_ms == 0 {
+            return encode_samples(frames, Effort::Merge);
+        }
+        let mut body = Vec::new();
+        put_varint(&mut body, self.resolution_ms.unsigned_abs());
+        put_varint(&mut body, frames.len() as u64);
+        for (at, frame) in frames.iter().enumerate() {
+            put_ids(&mut body, &frame.series);
+            put_times(&mut body, &frame.times_ms);
+            self.sets
+                .iter()
+                .for_each(|set| put_values(&mut body, &set[at].values, Effort::Merge));
+        }
+        seal(ROLLUP_MAGIC, &body)
+    }
+
+    /// Samples, or filled buckets.
+    pub(crate) fn len(&self) -> usize {
+        self.sets[0].iter().map(Frame::samples).sum()
+    }
+
+    /// The series that have any.
+    pub(crate) fn ids(&self) -> HashSet<SeriesId> {
+        let rows = |frame: &Frame<SeriesId>| {
+            let filled = |row: &usize| frame.row(*row).iter().any(|value| !is_absent(*value));
+            (0..frame.series.len())
+                .filter(filled)
+                .map(|row| frame.series[row])
+                .collect::<Vec<_>>()
+        };
+        self.sets[0].iter().flat_map(rows).collect()
+    }
+
+    /// The first and the last millisecond, of a roll-up those of its outer buckets; `None` without a frame.
+    pub(crate) fn range(&self) -> Option<(i64, i64)> {
+        let first = self.sets[0]
+            .iter()
+            .filter_map(|frame| frame.times_ms.first())
+            .min();
+        let last = self.sets[0]
+            .iter()
+            .filter_map(|frame| frame.times_ms.last())
+            .max();
+        let bucket_ms = (self.resolution_ms - 1).max(0);
+        Some((*first?, last?.saturating_add(bucket_ms)))
+    }
 }
 
 #[cfg(test)]
@@ -79,6 +214,36 @@ mod tests {
             assert_eq!((&frame.series, &frame.times_ms), (&back.series, &back.times_ms));
             let bits = |frame: &Frame<SeriesId>| frame.values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(frame), bits(back));
+        }
+    }
+
+    #[test]
+    fn a_rollup_reads_back_whole_or_in_part() {
+        let frame = |value: f64| Frame {
+            series: vec![SeriesId(7), SeriesId(3)],
+            times_ms: vec![60_000, 120_000],
+            values: vec![value, ABSENT, value + 1.0, STALE],
+        };
+        let stored = Stored {
+            resolution_ms: 60_000,
+            sets: (0..AGGREGATES).map(|n| vec![frame(n as f64)]).collect(),
+        };
+        let bytes = stored.encode();
+        assert!(is_rollup(&bytes) && decode(&bytes, |_| true).is_err());
+        let bits = |stored: &Stored| {
+            let frames = stored.sets.iter().flatten().flat_map(|frame| &frame.values);
+            frames.map(|value| value.to_bits()).collect::<Vec<_>>()
+        };
+        assert_eq!(bits(&Stored::decode(&bytes).unwrap()), bits(&stored));
+        let maxima = decode_rollup(&bytes, &[3], |id| id == SeriesId(3)).unwrap();
+        assert_eq!(maxima.sets[0][0].values[0].to_bits(), 3.0_f64.to_bits());
+        assert!(decode_rollup(&bytes, &[3], |id| id == SeriesId(4)).unwrap().sets[0].is_empty());
+        assert_eq!(
+            (stored.len(), stored.ids().len(), stored.range()),
+            (3, 2, Some((60_000, 179_999)))
+        );
+        for at in 0..bytes.len() {
+            assert!(Stored::decode(&bytes[..at]).is_err());
         }
     }
 

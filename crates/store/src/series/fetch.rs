@@ -15,10 +15,12 @@ use super::{SeriesId, Shared};
 const GROUPS_A_QUERY: usize = 64;
 
 /// Chunks of some groups within a range, found in the index by group and end.
+/// Of all resolutions in one statement: what ages out meanwhile is seen once, as it was or as its roll-up.
 const CHUNKS: &str =
-    "SELECT chunks.group_id, chunks.id, chunks.min_ms, chunks.max_ms, chunks.series, chunks.samples, chunks.data
+    "SELECT chunks.group_id, chunks.id, chunks.level, chunks.min_ms, chunks.max_ms, chunks.series, chunks.samples, chunks.data
      FROM json_each(?) AS wanted
-     JOIN chunks ON chunks.group_id = wanted.value AND chunks.max_ms >= ? AND chunks.min_ms <= ?";
+     JOIN chunks ON chunks.group_id = wanted.value AND chunks.resolution_ms IN (0, 60000, 3600000)
+     AND chunks.max_ms >= ? AND chunks.min_ms <= ?";
 
 /// The wanted series of a group and their rows there, ascending by id.
 #[derive(Debug, Clone)]
@@ -194,7 +196,9 @@ pub(crate) async fn read_chunks(
                 continue;
             };
             let of = &wanted[group];
-            if of.memory.segments.iter().all(|segment| segment.chunk != row.id) {
+            // A merged chunk has the id of one that memory may have too, and holds more.
+            let in_memory = || of.memory.segments.iter().any(|segment| segment.chunk == row.id);
+            if row.level != 0 || !in_memory() {
                 budget.take(0, row.part().cost(of.members.len() as u64, cut))?;
                 chunks.push(Chunk {
                     group,
@@ -212,6 +216,7 @@ pub(crate) async fn read_chunks(
 struct Row {
     group_id: i64,
     id: i64,
+    level: i64,
     min_ms: TimestampMs,
     max_ms: TimestampMs,
     series: i64,

@@ -507,6 +507,15 @@ impl GroupSamples {
         places.map(|place| (&self.lanes[place.lane], place.column))
     }
 
+    /// Notes that chunks lost samples of a series, and whether they have any left of it. What is in lanes counts on.
+    pub(crate) fn forget(&mut self, row: u32, all: bool) {
+        let row = &mut self.rows[row as usize];
+        row.latest = None;
+        if all {
+            row.span = None;
+        }
+    }
+
     /// What memory holds of some series within a range.
     pub(crate) fn snapshot(
         &self,

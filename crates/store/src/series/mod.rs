@@ -27,6 +27,15 @@ mod vocabulary;
 
 mod chunk;
 mod codec;
+mod column;
+
+mod age;
+mod chores;
+mod compact;
+mod delete;
+mod plan;
+mod rollup;
+mod union;
 
 mod retention;
 mod select;
@@ -56,6 +65,7 @@ use tokio::task::JoinHandle;
 use crate::OpenError;
 use crate::sqlite::Database;
 
+pub use delete::{DeleteError, Deleted};
 pub use select::Prefetched;
 pub use shape::{Block, Shape};
 pub use stats::{Latency, Stats};
@@ -71,13 +81,21 @@ const QUEUE_SAMPLES_MAX: usize = 8 << 20;
 /// Appends that wait for the committer; small ones are bounded by their number.
 const QUEUE_APPENDS_MAX: usize = 16_384;
 
+const DAY_MS: i64 = 24 * 3_600_000;
+
 /// Where and how long to keep samples.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
     /// The folder of all files; made when missing.
     pub data_dir: PathBuf,
-    /// How long samples are kept.
+    /// How long samples are kept. With roll-ups at least an hour longer than samples may be late.
     pub retention_ms: i64,
+    /// How long their roll-ups to a minute are kept, from the samples' time on; 0 for none.
+    pub rollup_1m_ms: i64,
+    /// How long their roll-ups to an hour are kept, from the samples' time on; 0 for none.
+    pub rollup_1h_ms: i64,
+    /// The most that chunks and roll-ups may take on disk; beyond it the oldest go, whatever their age.
+    pub size_max_bytes: Option<u64>,
     /// How late a sample may come; at least as long as agents spool.
     pub out_of_order_ms: i64,
     /// Samples younger than this are answered from memory.
@@ -95,12 +113,15 @@ pub struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// The defaults: 15 days, 70 minutes late, 5 minutes in memory, a million series, commits each 100 ms.
+    /// The defaults: 15 days, 90 days by the minute, 2 years by the hour, 70 minutes late, 5 minutes in memory, a million series, commits each 100 ms.
     #[must_use]
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
             data_dir: data_dir.into(),
-            retention_ms: 15 * 24 * 3_600_000,
+            retention_ms: 15 * DAY_MS,
+            rollup_1m_ms: 90 * DAY_MS,
+            rollup_1h_ms: 2 * 365 * DAY_MS,
+            size_max_bytes: None,
             out_of_order_ms: 70 * 60_000,
             head_horizon_ms: 5 * 60_000,
             series_max: 1_000_000,
@@ -345,7 +366,10 @@ impl SeriesStore {
         self.pass(|reply| sealer::Request::Retain { now_ms, reply }).await
     }
 
-    async fn pass(&self, request: impl FnOnce(sealer::Reply) -> sealer::Request) -> Result<(), AppendError> {
+    async fn pass<T>(
+        &self,
+        request: impl FnOnce(sealer::Reply<T>) -> sealer::Request,
+    ) -> Result<T, AppendError> {
         let (reply, answer) = oneshot::channel();
         let door = lock(&self.doors.passes).clone().ok_or(AppendError::Closed)?;
         door.send(request(reply)).await.map_err(|_| AppendError::Closed)?;

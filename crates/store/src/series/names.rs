@@ -63,9 +63,7 @@ impl SeriesStore {
     /// The labels of a series.
     #[must_use]
     pub fn labels_of(&self, id: SeriesId) -> Option<Labels> {
-        read(&self.shared.index)
-            .entry(id)
-            .map(|entry| entry.labels())
+        read(&self.shared.index).entry(id).map(|entry| entry.labels())
     }
 
     /// Notes TYPE and HELP of one metric.

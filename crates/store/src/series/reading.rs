@@ -1,5 +1,6 @@
 //! One selection on its way to an answer: searched, read from memory, fetched, decoded, merged, named.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use domain::series::matcher::CompiledMatcher;
@@ -9,7 +10,8 @@ use super::cores::{blocking, on_cores};
 use super::cut::{Cut, trim};
 use super::fetch::{Chunk, Members, Piece, Wanted, read_chunks};
 use super::merge::{Axes, Found, merge};
-use super::{Shared, chunk, read};
+use super::rollup::{self, View};
+use super::{Shared, read};
 
 /// Groups in memory that are worth a second core; fewer take a millisecond.
 const GROUPS_A_CORE: usize = 64;
@@ -21,6 +23,10 @@ pub(crate) struct Reading {
     shared: Arc<Shared>,
     matchers: Vec<CompiledMatcher>,
     cut: Cut,
+    /// What roll-ups are read as.
+    view: View,
+    /// The longest bucket of a roll-up that was read; 0 for none.
+    resolution_ms: AtomicI64,
     budget: Budget,
     axes: Mutex<Axes>,
 }
@@ -42,6 +48,8 @@ impl Reading {
             shared,
             matchers,
             cut: Cut::of(selection),
+            view: rollup::view(selection.function.as_deref()),
+            resolution_ms: AtomicI64::default(),
             budget: budget.clone(),
             axes: Mutex::default(),
         })
@@ -101,8 +109,11 @@ impl Reading {
 
     fn decoded(&self, chunk: &Chunk) -> Result<Vec<(usize, Piece)>, SelectError> {
         self.budget.check_cancelled()?;
-        let frames = chunk::decode(&chunk.data, |id| chunk.members.place(id).is_some());
-        let frames = frames.map_err(|error| SelectError::Store(Box::new(error)))?;
+        let wanted = |id| chunk.members.place(id).is_some();
+        let (resolution_ms, frames) = rollup::read_any(&chunk.data, self.view, wanted)
+            .map_err(|error| SelectError::Store(Box::new(error)))?;
+        self.resolution_ms
+            .fetch_max(resolution_ms.unwrap_or(0), Ordering::Relaxed);
         let trimmed = frames
             .into_iter()
             .filter_map(|frame| trim(frame, &chunk.members, &self.cut));
@@ -138,6 +149,10 @@ impl Reading {
         let mut series: Vec<Series> = named.collect();
         drop(index);
         series.sort_by(|a, b| a.labels.cmp(&b.labels));
-        SeriesSet { series }
+        let resolution_ms = self.resolution_ms.load(Ordering::Relaxed);
+        SeriesSet {
+            series,
+            resolution_ms: (resolution_ms > 0).then_some(resolution_ms),
+        }
     }
 }

@@ -1,46 +1,231 @@
-//! Retention: chunks whose last sample is too old go, then series that have none left, then groups without series.
+//! Retention: what is too old is rolled up or goes, then series that have nothing left, then groups without series.
+//!
+//! ```text
+//! roll up, finest first → drop what is past its last tier → drop the oldest while the file is too large
+//!                       → series, groups, sessions → free pages go back to the file system
+//! ```
+//! A pass is made of steps, each a short transaction: sealing has its turn between them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 use domain::time::TimestampMs;
 
+use super::age::Ageing;
 use super::index::Entry;
+use super::rollup::{HOUR_MS, MINUTE_MS, Tier, floor, tiers};
 use super::{SeriesId, Shared, lock, read, write};
 
-/// Groups looked at in one transaction, so that nobody waits long for the lock.
-const GROUPS_A_COMMIT: usize = 500;
+/// Series or groups deleted in one transaction, so that nobody waits long for the lock.
+const NAMES_A_COMMIT: usize = 500;
+/// Groups rolled up in one step.
+const GROUPS_A_STEP: usize = 16;
+/// Chunks deleted in one transaction, 5 MB when they are merged: 20 ms.
+const CHUNKS_A_COMMIT: i64 = 128;
 /// A series is forgotten when nobody resolved it or sent it, not even without a value, for this many passes: senders keep
 /// the ids of series that only now and then have a sample.
 const PASSES_MIN: u8 = 2;
-/// Free pages given back to the file system in one pass: 40 MB, more would stall the writer.
-const VACUUM_PAGES: &str = "PRAGMA incremental_vacuum(10000)";
+/// Free pages given back to the file system at a time: 4 MB, about 10 ms of the writer.
+const VACUUM_PAGES: &str = "PRAGMA incremental_vacuum(1000)";
+/// Free pages are used again by the next merge. Only what is more than this share of the file is given back.
+const FREE_SHARE: i64 = 8;
+/// Free pages that are never worth giving back: 16 MB.
+const FREE_PAGES_MIN: i64 = 4_096;
 /// Sessions not heard of for a week do not come back to repeat an append.
 const SESSION_AGE_MS: i64 = 7 * 24 * 3_600_000;
 
-pub(crate) async fn run(shared: &Shared, now_ms: TimestampMs) -> Result<(), sqlx::Error> {
-    let before_ms = now_ms.saturating_sub(shared.config.retention_ms);
-    delete_chunks(shared, before_ms).await?;
-    delete_series(shared, before_ms).await?;
-    delete_groups(shared).await?;
-    delete_sessions(shared, now_ms - SESSION_AGE_MS).await?;
+/// A pass through all that is too old.
+pub(crate) struct Pass {
+    now_ms: TimestampMs,
+    stages: VecDeque<Stage>,
+}
+
+enum Stage {
+    /// The groups that are left to do; unknown before the stage begins, as an earlier one may make work for it.
+    RollUp(Ageing, Option<Vec<(i64, String)>>),
+    Drop {
+        resolution_ms: i64,
+        before_ms: TimestampMs,
+    },
+    /// Down to so many bytes.
+    Shrink(u64),
+    Names,
+    Vacuum,
+}
+
+impl Pass {
+    /// With `everything`, also what will soon be rolled up together with more.
+    pub(crate) fn new(shared: &Shared, now_ms: TimestampMs, everything: bool) -> Self {
+        let config = &shared.config;
+        let tiers = tiers(config);
+        // What memory mirrors of old chunks would be read beside their roll-up.
+        let before_ms = now_ms.saturating_sub(tiers[0].retention_ms);
+        let evicted = read(&shared.index)
+            .groups()
+            .iter()
+            .map(|group| group.lock().evict(before_ms))
+            .sum();
+        shared.memory.evicted(evicted);
+        let mut stages: VecDeque<Stage> = tiers
+            .windows(2)
+            .map(|pair| Stage::RollUp(ageing(pair[0], pair[1], now_ms, everything), None))
+            .collect();
+        let dropped = |(resolution_ms, retention_ms): (i64, i64)| Stage::Drop {
+            resolution_ms,
+            before_ms: now_ms.saturating_sub(retention_ms),
+        };
+        let configured = [
+            (0, config.retention_ms),
+            (MINUTE_MS, config.rollup_1m_ms),
+            (HOUR_MS, config.rollup_1h_ms),
+        ];
+        let rolled_up = |resolution_ms: i64| {
+            tiers
+                .windows(2)
+                .any(|pair| pair[0].resolution_ms == resolution_ms)
+        };
+        stages.extend(
+            configured
+                .into_iter()
+                .filter(|(resolution_ms, _)| !rolled_up(*resolution_ms))
+                .map(dropped),
+        );
+        stages.extend(config.size_max_bytes.map(Stage::Shrink));
+        stages.extend([Stage::Names, Stage::Vacuum]);
+        Self { now_ms, stages }
+    }
+
+    /// One short transaction's worth; returns whether there is more.
+    pub(crate) async fn step(&mut self, shared: &Arc<Shared>) -> Result<bool, sqlx::Error> {
+        let Some(stage) = self.stages.front_mut() else {
+            return Ok(false);
+        };
+        let more = match stage {
+            Stage::RollUp(ageing, groups) => roll_up(shared, *ageing, groups).await?,
+            Stage::Drop {
+                resolution_ms,
+                before_ms,
+            } => drop_chunks(shared, *resolution_ms, *before_ms).await?,
+            Stage::Shrink(bytes_max) => shrink(shared, bytes_max).await?,
+            Stage::Names => {
+                delete_names(shared, self.now_ms).await?;
+                false
+            }
+            Stage::Vacuum => vacuum(shared).await?,
+        };
+        if !more {
+            self.stages.pop_front();
+        }
+        Ok(!self.stages.is_empty())
+    }
+}
+
+fn ageing(from: Tier, to: Tier, now_ms: TimestampMs, everything: bool) -> Ageing {
+    Ageing {
+        from_ms: from.resolution_ms,
+        to_ms: to.resolution_ms,
+        before_ms: floor(now_ms.saturating_sub(from.retention_ms), to.resolution_ms),
+        everything,
+    }
+}
+
+async fn roll_up(
+    shared: &Arc<Shared>,
+    ageing: Ageing,
+    groups: &mut Option<Vec<(i64, String)>>,
+) -> Result<bool, sqlx::Error> {
+    let Some(groups) = groups else {
+        *groups = Some(ageing.groups(shared).await?);
+        return Ok(true);
+    };
+    let some = groups.split_off(groups.len().saturating_sub(GROUPS_A_STEP));
+    groups.extend(ageing.step(shared, &some).await?);
+    Ok(!groups.is_empty())
+}
+
+async fn drop_chunks(
+    shared: &Shared,
+    resolution_ms: i64,
+    before_ms: TimestampMs,
+) -> Result<bool, sqlx::Error> {
+    let dropped = sqlx::query(
+        "DELETE FROM chunks WHERE id IN (SELECT id FROM chunks WHERE max_ms < ? AND resolution_ms = ? LIMIT ?)",
+    )
+    .bind(before_ms)
+    .bind(resolution_ms)
+    .bind(CHUNKS_A_COMMIT)
+    .execute(shared.database.writer())
+    .await?;
+    Ok(dropped.rows_affected() > 0)
+}
+
+/// Drops the oldest chunks of all while the file's used pages take more than they may; then 5 % more, so that the next
+/// chunk is not the next reason.
+async fn shrink(shared: &Shared, bytes_max: &mut u64) -> Result<bool, sqlx::Error> {
+    let pages = Pages::count(shared).await?;
+    if pages.used_bytes() <= *bytes_max {
+        return Ok(false);
+    }
+    let first = shared.config.size_max_bytes == Some(*bytes_max);
+    if first {
+        *bytes_max = *bytes_max / 20 * 19;
+    }
+    let dropped =
+        sqlx::query("DELETE FROM chunks WHERE id IN (SELECT id FROM chunks ORDER BY max_ms LIMIT ?)")
+            .bind(CHUNKS_A_COMMIT)
+            .execute(shared.database.writer())
+            .await?;
+    if first {
+        tracing::warn!(
+            bytes_max = shared.config.size_max_bytes,
+            "the series take more than they may on disk; the oldest are dropped before their age"
+        );
+    }
+    Ok(dropped.rows_affected() > 0)
+}
+
+/// Pages of the chunk file.
+struct Pages {
+    all: i64,
+    free: i64,
+    bytes: i64,
+}
+
+impl Pages {
+    async fn count(shared: &Shared) -> Result<Self, sqlx::Error> {
+        let (all, free, bytes) = sqlx::query_as(
+            "SELECT page_count, freelist_count, page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size",
+        )
+        .fetch_one(shared.database.writer())
+        .await?;
+        Ok(Self { all, free, bytes })
+    }
+
+    fn used_bytes(&self) -> u64 {
+        ((self.all - self.free) * self.bytes).unsigned_abs()
+    }
+}
+
+async fn vacuum(shared: &Shared) -> Result<bool, sqlx::Error> {
+    let pages = Pages::count(shared).await?;
+    if pages.free < FREE_PAGES_MIN || pages.free < pages.all / FREE_SHARE {
+        return Ok(false);
+    }
     sqlx::query(VACUUM_PAGES)
         .execute(shared.database.writer())
         .await?;
-    Ok(())
+    Ok(true)
 }
 
-async fn delete_chunks(shared: &Shared, before_ms: TimestampMs) -> Result<(), sqlx::Error> {
-    let groups: Vec<i64> = read(&shared.index)
-        .groups()
+async fn delete_names(shared: &Shared, now_ms: TimestampMs) -> Result<(), sqlx::Error> {
+    let longest_ms = tiers(&shared.config)
         .iter()
-        .map(|group| group.id.0)
-        .collect();
-    for some in groups.chunks(GROUPS_A_COMMIT) {
-        sqlx::query("DELETE FROM chunks WHERE group_id IN (SELECT value FROM json_each(?)) AND max_ms < ?")
-            .bind(json(some))
-            .bind(before_ms)
-            .execute(shared.database.writer())
-            .await?;
-    }
-    Ok(())
+        .map(|tier| tier.retention_ms)
+        .max()
+        .unwrap_or_default();
+    delete_series(shared, now_ms.saturating_sub(longest_ms)).await?;
+    delete_groups(shared).await?;
+    delete_sessions(shared, now_ms - SESSION_AGE_MS).await
 }
 
 async fn delete_series(shared: &Shared, before_ms: TimestampMs) -> Result<(), sqlx::Error> {
@@ -58,7 +243,7 @@ async fn delete_series(shared: &Shared, before_ms: TimestampMs) -> Result<(), sq
         .filter(expired)
         .map(|entry| entry.id)
         .collect();
-    for some in ids.chunks(GROUPS_A_COMMIT) {
+    for some in ids.chunks(NAMES_A_COMMIT) {
         let numbers: Vec<i64> = some.iter().map(|id| i64::from(id.0)).collect();
         let delete = sqlx::query("DELETE FROM series WHERE id IN (SELECT value FROM json_each(?))");
         delete
@@ -72,7 +257,7 @@ async fn delete_series(shared: &Shared, before_ms: TimestampMs) -> Result<(), sq
 
 async fn delete_groups(shared: &Shared) -> Result<(), sqlx::Error> {
     let empty = write(&shared.index).take_empty_groups();
-    for some in empty.chunks(GROUPS_A_COMMIT) {
+    for some in empty.chunks(NAMES_A_COMMIT) {
         sqlx::query(
             "DELETE FROM groups WHERE id IN (SELECT value FROM json_each(?))
              AND NOT EXISTS (SELECT 1 FROM chunks WHERE group_id = groups.id)

@@ -12,9 +12,12 @@ use std::time::{Duration, Instant};
 use domain::time::TimestampMs;
 use tokio::sync::{mpsc, oneshot};
 
+use super::chores::Chores;
+use super::delete::Deletion;
 use super::head::{Group, GroupId, GroupSamples, Segment};
+use super::retention::Pass;
 use super::wal::{self, ClosedFile};
-use super::{AppendError, Shared, chunk, lock, read, retention};
+use super::{AppendError, Shared, chunk, compact, lock, read};
 
 /// Samples a series at which a group is sealed. Fewer compress worse, more keep more memory.
 const SEAL_TICKS: u64 = 150;
@@ -26,26 +29,35 @@ const SEAL_AGE: Duration = Duration::from_secs(20 * 60);
 /// How often the sealer looks. A look at the 30,000 groups of a thousand nodes is a twentieth of the work of storing one
 /// second of their samples.
 const SEAL_EVERY: Duration = Duration::from_secs(5);
-/// How often what is too old is dropped.
-const RETAIN_EVERY: Duration = Duration::from_secs(10 * 60);
 /// Chunks written in one transaction, about a megabyte: the committer may wait for it when there are new series.
 const CHUNKS_A_COMMIT: usize = 256;
 
 /// Where the answer goes.
-pub(crate) type Reply = oneshot::Sender<Result<(), AppendError>>;
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, AppendError>>;
 
 /// Something to do now.
 #[derive(Debug)]
 pub(crate) enum Request {
-    Seal { reply: Reply },
-    Retain { now_ms: TimestampMs, reply: Reply },
+    Seal {
+        reply: Reply<()>,
+    },
+    Retain {
+        now_ms: TimestampMs,
+        reply: Reply<()>,
+    },
+    /// Merges some of what can be merged, and says whether there may be more.
+    Compact {
+        now_ms: TimestampMs,
+        reply: Reply<bool>,
+    },
+    Delete(Deletion),
 }
 
 /// Runs until the door is closed.
 pub(crate) async fn run(shared: Arc<Shared>, mut requests: mpsc::Receiver<Request>) {
     let mut tick = tokio::time::interval(SEAL_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut retained = Instant::now();
+    let mut chores = Chores::new();
     loop {
         let request = tokio::select! {
             request = requests.recv() => match request {
@@ -57,31 +69,54 @@ pub(crate) async fn run(shared: Arc<Shared>, mut requests: mpsc::Receiver<Reques
         };
         match request {
             Some(Request::Seal { reply }) => {
-                let _ = reply.send(failed(seal(&shared, |_, _| true).await));
+                let _ = reply.send(failed(seal_all(&shared).await));
             }
             Some(Request::Retain { now_ms, reply }) => {
-                let _ = reply.send(failed(retention::run(&shared, now_ms).await));
+                let _ = reply.send(failed(retain(&shared, now_ms).await));
+            }
+            Some(Request::Compact { now_ms, reply }) => {
+                let _ = reply.send(failed(compact::everything_step(&shared, now_ms).await));
+            }
+            Some(Request::Delete(deletion)) => {
+                let deleted = deletion.run(&shared).await;
+                let _ = deletion.reply.send(deleted);
             }
             None => {
-                let due = if shared.memory.is_full() {
-                    |_: &Group, _: &_| true
-                } else {
-                    is_due
-                };
-                say(seal(&shared, due).await, "sealing samples into chunks");
-                if retained.elapsed() >= RETAIN_EVERY {
-                    retained = Instant::now();
-                    say(
-                        retention::run(&shared, shared.now_ms.load(Ordering::Relaxed)).await,
-                        "dropping old samples",
-                    );
-                }
+                say(seal(&shared, due(&shared)).await, "sealing samples into chunks");
+                say(
+                    chores.round(&shared).await,
+                    "merging chunks and dropping old ones",
+                );
             }
         }
     }
 }
 
-fn failed(result: Result<(), sqlx::Error>) -> Result<(), AppendError> {
+/// A whole retention pass; what is due to be sealed meanwhile is sealed.
+async fn retain(shared: &Arc<Shared>, now_ms: TimestampMs) -> Result<(), sqlx::Error> {
+    let mut pass = Pass::new(shared, now_ms, true);
+    let mut sealed = Instant::now();
+    while pass.step(shared).await? {
+        seal_if_due(shared, &mut sealed).await?;
+    }
+    Ok(())
+}
+
+/// Seals everything in memory.
+pub(crate) async fn seal_all(shared: &Arc<Shared>) -> Result<(), sqlx::Error> {
+    seal(shared, |_, _| true).await
+}
+
+/// The turn of sealing in something that takes long.
+pub(crate) async fn seal_if_due(shared: &Arc<Shared>, sealed: &mut Instant) -> Result<(), sqlx::Error> {
+    if sealed.elapsed() >= SEAL_EVERY || shared.memory.is_full() {
+        *sealed = Instant::now();
+        seal(shared, due(shared)).await?;
+    }
+    Ok(())
+}
+
+fn failed<T>(result: Result<T, sqlx::Error>) -> Result<T, AppendError> {
     result.map_err(|error| AppendError::Write(Arc::new(error)))
 }
 
@@ -93,6 +128,14 @@ fn say(result: Result<(), sqlx::Error>, what: &str) {
 
 /// Whether a group is to be sealed.
 type Due = fn(&Group, &GroupSamples) -> bool;
+
+fn due(shared: &Shared) -> Due {
+    if shared.memory.is_full() {
+        |_, _| true
+    } else {
+        is_due
+    }
+}
 
 fn is_due(group: &Group, samples: &GroupSamples) -> bool {
     let spread = FIRST_SEAL_TICKS.end - FIRST_SEAL_TICKS.start;

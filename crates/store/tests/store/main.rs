@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(missing_docs, reason = "tests are named by what they show")]
 
+mod compaction;
 mod crash;
 mod harness;
 mod latest;

@@ -373,7 +373,12 @@ async fn names_and_values_are_listed() {
 #[tokio::test]
 async fn what_is_too_old_goes_with_its_name() {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
+    let without_rollups = || StoreConfig {
+        rollup_1m_ms: 0,
+        rollup_1h_ms: 0,
+        ..config(folder.path())
+    };
+    let store = Store::open(without_rollups()).await.unwrap();
     let (old, young) = (gpu("power", "gone", 0), gpu("power", "here", 0));
     let ids = [&old, &young].map(|labels| store.series.resolve(labels).unwrap());
     store
@@ -394,7 +399,7 @@ async fn what_is_too_old_goes_with_its_name() {
     assert_eq!(samples_in_chunks(folder.path()).await, 0);
     assert_eq!(store.series.stats().series, 1);
     drop(store);
-    let store = open(folder.path()).await;
+    let store = Store::open(without_rollups()).await.unwrap();
     assert_eq!(
         read_all(&store.series)
             .await

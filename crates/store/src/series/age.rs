@@ -1,0 +1,280 @@
+//! Ageing: chunks that are too old become a roll-up of the next resolution, in one transaction with their end.
+//!
+//! ```text
+//! chunks of a group   ├── old ──┤├── old ──┤├── young ──┤
+//!                                        edge: the last whole bucket that nothing young reaches into
+//!                     roll-up ───────────┤├┤ rest, under its chunk's id
+//! ```
+//! So a bucket is made once, of everything there is for it, and a crash leaves either the samples or their roll-up.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use domain::time::TimestampMs;
+
+use super::chunk::Stored;
+use super::codec::Corrupt;
+use super::compact::{NewRow, delete, on_all_cores, read_blobs};
+use super::plan::ROW_SAMPLES;
+use super::rollup::{floor, is_counter, roll_up};
+use super::union::{cut, union};
+use super::{Shared, read};
+
+/// Samples rolled up at once from one group, 2 MB of values: bounds memory where a whole store ages at once.
+const GROUP_SAMPLES_MAX: u64 = 8 * ROW_SAMPLES;
+/// Samples rolled up in one transaction.
+const STEP_SAMPLES_MAX: u64 = 24 * ROW_SAMPLES;
+/// Old chunks wait until there are this many buckets of them, so that their roll-up is a large row from the beginning.
+const BUCKETS_MIN: i64 = 6 * 60;
+
+/// From which resolution to which, and what is old enough.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ageing {
+    pub(crate) from_ms: i64,
+    pub(crate) to_ms: i64,
+    /// Only what ends before this is old.
+    pub(crate) before_ms: TimestampMs,
+    /// Also when it makes few buckets.
+    pub(crate) everything: bool,
+}
+
+/// A chunk as the index knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Row {
+    id: i64,
+    min_ms: TimestampMs,
+    max_ms: TimestampMs,
+    samples: u64,
+    level: i64,
+}
+
+impl Ageing {
+    /// The groups with something old, and their metrics.
+    pub(crate) async fn groups(&self, shared: &Shared) -> Result<Vec<(i64, String)>, sqlx::Error> {
+        let wait_ms = if self.everything {
+            0
+        } else {
+            BUCKETS_MIN * self.to_ms
+        };
+        sqlx::query_as(
+            "SELECT id, metric FROM groups WHERE id IN (
+                 SELECT group_id FROM chunks WHERE resolution_ms = ? AND max_ms < ?
+                 GROUP BY group_id HAVING min(max_ms) < ?)",
+        )
+        .bind(self.from_ms)
+        .bind(self.before_ms)
+        .bind(self.before_ms.saturating_sub(wait_ms))
+        .fetch_all(&shared.database.readers)
+        .await
+    }
+
+    /// Rolls up some groups; returns those in which something was done, and may be again.
+    pub(crate) async fn step(
+        &self,
+        shared: &Arc<Shared>,
+        groups: &[(i64, String)],
+    ) -> Result<Vec<(i64, String)>, sqlx::Error> {
+        let (mut done, mut work, mut samples) = (Vec::new(), Vec::new(), 0);
+        for group in groups {
+            let rows = self.rows(shared, group.0).await?;
+            let Some((edge_ms, rows)) = old(&rows, self.before_ms, self.to_ms) else {
+                continue;
+            };
+            samples += rows.iter().map(|row| row.samples).sum::<u64>();
+            work.push(self.part(shared, group, edge_ms, rows).await?);
+            done.push(group.clone());
+            if samples >= STEP_SAMPLES_MAX {
+                self.write(shared, std::mem::take(&mut work)).await?;
+                samples = 0;
+            }
+        }
+        self.write(shared, work).await?;
+        Ok(done)
+    }
+
+    async fn rows(&self, shared: &Shared, group: i64) -> Result<Vec<Row>, sqlx::Error> {
+        let rows: Vec<(i64, i64, i64, i64, i64)> = sqlx::query_as(
+            "SELECT id, min_ms, max_ms, samples, level FROM chunks
+             WHERE group_id = ? AND resolution_ms = ? AND min_ms < ? ORDER BY min_ms, id",
+        )
+        .bind(group)
+        .bind(self.from_ms)
+        .bind(self.before_ms)
+        .fetch_all(&shared.database.readers)
+        .await?;
+        let row = |(id, min_ms, max_ms, samples, level): (i64, i64, i64, i64, i64)| Row {
+            id,
+            min_ms,
+            max_ms,
+            samples: samples.unsigned_abs(),
+            level,
+        };
+        Ok(rows.into_iter().map(row).collect())
+    }
+
+    async fn part(
+        &self,
+        shared: &Shared,
+        (group, metric): &(i64, String),
+        edge_ms: TimestampMs,
+        mut rows: Vec<Row>,
+    ) -> Result<Part, sqlx::Error> {
+        // The older chunk's sample is right where two have one.
+        rows.sort_unstable_by_key(|row| row.id);
+        let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+        let kind = read(&shared.metadata)
+            .get(metric)
+            .map(|metadata| metadata.kind.clone());
+        Ok(Part {
+            group: *group,
+            id: shared.next_chunk.fetch_add(1, Ordering::Relaxed),
+            to_ms: self.to_ms,
+            counter: is_counter(metric, kind.as_deref()),
+            edge_ms,
+            blobs: read_blobs(shared, &ids).await?,
+            rows,
+        })
+    }
+
+    async fn write(&self, shared: &Shared, parts: Vec<Part>) -> Result<(), sqlx::Error> {
+        let outcomes = on_all_cores(parts, |part| (part.group, part.run())).await?;
+        if outcomes.is_empty() {
+            return Ok(());
+        }
+        let mut transaction = shared.database.begin().await?;
+        for (group, outcome) in &outcomes {
+            match outcome {
+                Ok(rolled) => {
+                    delete(&mut transaction, &rolled.gone).await?;
+                    for (row, level) in &rolled.rest {
+                        row.insert(&mut transaction, (*group, self.from_ms), *level)
+                            .await?;
+                    }
+                    if let Some(row) = &rolled.buckets {
+                        row.insert(&mut transaction, (*group, self.to_ms), 0).await?;
+                    }
+                }
+                Err((id, error)) => {
+                    tracing::error!(chunk = id, %error, "a chunk that ages out cannot be read, and its samples are lost; check the disk");
+                    delete(&mut transaction, &[*id]).await?;
+                }
+            }
+        }
+        transaction.commit().await
+    }
+}
+
+/// The edge, and the old chunks that begin before it. `None` when no whole bucket is old.
+fn old(rows: &[Row], before_ms: TimestampMs, to_ms: i64) -> Option<(TimestampMs, Vec<Row>)> {
+    let mut edge_ms = floor(before_ms, to_ms);
+    let mut old = Vec::new();
+    let mut samples = 0;
+    for row in rows {
+        if row.max_ms < before_ms && samples < GROUP_SAMPLES_MAX {
+            samples += row.samples;
+            old.push(*row);
+        } else {
+            edge_ms = edge_ms.min(floor(row.min_ms, to_ms));
+        }
+    }
+    old.retain(|row| row.min_ms < edge_ms);
+    (!old.is_empty()).then_some((edge_ms, old))
+}
+
+/// What is old of a group, on its way.
+struct Part {
+    group: i64,
+    /// The roll-up's.
+    id: i64,
+    to_ms: i64,
+    counter: bool,
+    edge_ms: TimestampMs,
+    rows: Vec<Row>,
+    blobs: Vec<Vec<u8>>,
+}
+
+struct RolledUp {
+    gone: Vec<i64>,
+    /// What lies behind the edge, with its level.
+    rest: Vec<(NewRow, i64)>,
+    buckets: Option<NewRow>,
+}
+
+impl Part {
+    /// The error names the chunk that cannot be read.
+    fn run(&self) -> Result<RolledUp, (i64, Corrupt)> {
+        let mut resolution_ms = 0;
+        let mut sets = Vec::new();
+        let mut rest = Vec::new();
+        for (row, blob) in self.rows.iter().zip(&self.blobs) {
+            let stored = Stored::decode(blob).map_err(|error| (row.id, error))?;
+            resolution_ms = stored.resolution_ms;
+            sets.resize_with(stored.sets.len(), Vec::new);
+            let mut behind = Vec::new();
+            for (set, frames) in sets.iter_mut().zip(&stored.sets) {
+                let mut parts = cut(frames, &[self.edge_ms]);
+                behind.extend(parts.pop());
+                set.extend(parts.into_iter().flatten());
+            }
+            let behind = Stored {
+                resolution_ms,
+                sets: behind,
+            };
+            rest.extend(NewRow::of(row.id, &behind).map(|new| (new, row.level)));
+        }
+        let before = Stored {
+            resolution_ms,
+            sets: sets.iter().map(|frames| union(frames)).collect(),
+        };
+        Ok(RolledUp {
+            gone: self.rows.iter().map(|row| row.id).collect(),
+            rest,
+            buckets: NewRow::of(self.id, &roll_up(&before, self.to_ms, self.counter)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rollup::MINUTE_MS;
+    use super::*;
+
+    fn row(id: i64, min_ms: i64, max_ms: i64) -> Row {
+        Row {
+            id,
+            min_ms,
+            max_ms,
+            samples: 1,
+            level: 1,
+        }
+    }
+
+    fn check(rows: &[Row], expected: Option<(i64, &[i64])>) {
+        let found = old(rows, 600_000, MINUTE_MS);
+        let found = found.map(|(edge_ms, rows)| (edge_ms, rows.iter().map(|row| row.id).collect::<Vec<_>>()));
+        assert_eq!(found, expected.map(|(edge_ms, ids)| (edge_ms, ids.to_vec())));
+    }
+
+    #[test]
+    fn the_edge_is_a_bucket_that_nothing_young_reaches_into() {
+        check(&[], None);
+        check(
+            &[row(1, 0, 200_000), row(2, 200_001, 599_999)],
+            Some((600_000, &[1, 2])),
+        );
+        check(
+            &[row(1, 0, 200_000), row(2, 200_001, 600_000)],
+            Some((180_000, &[1])),
+        );
+        // A late sample in a young chunk holds back what lies behind it.
+        check(
+            &[
+                row(1, 0, 200_000),
+                row(3, 100_000, 700_000),
+                row(2, 200_001, 599_999),
+            ],
+            Some((60_000, &[1])),
+        );
+        check(&[row(1, 30_000, 40_000), row(2, 50_000, 700_000)], None);
+    }
+}

@@ -1,0 +1,357 @@
+//! Compaction: small chunks become rows of about 40 kB, so that pages are full and reading an hour is one row.
+//!
+//! ```text
+//! groups with enough unmerged → rows by the index → plan.rs: a set each → blobs → union, on all cores
+//!                             → one transaction: the set's chunks go, one row under their lowest id comes
+//! ```
+//! A step merges about a megabyte and then lets sealing have its turn. A sample is rewritten about once in its life: what a
+//! merge costs is counted with every sample. The merged row holds what its chunks held, so a query that runs meanwhile sees
+//! either; one that has a chunk in memory too passes over duplicates.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use domain::series::Frame;
+use domain::time::TimestampMs;
+
+use super::chunk::Stored;
+use super::codec::Corrupt;
+use super::plan::{self, ROW_BUCKETS, ROW_SAMPLES, Row, SPAN_MS_MAX, Set, Terms};
+use super::sealer::Request;
+use super::union::{cut, union};
+use super::{AppendError, SeriesId, SeriesStore, Shared};
+
+/// Groups merged in one step: about a megabyte, and 60 ms of one core.
+const GROUPS_A_STEP: i64 = 24;
+/// Rows of one step's sets: a megabyte again, where a set is long.
+const STEP_SAMPLES_MAX: u64 = 24 * ROW_SAMPLES;
+/// A row that cannot be read: no more merges are tried.
+const DAMAGED: i64 = -1;
+
+/// A group's chunks of one resolution.
+pub(crate) type Target = (i64, i64);
+
+impl SeriesStore {
+    /// Merges all chunks that can be, complete hours or not; by itself only what is complete is merged. Seal first to have
+    /// what is in memory merged too.
+    ///
+    /// # Errors
+    /// When the database cannot be read or written.
+    pub async fn compact_now(&self, now_ms: TimestampMs) -> Result<(), AppendError> {
+        while self.pass(|reply| Request::Compact { now_ms, reply }).await? {}
+        Ok(())
+    }
+}
+
+/// Merges some of what can be; returns whether there may be more.
+pub(crate) async fn everything_step(shared: &Arc<Shared>, now_ms: TimestampMs) -> Result<bool, sqlx::Error> {
+    let targets: Vec<Target> = sqlx::query_as(
+        "SELECT group_id, resolution_ms FROM chunks WHERE level = 0 GROUP BY resolution_ms, group_id LIMIT ?",
+    )
+    .bind(GROUPS_A_STEP)
+    .fetch_all(&shared.database.readers)
+    .await?;
+    let merged = step(shared, &targets, now_ms, true).await?;
+    Ok(!merged.is_empty())
+}
+
+/// The groups in which something may be worth a merge.
+pub(crate) async fn candidates(shared: &Shared, now_ms: TimestampMs) -> Result<Vec<Target>, sqlx::Error> {
+    sqlx::query_as(
+        "SELECT group_id, resolution_ms FROM chunks WHERE level = 0 GROUP BY resolution_ms, group_id
+         HAVING sum(samples) >= iif(resolution_ms = 0, ?, ?) OR (resolution_ms = 0 AND min(max_ms) < ?)",
+    )
+    .bind(ROW_SAMPLES as i64)
+    .bind(ROW_BUCKETS as i64)
+    .bind(now_ms.saturating_sub(SPAN_MS_MAX))
+    .fetch_all(&shared.database.readers)
+    .await
+}
+
+/// Merges one set of each target; returns those in which something was merged, and may be again.
+pub(crate) async fn step(
+    shared: &Arc<Shared>,
+    targets: &[Target],
+    now_ms: TimestampMs,
+    everything: bool,
+) -> Result<Vec<Target>, sqlx::Error> {
+    let mut merged = Vec::new();
+    let mut work = Vec::new();
+    let mut samples = 0;
+    for &(group, resolution_ms) in targets {
+        let rows = rows(shared, group, resolution_ms).await?;
+        if let Some(set) = plan::next(&rows, &Terms::of(resolution_ms, now_ms, everything)) {
+            merged.push((group, resolution_ms));
+            samples += set.rows.iter().map(|row| row.samples).sum::<u64>();
+            work.push(Merge::read(shared, group, resolution_ms, set).await?);
+        }
+        if samples >= STEP_SAMPLES_MAX {
+            write(shared, std::mem::take(&mut work)).await?;
+            samples = 0;
+        }
+    }
+    write(shared, work).await?;
+    Ok(merged)
+}
+
+/// The unmerged chunks of a group, and the merged ones that they reach.
+async fn rows(shared: &Shared, group: i64, resolution_ms: i64) -> Result<Vec<Row>, sqlx::Error> {
+    let unmerged: Vec<(i64, i64, i64, i64)> = sqlx::query_as(
+        "SELECT id, min_ms, max_ms, samples FROM chunks WHERE level = 0 AND resolution_ms = ? AND group_id = ? ORDER BY id",
+    )
+    .bind(resolution_ms)
+    .bind(group)
+    .fetch_all(&shared.database.readers)
+    .await?;
+    let (min_ms, max_ms) = unmerged.iter().fold((i64::MAX, i64::MIN), |(min, max), row| {
+        (min.min(row.1), max.max(row.2))
+    });
+    let merged: Vec<(i64, i64, i64, i64)> = sqlx::query_as(
+        "SELECT id, min_ms, max_ms, samples FROM chunks
+         WHERE group_id = ? AND resolution_ms = ? AND max_ms >= ? AND min_ms <= ? AND level = 1",
+    )
+    .bind(group)
+    .bind(resolution_ms)
+    .bind(min_ms)
+    .bind(max_ms)
+    .fetch_all(&shared.database.readers)
+    .await?;
+    let row = |merged: bool| {
+        move |(id, min_ms, max_ms, samples): (i64, i64, i64, i64)| Row {
+            id,
+            min_ms,
+            max_ms,
+            samples: samples.unsigned_abs(),
+            merged,
+        }
+    };
+    let mut rows: Vec<Row> = unmerged
+        .into_iter()
+        .map(row(false))
+        .chain(merged.into_iter().map(row(true)))
+        .collect();
+    rows.sort_unstable_by_key(|row| row.id);
+    Ok(rows)
+}
+
+/// A set on its way.
+struct Merge {
+    group: i64,
+    resolution_ms: i64,
+    set: Set,
+    blobs: Vec<Vec<u8>>,
+}
+
+/// What becomes of a set.
+enum Outcome {
+    /// A row is as it should be already.
+    Kept(i64),
+    /// A row cannot be read.
+    Damaged(i64, Corrupt),
+    Merged(Merged),
+}
+
+struct Merged {
+    group: i64,
+    resolution_ms: i64,
+    /// All rows of the set.
+    gone: Vec<i64>,
+    new: Vec<NewRow>,
+}
+
+/// A row to be written.
+pub(crate) struct NewRow {
+    pub(crate) id: i64,
+    pub(crate) min_ms: TimestampMs,
+    pub(crate) max_ms: TimestampMs,
+    pub(crate) series: i64,
+    pub(crate) samples: i64,
+    pub(crate) data: Vec<u8>,
+}
+
+impl NewRow {
+    /// `None` for what has no samples.
+    pub(crate) fn of(id: i64, stored: &Stored) -> Option<Self> {
+        let (min_ms, max_ms) = stored.range()?;
+        Some(Self {
+            id,
+            min_ms,
+            max_ms,
+            series: stored.ids().len() as i64,
+            samples: stored.len() as i64,
+            data: stored.encode(),
+        })
+    }
+
+    pub(crate) async fn insert(
+        &self,
+        transaction: &mut sqlx::SqliteConnection,
+        (group, resolution_ms): Target,
+        level: i64,
+    ) -> Result<(), sqlx::Error> {
+        sqlx::query(
+            "INSERT INTO chunks (id, group_id, min_ms, max_ms, series, samples, data, level, resolution_ms)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )
+        .bind(self.id)
+        .bind(group)
+        .bind(self.min_ms)
+        .bind(self.max_ms)
+        .bind(self.series)
+        .bind(self.samples)
+        .bind(&self.data)
+        .bind(level)
+        .bind(resolution_ms)
+        .execute(transaction)
+        .await?;
+        Ok(())
+    }
+}
+
+impl Merge {
+    async fn read(shared: &Shared, group: i64, resolution_ms: i64, set: Set) -> Result<Self, sqlx::Error> {
+        let ids: Vec<i64> = set.rows.iter().map(|row| row.id).collect();
+        let blobs = if ids.len() == 1 {
+            Vec::new()
+        } else {
+            read_blobs(shared, &ids).await?
+        };
+        Ok(Self {
+            group,
+            resolution_ms,
+            set,
+            blobs,
+        })
+    }
+
+    fn run(&self) -> Outcome {
+        let ids: Vec<i64> = self.set.rows.iter().map(|row| row.id).collect();
+        if let [id] = ids[..] {
+            return Outcome::Kept(id);
+        }
+        let mut sets: Vec<Vec<Frame<SeriesId>>> = Vec::new();
+        for (id, blob) in ids.iter().zip(&self.blobs) {
+            let stored = match Stored::decode(blob) {
+                Ok(stored) => stored,
+                Err(error) => return Outcome::Damaged(*id, error),
+            };
+            sets.resize_with(sets.len().max(stored.sets.len()), Vec::new);
+            sets.iter_mut()
+                .zip(stored.sets)
+                .for_each(|(set, frames)| set.extend(frames));
+        }
+        let stored = Stored {
+            resolution_ms: self.resolution_ms,
+            sets: sets.iter().map(|frames| union(frames)).collect(),
+        };
+        let row = if self.resolution_ms == 0 {
+            ROW_SAMPLES
+        } else {
+            ROW_BUCKETS
+        };
+        let parts = (stored.len() as u64 + row / 2) / row;
+        let parts = split(stored, parts.clamp(1, self.set.ids_max as u64) as usize);
+        Outcome::Merged(Merged {
+            group: self.group,
+            resolution_ms: self.resolution_ms,
+            new: parts
+                .iter()
+                .zip(&ids)
+                .filter_map(|(part, id)| NewRow::of(*id, part))
+                .collect(),
+            gone: ids,
+        })
+    }
+}
+
+/// Cuts a chunk into parts of about the same size, one after the other in time.
+fn split(stored: Stored, parts: usize) -> Vec<Stored> {
+    let cells = |frame: &&Frame<SeriesId>| frame.values.len();
+    let Some(largest) = stored.sets[0].iter().max_by_key(cells).filter(|_| parts > 1) else {
+        return vec![stored];
+    };
+    let ticks = largest.times_ms.len();
+    let mut at_ms: Vec<TimestampMs> = (1..parts)
+        .map(|part| largest.times_ms[part * ticks / parts])
+        .collect();
+    at_ms.dedup();
+    let sets: Vec<_> = stored.sets.iter().map(|frames| cut(frames, &at_ms)).collect();
+    let part = |n: usize| Stored {
+        resolution_ms: stored.resolution_ms,
+        sets: sets.iter().map(|parts| parts[n].clone()).collect(),
+    };
+    (0..=at_ms.len()).map(part).collect()
+}
+
+/// The blobs of chunks, in the order of the ids.
+pub(crate) async fn read_blobs(shared: &Shared, ids: &[i64]) -> Result<Vec<Vec<u8>>, sqlx::Error> {
+    let found: Vec<(i64, Vec<u8>)> =
+        sqlx::query_as("SELECT id, data FROM chunks WHERE id IN (SELECT value FROM json_each(?))")
+            .bind(serde_json::Value::from(ids).to_string())
+            .fetch_all(&shared.database.readers)
+            .await?;
+    let mut found: BTreeMap<i64, Vec<u8>> = found.into_iter().collect();
+    ids.iter()
+        .map(|id| found.remove(id).ok_or(sqlx::Error::RowNotFound))
+        .collect()
+}
+
+/// Does some work on all cores, each part in a task of its own.
+pub(crate) async fn on_all_cores<T: Send + 'static, U: Send + 'static>(
+    work: Vec<T>,
+    each: fn(&T) -> U,
+) -> Result<Vec<U>, sqlx::Error> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let share = work.len().div_ceil(cores).max(1);
+    let mut work = work.into_iter().peekable();
+    let mut tasks = Vec::new();
+    while work.peek().is_some() {
+        let some: Vec<T> = work.by_ref().take(share).collect();
+        tasks.push(tokio::task::spawn_blocking(move || {
+            some.iter().map(each).collect::<Vec<_>>()
+        }));
+    }
+    let mut done = Vec::new();
+    for task in tasks {
+        done.extend(task.await.map_err(std::io::Error::other)?);
+    }
+    Ok(done)
+}
+
+async fn write(shared: &Shared, work: Vec<Merge>) -> Result<(), sqlx::Error> {
+    let outcomes = on_all_cores(work, Merge::run).await?;
+    if outcomes.is_empty() {
+        return Ok(());
+    }
+    let mut transaction = shared.database.begin().await?;
+    for outcome in &outcomes {
+        match outcome {
+            Outcome::Kept(id) => set_level(&mut transaction, *id, 1).await?,
+            Outcome::Damaged(id, error) => {
+                tracing::error!(chunk = id, %error, "a chunk cannot be read and is left as it is; check the disk, and restore a backup");
+                set_level(&mut transaction, *id, DAMAGED).await?;
+            }
+            Outcome::Merged(merged) => {
+                delete(&mut transaction, &merged.gone).await?;
+                for row in &merged.new {
+                    row.insert(&mut transaction, (merged.group, merged.resolution_ms), 1)
+                        .await?;
+                }
+            }
+        }
+    }
+    transaction.commit().await
+}
+
+async fn set_level(transaction: &mut sqlx::SqliteConnection, id: i64, level: i64) -> Result<(), sqlx::Error> {
+    let update = sqlx::query("UPDATE chunks SET level = ? WHERE id = ?")
+        .bind(level)
+        .bind(id);
+    update.execute(transaction).await.map(drop)
+}
+
+pub(crate) async fn delete(transaction: &mut sqlx::SqliteConnection, ids: &[i64]) -> Result<(), sqlx::Error> {
+    let delete = sqlx::query("DELETE FROM chunks WHERE id IN (SELECT value FROM json_each(?))")
+        .bind(serde_json::Value::from(ids).to_string());
+    delete.execute(transaction).await.map(drop)
+}

@@ -1,0 +1,365 @@
+//! Deletion by matcher: what matches is gone from memory, chunks and roll-ups, and stays gone.
+//!
+//! ```text
+//! matchers → series by group → seal, so that a replay of the write-ahead skips them → memory lets go of what is sealed
+//!          → chunk by chunk: without those cells, under the same id
+//! ```
+//! What arrives meanwhile may stay. A roll-up's bucket goes when any of its time is asked for: nobody can say what
+//! of it was when. A series that has nothing left is listed no more, and retention forgets its name once nobody sends it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use domain::series::matcher::CompiledMatcher;
+use domain::series::{ABSENT, Matcher, is_absent};
+use domain::time::TimestampMs;
+use tokio::sync::oneshot;
+
+use super::chunk::Stored;
+use super::codec::Corrupt;
+use super::compact::{NewRow, delete, on_all_cores, read_blobs};
+use super::head::Group;
+use super::plan::ROW_SAMPLES;
+use super::sealer::{self, Request};
+use super::union::union;
+use super::{SeriesId, SeriesStore, Shared, lock, read};
+
+/// Samples read and written anew in one transaction.
+const STEP_SAMPLES_MAX: u64 = 16 * ROW_SAMPLES;
+
+/// What was deleted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Deleted {
+    /// Series that lost something.
+    pub series: u64,
+    /// Samples and buckets of roll-ups that were stored.
+    pub samples: u64,
+}
+
+/// Why not everything that matches was deleted. What was deleted until then stays deleted; repeat it to delete the rest.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum DeleteError {
+    /// No set, or one that holds for every series.
+    #[error(
+        "each set of matchers needs one that does not hold for an empty value; it would delete every series"
+    )]
+    Everything,
+    /// A matcher that cannot be used.
+    #[error("{0}")]
+    Matcher(String),
+    /// The database failed.
+    #[error("the samples could not be deleted; look at the free space and health of the data folder's disk")]
+    Write(#[source] Arc<sqlx::Error>),
+    /// A chunk that cannot be read, so that nobody knows what is in it.
+    #[error("chunk {chunk} cannot be read and was left as it is; check the disk")]
+    Damaged {
+        /// Its id.
+        chunk: i64,
+    },
+    /// The store is closing.
+    #[error("the store is closed")]
+    Closed,
+}
+
+impl From<sqlx::Error> for DeleteError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Write(Arc::new(error))
+    }
+}
+
+/// A deletion on its way to the sealer.
+#[derive(Debug)]
+pub(crate) struct Deletion {
+    sets: Vec<Vec<CompiledMatcher>>,
+    start_ms: TimestampMs,
+    end_ms: TimestampMs,
+    pub(crate) reply: oneshot::Sender<Result<Deleted, DeleteError>>,
+}
+
+impl SeriesStore {
+    /// Deletes the samples within `start_ms..=end_ms` of the series that match any of the sets, for good.
+    ///
+    /// # Errors
+    /// See [`DeleteError`].
+    pub async fn delete(
+        &self,
+        sets: &[Vec<Matcher>],
+        start_ms: TimestampMs,
+        end_ms: TimestampMs,
+    ) -> Result<Deleted, DeleteError> {
+        let sets = sets
+            .iter()
+            .map(|set| compile(set))
+            .collect::<Result<Vec<_>, _>>()?;
+        if sets.is_empty() {
+            return Err(DeleteError::Everything);
+        }
+        let (reply, answer) = oneshot::channel();
+        let door = lock(&self.doors.passes).clone().ok_or(DeleteError::Closed)?;
+        let deletion = Deletion {
+            sets,
+            start_ms,
+            end_ms,
+            reply,
+        };
+        door.send(Request::Delete(deletion))
+            .await
+            .map_err(|_| DeleteError::Closed)?;
+        drop(door);
+        answer.await.unwrap_or(Err(DeleteError::Closed))
+    }
+}
+
+fn compile(set: &[Matcher]) -> Result<Vec<CompiledMatcher>, DeleteError> {
+    let compiled = set
+        .iter()
+        .map(|matcher| CompiledMatcher::new(matcher).map_err(|error| DeleteError::Matcher(error.to_string())))
+        .collect::<Result<Vec<_>, _>>()?;
+    if compiled.iter().all(|matcher| matcher.matches("")) {
+        return Err(DeleteError::Everything);
+    }
+    Ok(compiled)
+}
+
+/// Series of a group, and their rows in its head.
+type Wanted = HashMap<SeriesId, u32>;
+
+impl Deletion {
+    /// Runs in the sealer's task, so that no chunk is written or merged meanwhile.
+    pub(crate) async fn run(&self, shared: &Arc<Shared>) -> Result<Deleted, DeleteError> {
+        sealer::seal_all(shared).await?;
+        let mut sealed = Instant::now();
+        let mut deleted = Deleted::default();
+        for (group, wanted) in self.wanted(shared) {
+            shared.memory.evicted(group.lock().evict(TimestampMs::MAX));
+            let (lost, samples) = self.delete_from(shared, &group, &wanted).await?;
+            deleted.series += lost.len() as u64;
+            deleted.samples += samples;
+            sealer::seal_if_due(shared, &mut sealed).await?;
+        }
+        Ok(deleted)
+    }
+
+    fn wanted(&self, shared: &Shared) -> Vec<(Arc<Group>, Wanted)> {
+        let mut groups: BTreeMap<_, (Arc<Group>, Wanted)> = BTreeMap::new();
+        let index = read(&shared.index);
+        for entry in self.sets.iter().flat_map(|set| index.search(set)) {
+            let (_, wanted) = groups
+                .entry(entry.group.id)
+                .or_insert_with(|| (Arc::clone(entry.group), Wanted::new()));
+            wanted.insert(entry.id, entry.row);
+        }
+        groups.into_values().collect()
+    }
+
+    /// Returns the series that lost something, and how many samples.
+    async fn delete_from(
+        &self,
+        shared: &Arc<Shared>,
+        group: &Group,
+        wanted: &Wanted,
+    ) -> Result<(HashSet<SeriesId>, u64), DeleteError> {
+        let rows = Row::all(shared, group.id.0).await?;
+        let (touched, others): (Vec<Row>, Vec<Row>) = rows
+            .into_iter()
+            .partition(|row| row.touches(self.start_ms, self.end_ms));
+        let ids: Arc<HashSet<SeriesId>> = Arc::new(wanted.keys().copied().collect());
+        let (mut lost, mut left, mut samples) = (HashSet::new(), HashSet::new(), 0);
+        for some in batches(touched) {
+            let outcomes = self.erase(shared, &some, &ids).await?;
+            let mut transaction = shared.database.begin().await?;
+            for (row, outcome) in some.iter().zip(outcomes) {
+                let erased = outcome.map_err(|_| DeleteError::Damaged { chunk: row.id })?;
+                left.extend(erased.left);
+                if erased.samples == 0 {
+                    continue;
+                }
+                samples += erased.samples;
+                lost.extend(erased.lost);
+                delete(&mut transaction, &[row.id]).await?;
+                if let Some(new) = erased.rest {
+                    new.insert(&mut transaction, (group.id.0, row.resolution_ms), row.level)
+                        .await?;
+                }
+            }
+            transaction.commit().await?;
+        }
+        if !lost.is_empty() {
+            forget_range(shared, group).await?;
+        }
+        let gone = ids.difference(&left).copied().collect();
+        let gone = without_those_in(shared, gone, others).await?;
+        let mut head = group.lock();
+        for id in gone.union(&lost) {
+            head.forget(wanted[id], gone.contains(id));
+        }
+        drop(head);
+        Ok((lost, samples))
+    }
+
+    async fn erase(
+        &self,
+        shared: &Shared,
+        rows: &[Row],
+        ids: &Arc<HashSet<SeriesId>>,
+    ) -> Result<Vec<Result<Erased, Corrupt>>, sqlx::Error> {
+        let blobs = read_blobs(shared, &rows.iter().map(|row| row.id).collect::<Vec<_>>()).await?;
+        let work = rows.iter().zip(blobs).map(|(row, blob)| Erasure {
+            id: row.id,
+            blob,
+            ids: Arc::clone(ids),
+            start_ms: self.start_ms,
+            end_ms: self.end_ms,
+        });
+        on_all_cores(work.collect(), Erasure::run).await
+    }
+}
+
+/// Notes up to when a group has chunks: what it had is not listed any more after a restart.
+async fn forget_range(shared: &Shared, group: &Group) -> Result<(), sqlx::Error> {
+    sqlx::query("UPDATE groups SET sealed_max_ms = (SELECT max(max_ms) FROM chunks WHERE group_id = groups.id) WHERE id = ?")
+        .bind(group.id.0)
+        .execute(shared.database.writer())
+        .await
+        .map(drop)
+}
+
+/// The series that are in none of the chunks; the newest are looked at first, as they tell soonest.
+async fn without_those_in(
+    shared: &Shared,
+    mut gone: HashSet<SeriesId>,
+    mut rows: Vec<Row>,
+) -> Result<HashSet<SeriesId>, DeleteError> {
+    rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.max_ms));
+    for row in rows {
+        if gone.is_empty() {
+            break;
+        }
+        let blobs = read_blobs(shared, &[row.id]).await?;
+        let frames = blobs
+            .first()
+            .map(|blob| Stored::decode_wanted(blob, |id| gone.contains(&id)));
+        // What cannot be read may hold any of them.
+        let Some(Ok(stored)) = frames else {
+            return Ok(HashSet::new());
+        };
+        stored.ids().iter().for_each(|id| {
+            gone.remove(id);
+        });
+    }
+    Ok(gone)
+}
+
+/// A chunk as the index knows it.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    id: i64,
+    min_ms: TimestampMs,
+    max_ms: TimestampMs,
+    samples: u64,
+    level: i64,
+    resolution_ms: i64,
+}
+
+impl Row {
+    async fn all(shared: &Shared, group: i64) -> Result<Vec<Self>, sqlx::Error> {
+        let rows: Vec<(i64, i64, i64, i64, i64, i64)> = sqlx::query_as(
+            "SELECT id, min_ms, max_ms, samples, level, resolution_ms FROM chunks WHERE group_id = ? ORDER BY id",
+        )
+        .bind(group)
+        .fetch_all(&shared.database.readers)
+        .await?;
+        let row =
+            |(id, min_ms, max_ms, samples, level, resolution_ms): (i64, i64, i64, i64, i64, i64)| Self {
+                id,
+                min_ms,
+                max_ms,
+                samples: samples.unsigned_abs(),
+                level,
+                resolution_ms,
+            };
+        Ok(rows.into_iter().map(row).collect())
+    }
+
+    fn touches(&self, start_ms: TimestampMs, end_ms: TimestampMs) -> bool {
+        self.min_ms <= end_ms && self.max_ms >= start_ms
+    }
+}
+
+fn batches(rows: Vec<Row>) -> Vec<Vec<Row>> {
+    let mut batches: Vec<Vec<Row>> = Vec::new();
+    let mut samples = STEP_SAMPLES_MAX;
+    for row in rows {
+        if samples >= STEP_SAMPLES_MAX {
+            batches.push(Vec::new());
+            samples = 0;
+        }
+        samples += row.samples;
+        if let Some(batch) = batches.last_mut() {
+            batch.push(row);
+        }
+    }
+    batches
+}
+
+/// A chunk on its way.
+struct Erasure {
+    id: i64,
+    blob: Vec<u8>,
+    ids: Arc<HashSet<SeriesId>>,
+    start_ms: TimestampMs,
+    end_ms: TimestampMs,
+}
+
+/// What became of a chunk.
+#[derive(Default)]
+struct Erased {
+    samples: u64,
+    lost: HashSet<SeriesId>,
+    /// The series that still have something in it.
+    left: HashSet<SeriesId>,
+    rest: Option<NewRow>,
+}
+
+impl Erasure {
+    fn run(&self) -> Result<Erased, Corrupt> {
+        let mut erased = Erased::default();
+        if Stored::decode_wanted(&self.blob, |id| self.ids.contains(&id))?.sets[0].is_empty() {
+            return Ok(erased);
+        }
+        let mut stored = Stored::decode(&self.blob)?;
+        let bucket_ms = (stored.resolution_ms - 1).max(0);
+        for (n, set) in stored.sets.iter_mut().enumerate() {
+            for frame in set {
+                let ticks = frame.times_ms.len();
+                let within: Vec<usize> = (0..ticks)
+                    .filter(|tick| {
+                        let first = frame.times_ms[*tick];
+                        first <= self.end_ms && first.saturating_add(bucket_ms) >= self.start_ms
+                    })
+                    .collect();
+                for (row, id) in frame
+                    .series
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, id)| self.ids.contains(id))
+                {
+                    for cell in within.iter().map(|tick| row * ticks + tick) {
+                        if !is_absent(frame.values[cell]) && n == 0 {
+                            erased.samples += 1;
+                            erased.lost.insert(*id);
+                        }
+                        frame.values[cell] = ABSENT;
+                    }
+                }
+            }
+        }
+        if erased.samples > 0 {
+            stored.sets.iter_mut().for_each(|set| *set = union(set));
+            erased.rest = NewRow::of(self.id, &stored);
+        }
+        erased.left = stored.ids();
+        Ok(erased)
+    }
+}
