@@ -7,6 +7,7 @@ use domain::time::TimestampMs;
 use store::Store;
 use store::state::StateError;
 use store::state::audit::AuditEntry;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -47,6 +48,8 @@ pub struct App {
     pub changes: Changes,
     /// What the collector says about itself on `/metrics`.
     pub metrics: SelfMetrics,
+    /// Taken while the store is checked: one check at a time reads through all files.
+    pub checking: Arc<Semaphore>,
     /// Cancelled when the collector stops; streams and background tasks end by it.
     pub stopping: CancellationToken,
     /// Background tasks: waited for at the end.

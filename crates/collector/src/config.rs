@@ -4,10 +4,18 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use domain::bytes::DisplayBytes;
+use domain::time::DisplayDuration;
+use store::StoreConfig;
+
 use crate::error::StartError;
 
 /// The port of HTTP and gRPC.
 pub const PORT_DEFAULT: u16 = 8470;
+/// What is kept for a shorter time than the rules and charts look back is of no use: an hour.
+const RETENTION_MS_MIN: i64 = 3_600_000;
+/// An empty database with its names takes some megabytes.
+const RETENTION_BYTES_MIN: u64 = 64 << 20;
 /// An admin token shorter than this can be guessed; ours have 43 characters behind their prefix.
 pub const ADMIN_TOKEN_CHARS_MIN: usize = 20;
 
@@ -28,6 +36,18 @@ pub struct Config {
     pub public_url: Option<String>,
     /// How long samples are kept, in milliseconds; the store's default when none is given.
     pub retention_ms: Option<i64>,
+    /// How long their roll-ups to a minute are kept; 0 for none, the store's default when none is given.
+    pub retention_1m_ms: Option<i64>,
+    /// How long their roll-ups to an hour are kept; 0 for none, the store's default when none is given.
+    pub retention_1h_ms: Option<i64>,
+    /// The most that all of it may take on disk; beyond it the oldest go.
+    pub retention_bytes: Option<u64>,
+    /// How late a sample may come, in milliseconds; the store's default when none is given.
+    pub out_of_order_ms: Option<i64>,
+    /// The most series there may be; the store's default when none is given.
+    pub series_max: Option<usize>,
+    /// Free bytes of the disk below which no samples are taken; by the size of the disk when none is given.
+    pub min_free_bytes: Option<u64>,
 }
 
 /// PEM files of a server certificate.
@@ -51,6 +71,12 @@ impl Config {
             admin_token: None,
             public_url: None,
             retention_ms: None,
+            retention_1m_ms: None,
+            retention_1h_ms: None,
+            retention_bytes: None,
+            out_of_order_ms: None,
+            series_max: None,
+            min_free_bytes: None,
         }
     }
 
@@ -59,12 +85,61 @@ impl Config {
         if !self.listen.ip().is_loopback() && self.tls.is_none() && !self.insecure_public {
             return Err(StartError::PublicWithoutTls { listen: self.listen });
         }
+        self.check_store()?;
         match &self.admin_token {
             Some(token) if token.expose().chars().count() < ADMIN_TOKEN_CHARS_MIN => {
                 Err(StartError::WeakAdminToken)
             }
             _ => Ok(()),
         }
+    }
+
+    /// Refuses settings under which samples would be taken and thrown away at once, or never taken.
+    fn check_store(&self) -> Result<(), StartError> {
+        let defaults = StoreConfig::new(&self.data_dir);
+        let retention_ms = self.retention_ms.unwrap_or(defaults.retention_ms);
+        let late_ms = self.out_of_order_ms.unwrap_or(defaults.out_of_order_ms);
+        let show = DisplayDuration;
+        if retention_ms < RETENTION_MS_MIN {
+            return Err(StartError::Setting(format!(
+                "--retention {} is shorter than {}, for which samples stay in memory anyway",
+                show(retention_ms),
+                show(RETENTION_MS_MIN)
+            )));
+        }
+        if late_ms < 0 || (late_ms > retention_ms && self.out_of_order_ms.is_some()) {
+            return Err(StartError::Setting(format!(
+                "--out-of-order {} is longer than --retention {}: what came so late would be dropped at once",
+                show(late_ms),
+                show(retention_ms)
+            )));
+        }
+        for (flag, rollup_ms) in [
+            ("--retention-1m", self.retention_1m_ms),
+            ("--retention-1h", self.retention_1h_ms),
+        ] {
+            if let Some(rollup_ms) = rollup_ms.filter(|ms| *ms != 0 && *ms <= retention_ms) {
+                return Err(StartError::Setting(format!(
+                    "{flag} {} is not longer than --retention {}, for which the samples themselves are kept; make it longer, or 0 for \
+                     no such roll-ups",
+                    show(rollup_ms),
+                    show(retention_ms)
+                )));
+            }
+        }
+        if let Some(bytes) = self.retention_bytes.filter(|bytes| *bytes < RETENTION_BYTES_MIN) {
+            return Err(StartError::Setting(format!(
+                "--retention-size {} is less than {}, in which nothing useful fits",
+                DisplayBytes(bytes),
+                DisplayBytes(RETENTION_BYTES_MIN)
+            )));
+        }
+        if self.series_max == Some(0) {
+            return Err(StartError::Setting(
+                "--series-max 0 leaves no room for any series".into(),
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -124,6 +199,42 @@ mod tests {
                 "{public}"
             );
         }
+    }
+
+    #[test]
+    fn absurd_settings_of_the_store_are_refused_with_the_flag_to_change() {
+        const HOUR_MS: i64 = 3_600_000;
+        let check = |retention_ms, out_of_order_ms, series_max| {
+            let config = Config {
+                retention_ms,
+                out_of_order_ms,
+                series_max,
+                ..config("127.0.0.1:1")
+            };
+            config.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(check(Some(24 * HOUR_MS), Some(2 * HOUR_MS), Some(10)), Ok(()));
+        assert_eq!(check(Some(HOUR_MS), None, None), Ok(()));
+        for (retention_ms, out_of_order_ms, series_max, flag) in [
+            (Some(60_000), None, None, "--retention 1m"),
+            (
+                Some(24 * HOUR_MS),
+                Some(25 * HOUR_MS),
+                None,
+                "--out-of-order 1d1h",
+            ),
+            (None, None, Some(0), "--series-max"),
+        ] {
+            let said = check(retention_ms, out_of_order_ms, series_max).expect_err(flag);
+            assert!(said.contains(flag), "{said}");
+        }
+        let mut rolled = config("127.0.0.1:1");
+        (rolled.retention_1m_ms, rolled.retention_1h_ms) = (Some(0), Some(24 * HOUR_MS));
+        let said = rolled.check().expect_err("a day is less than 15").to_string();
+        assert!(said.contains("--retention-1h 1d"), "{said}");
+        (rolled.retention_1h_ms, rolled.retention_bytes) = (Some(0), Some(1));
+        let said = rolled.check().expect_err("a byte").to_string();
+        assert!(said.contains("--retention-size 1 B"), "{said}");
     }
 
     #[test]

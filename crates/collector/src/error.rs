@@ -22,6 +22,9 @@ pub enum StartError {
         crate::config::ADMIN_TOKEN_CHARS_MIN
     )]
     WeakAdminToken,
+    /// A setting that makes no sense, alone or beside another.
+    #[error("{0}")]
+    Setting(String),
     /// The address is taken or not ours.
     #[error("cannot listen on {listen}; stop what uses it, or choose another address with --listen")]
     Listen {

@@ -16,6 +16,7 @@ use query::{EvalError, Output, Params, ParseError, Query};
 use store::SeriesStore;
 use tokio::sync::Semaphore;
 
+use crate::own_series::OwnSeries;
 use crate::self_metrics::SelfMetrics;
 
 /// Samples one query may read; Prometheus' default, 800 MB at worst.
@@ -31,6 +32,7 @@ const CONCURRENT_A_CORE: usize = 2;
 #[derive(Clone)]
 pub struct Evaluator {
     series: SeriesStore,
+    own: Arc<OwnSeries>,
     slots: Arc<Semaphore>,
     metrics: SelfMetricsOfQueries,
 }
@@ -77,9 +79,16 @@ impl Evaluator {
         };
         Self {
             series,
+            own: Arc::default(),
             slots: Arc::new(Semaphore::new(slots())),
             metrics,
         }
+    }
+
+    /// What can be asked of the collector itself.
+    #[must_use]
+    pub fn own(&self) -> &OwnSeries {
+        &self.own
     }
 
     /// The same evaluator with slots of its own, so that neither side's queries hold up the other's.
@@ -143,7 +152,7 @@ impl Evaluator {
         let budget = Budget::new(SAMPLES_MAX, SERIES_MAX);
         let _cancel_on_drop = CancelOnDrop(budget.cancel_flag());
         let selections = query.selections(&params);
-        let source = self.series.prefetch(&selections, &budget).await?;
+        let source = self.own.beside(self.series.prefetch(&selections, &budget).await?);
         let evaluated = tokio::task::spawn_blocking(move || {
             let _slot_until_the_work_ends = slot;
             query.evaluate(&source, &params, &budget)

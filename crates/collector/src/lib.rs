@@ -17,8 +17,11 @@ pub mod server;
 
 pub mod evaluator;
 pub mod live;
+pub mod own_series;
 pub mod self_metrics;
 pub mod tokens;
+
+mod space;
 
 pub mod ingest;
 

@@ -13,6 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use store::state::StateError;
 use store::{Store, StoreConfig};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -152,6 +153,20 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
     if let Some(retention_ms) = config.retention_ms {
         store_config.retention_ms = retention_ms;
     }
+    if let Some(out_of_order_ms) = config.out_of_order_ms {
+        store_config.out_of_order_ms = out_of_order_ms;
+    }
+    if let Some(series_max) = config.series_max {
+        store_config.series_max = series_max;
+    }
+    if let Some(rollup_1m_ms) = config.retention_1m_ms {
+        store_config.rollup_1m_ms = rollup_1m_ms;
+    }
+    if let Some(rollup_1h_ms) = config.retention_1h_ms {
+        store_config.rollup_1h_ms = rollup_1h_ms;
+    }
+    store_config.size_max_bytes = config.retention_bytes;
+    store_config.min_free_bytes = config.min_free_bytes;
     let store = Store::open(store_config)
         .await
         .map_err(|source| StartError::Store {
@@ -176,6 +191,7 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
         remote_write: RemoteWrite::default(),
         changes,
         metrics,
+        checking: Arc::new(Semaphore::new(1)),
         stopping: CancellationToken::new(),
         tasks: TaskTracker::new(),
         store,
@@ -187,6 +203,7 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
 async fn spawn_tasks(app: &Shared) -> Result<(), StartError> {
     app.spawn(crate::live::watch(app.clone()));
     app.spawn(remote_write::forget_idle(app.clone()));
+    app.spawn(crate::space::watch(app.clone()));
     crate::runs::start(app).await?;
     crate::diagnose::start(app).await?;
     crate::notify::start(app).await?;

@@ -3,6 +3,7 @@
 //! Pure by construction: no I/O, no clock, no randomness, no async. Time arrives as a value. The crate also builds for
 //! wasm32, so the dashboard checks a run with the same code as the server.
 
+pub mod bytes;
 pub mod time;
 
 pub mod event;

@@ -14,6 +14,8 @@ use crate::locate;
 
 /// Longer than the collector's own time-out for a query, so that its answer wins.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(130);
+/// For what reads or rewrites everything there is.
+const LONG_TIMEOUT: Duration = Duration::from_secs(24 * 3_600);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where the collector is and how to be let in.
@@ -123,6 +125,18 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<T, Failure> {
         self.json(self.request(Method::POST, path).json(body)).await
+    }
+
+    /// `POST path` with a form; the answer has no body.
+    pub(crate) async fn post_form(&self, path: &str, form: &[(&str, String)]) -> Result<(), Failure> {
+        let request = self.request(Method::POST, path).form(form).timeout(LONG_TIMEOUT);
+        self.send(request).await.map(drop)
+    }
+
+    /// `GET path`, whose answer is read as it comes, however long it takes.
+    pub(crate) async fn stream(&self, path: &str, query: &[(&str, String)]) -> Result<Response, Failure> {
+        let request = self.request(Method::GET, path).query(query).timeout(LONG_TIMEOUT);
+        self.send(request).await
     }
 
     /// `DELETE path`.

@@ -7,12 +7,17 @@
 //! lockstep.db        series: names, sealed chunks                   series::SeriesStore
 //! wal-000001.db …    series: batches not yet sealed into chunks
 //! state.db           nodes, runs, events, alerts, tokens, …          state::StateStore
+//! backup-in-progress a copy on its way into an archive                backup
+//! restore-…          a backup on its way into place                   restore
 //! ```
 //! What was acknowledged survives a kill -9 and a power loss. Time arrives as a value; only the age of unsealed samples is
 //! measured by the store's own (monotonic) clock.
 
 mod sqlite;
 
+pub mod backup;
+pub mod check;
+pub mod restore;
 pub mod series;
 pub mod state;
 
@@ -89,6 +94,11 @@ impl Store {
     pub async fn open(config: StoreConfig) -> Result<Self, OpenError> {
         create_folder(&config.data_dir)?;
         let folder_lock = Arc::new(lock_folder(&config.data_dir).await?);
+        restore::finish(&config.data_dir).map_err(|source| OpenError::Folder {
+            path: config.data_dir.clone(),
+            source,
+        })?;
+        backup::remove_left_over(&config.data_dir);
         let state = StateStore::open(&config.data_dir, config.vfs).await?;
         let series = SeriesStore::open(config, folder_lock).await?;
         Ok(Self { series, state })

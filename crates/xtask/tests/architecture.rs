@@ -22,7 +22,8 @@ const ALLOWED: [(&str, &[&str]); 11] = [
     ("agent", &["domain", "wire"]),
     ("collector", &["domain", "query", "store", "wire"]),
     // `query` for checking rule files and `--format` of a query on the command line.
-    ("lockstep", &["agent", "collector", "domain", "query"]),
+    // `store` for `lockstep store` on the data folder of a collector that does not run.
+    ("lockstep", &["agent", "collector", "domain", "query", "store"]),
     ("sim-nvml", &[]),
     // Measures the collector from outside: it shares the protocol with the agent, and no code.
     ("loadgen", &["domain", "wire"]),

@@ -64,7 +64,7 @@ async fn session(link: &Link, supervisor: &Arc<Supervisor>, retry: &mut Retry) -
         Some(control_down::Message::Hello(ack)) => link.welcomed(&ack)?,
         _ => return Err(LinkError::Closed),
     }
-    retry.reset();
+    retry.connected();
     let held = supervisor.attempts();
     let held = held.iter().map(|attempt| Held {
         run: attempt.run().to_string(),

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use domain::ident::NodeName;
@@ -37,6 +37,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const RETRY_MIN: Duration = Duration::from_millis(500);
 /// See [`RETRY_MIN`].
 const RETRY_MAX: Duration = Duration::from_secs(15);
+/// A connection that stood this long was a good one.
+const LASTED: Duration = Duration::from_secs(10);
 
 /// A client of the collector that authenticates itself.
 pub type Client = UplinkClient<InterceptedService<Channel, Bearer>>;
@@ -338,7 +340,11 @@ impl Interceptor for Bearer {
 
 /// The waits between tries of one stream.
 #[derive(Debug)]
-pub struct Retry(ExponentialBackoff);
+pub struct Retry {
+    waits: ExponentialBackoff,
+    /// Since when the connection stands that was made last.
+    connected: Option<Instant>,
+}
 
 impl Default for Retry {
     fn default() -> Self {
@@ -346,19 +352,34 @@ impl Default for Retry {
             .with_min_delay(RETRY_MIN)
             .with_max_delay(RETRY_MAX)
             .with_jitter();
-        Self(waits.without_max_times().build())
+        Self {
+            waits: waits.without_max_times().build(),
+            connected: None,
+        }
     }
 }
 
 impl Retry {
     /// Waits for the next try.
     pub async fn wait(&mut self) {
-        tokio::time::sleep(self.0.next().unwrap_or(RETRY_MAX)).await;
+        tokio::time::sleep(self.next_wait()).await;
     }
 
-    /// Starts again with short waits, after a connection that worked.
-    pub fn reset(&mut self) {
-        *self = Self::default();
+    fn next_wait(&mut self) -> Duration {
+        if self
+            .connected
+            .take()
+            .is_some_and(|since| since.elapsed() >= LASTED)
+        {
+            *self = Self::default();
+        }
+        self.waits.next().unwrap_or(RETRY_MAX)
+    }
+
+    /// A connection was made. If it lasts, the waits after it are short ones again: a collector that lets everyone in and
+    /// then can do nothing for them, because its disk is full, must not be tried twice a second.
+    pub fn connected(&mut self) {
+        self.connected = Some(Instant::now());
     }
 }
 
@@ -382,4 +403,23 @@ pub fn causes(error: &LinkError) -> String {
 pub fn now_ms() -> TimestampMs {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     TimestampMs::try_from(since.as_millis()).unwrap_or(TimestampMs::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_while_connections_break_at_once_and_begin_anew_after_one_that_lasted() {
+        let mut retry = Retry::default();
+        let broken = |retry: &mut Retry| {
+            retry.connected();
+            retry.next_wait()
+        };
+        let waits: Vec<_> = (0..6).map(|_| broken(&mut retry)).collect();
+        assert!(waits[5] >= RETRY_MIN * 16, "{waits:?}");
+        retry.connected = Instant::now().checked_sub(LASTED);
+        // The jitter adds less than the shortest wait.
+        assert!(retry.next_wait() <= RETRY_MIN * 2);
+    }
 }

@@ -108,7 +108,7 @@ impl<'a> Session<'a> {
         let mut inventory = self.link.inventory();
         inventory.mark_unchanged();
         let (outgoing, mut incoming) = self.open().await?;
-        retry.reset();
+        retry.connected();
         // A few late batches hold nothing up; more of them become backfill.
         self.spool.rotate_if_waiting_more_than(LIVE_WINDOW as usize);
         self.progress = Instant::now();

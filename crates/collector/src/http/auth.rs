@@ -59,6 +59,13 @@ pub fn policy(method: &Method, path: &str) -> Option<Role> {
     if under("/api/session") {
         return (*method != Method::POST).then_some(Role::Viewer);
     }
+    // A backup holds everything, and `admin/…` deletes: neither is a matter of reading.
+    if under("/api/v1/admin") || under("/api/store/backup") {
+        return Some(Role::Admin);
+    }
+    if under("/api/store/check") {
+        return Some(Role::Operator);
+    }
     if ["/api/tokens", "/api/users", "/api/webhooks", "/api/audit"]
         .into_iter()
         .any(under)

@@ -36,6 +36,14 @@ pub(super) fn gauge(name: &str, help: &str, value: f64) -> proto::MetricFamily {
     )
 }
 
+/// A family of gauges that differ in their labels.
+pub(super) fn gauges(name: &str, help: &str, values: &[(Labels, f64)]) -> proto::MetricFamily {
+    let samples = values
+        .iter()
+        .map(|(labels, value)| sample(Kind::Gauge, labels, *value));
+    family(name, help, Kind::Gauge, samples.collect())
+}
+
 fn family(name: &str, help: &str, kind: Kind, samples: Vec<proto::Metric>) -> proto::MetricFamily {
     let mut family = proto::MetricFamily::default();
     family.set_name(name.to_owned());

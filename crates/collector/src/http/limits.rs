@@ -17,6 +17,15 @@ const REQUESTS_MAX: usize = 256;
 /// Longer than any query may take.
 const REQUEST_WITHIN: Duration = Duration::from_secs(60);
 
+/// A backup begins to answer when the copy is made, which for many gigabytes takes long; deletions rewrite chunks.
+const LONG_WITHIN: Duration = Duration::from_secs(3_600);
+/// Requests that may take so long.
+const LONG: [&str; 3] = [
+    "/api/store/backup",
+    "/api/store/compact",
+    "/api/v1/admin/tsdb/delete_series",
+];
+
 /// Nothing but our own files; WebAssembly may be compiled; charts set styles on their elements; nobody may frame us.
 const CONTENT_POLICY: &str = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self' 'unsafe-inline'; \
      img-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
@@ -37,10 +46,15 @@ pub(super) async fn bound(State(load): State<Load>, request: Request, next: Next
         let detail = format!("{REQUESTS_MAX} requests are being worked on already; try again in a second");
         return ApiError::unavailable(detail).into_response();
     };
-    match tokio::time::timeout(REQUEST_WITHIN, next.run(request)).await {
+    let within = if LONG.contains(&request.uri().path()) {
+        LONG_WITHIN
+    } else {
+        REQUEST_WITHIN
+    };
+    match tokio::time::timeout(within, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
-            let seconds = REQUEST_WITHIN.as_secs();
+            let seconds = within.as_secs();
             ApiError::unavailable(format!(
                 "the request was not done within {seconds} s; ask for less"
             ))

@@ -8,6 +8,8 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use domain::api::store::Blocked;
+use domain::series::Labels;
 use prometheus::{Encoder, TextEncoder};
 use query::Value;
 
@@ -15,6 +17,7 @@ use super::exposition::families;
 use super::{ApiError, ApiResult};
 use crate::Shared;
 use crate::evaluator::QueryError;
+use crate::own_series;
 
 /// Everything an agent sends carries its node.
 const AGENT_SERIES: &str = r#"{node!=""}"#;
@@ -37,6 +40,8 @@ async fn metrics(State(app): State<Shared>) -> ApiResult<Response> {
         let mut all = families(&samples);
         all.extend(app.metrics.gather());
         all.extend(store_families(&app));
+        all.extend(space_families(&app));
+        all.extend(process_families());
         let mut text = Vec::new();
         TextEncoder::new().encode(&all, &mut text).map(|()| text)
     });
@@ -79,4 +84,44 @@ fn store_families(app: &Shared) -> Vec<prometheus::proto::MetricFamily> {
             stats.chunk_file_bytes,
         ),
     ]
+}
+
+/// The room on the disk, and whether it stops ingest.
+fn space_families(app: &Shared) -> Vec<prometheus::proto::MetricFamily> {
+    let space = app.store.series.disk_space();
+    let gauge = |name, help, value: u64| super::exposition::gauge(name, help, value as f64);
+    let blocked = [Blocked::DiskFull, Blocked::WriteFailed].map(|reason| {
+        let labels = Labels::new([("reason", reason.word())]).expect("a literal label");
+        (labels, f64::from(u8::from(space.blocked == Some(reason))))
+    });
+    vec![
+        super::exposition::gauges(
+            own_series::BLOCKED,
+            "1 while no samples are taken, by why: the disk is below the floor, or a write found no room.",
+            &blocked,
+        ),
+        gauge(
+            own_series::FREE,
+            "Free bytes of the disk under the data folder.",
+            space.free_bytes,
+        ),
+        gauge(
+            own_series::FLOOR,
+            "Free bytes below which no samples are taken (--min-free-space).",
+            space.floor_bytes,
+        ),
+    ]
+}
+
+/// What the system says of this process, under the name every Prometheus client gives it.
+fn process_families() -> Option<prometheus::proto::MetricFamily> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    let help = "Resident memory size in bytes.";
+    Some(super::exposition::gauge(
+        "process_resident_memory_bytes",
+        help,
+        kib * 1_024.0,
+    ))
 }

@@ -14,6 +14,7 @@ pub mod events;
 pub mod nodes;
 pub mod runs;
 pub mod session;
+pub mod store;
 pub mod tokens;
 
 pub mod metrics;
@@ -64,6 +65,7 @@ fn http(app: Shared) -> Router {
         .merge(runs::routes())
         .merge(alerts::routes())
         .merge(prometheus::routes())
+        .merge(store::routes())
         .merge(metrics::routes())
         .merge(stream::routes())
         .merge(health::routes())

@@ -98,7 +98,7 @@ async fn evaluate(app: &Shared, params: &Params, text: &str, mut when: query::Pa
 }
 
 /// `start` and `end`, all time when missing.
-fn span(params: &Params) -> ApiResult<(TimestampMs, TimestampMs)> {
+pub(super) fn span(params: &Params) -> ApiResult<(TimestampMs, TimestampMs)> {
     let (start, end) = (params.time("start")?, params.time("end")?);
     let (start, end) = (start.unwrap_or(i64::MIN / 2), end.unwrap_or(i64::MAX / 2));
     if end < start {

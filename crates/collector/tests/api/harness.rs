@@ -43,7 +43,12 @@ impl Server {
     }
 
     pub(crate) async fn start_in(folder: TempDir) -> Self {
-        let running = collector::start(config(folder.path())).await.unwrap();
+        let config = config(folder.path());
+        Self::start_with(folder, config).await
+    }
+
+    pub(crate) async fn start_with(folder: TempDir, config: Config) -> Self {
+        let running = collector::start(config).await.unwrap();
         Self {
             running,
             folder,

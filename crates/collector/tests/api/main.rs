@@ -12,6 +12,7 @@ mod prometheus_writes;
 mod remote_write;
 mod runs;
 mod start;
+mod store;
 mod stream;
 mod telemetry;
 mod webhooks;

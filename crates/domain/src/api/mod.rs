@@ -8,6 +8,7 @@ pub mod nodes;
 pub mod prometheus;
 pub mod runs;
 pub mod session;
+pub mod store;
 pub mod stream;
 
 use serde::{Deserialize, Serialize};

@@ -5,6 +5,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("indicators.yaml", include_str!("../../rules/indicators.yaml")),
     ("training.yaml", include_str!("../../rules/training.yaml")),
     ("hardware.yaml", include_str!("../../rules/hardware.yaml")),
+    ("lockstep.yaml", include_str!("../../rules/lockstep.yaml")),
 ];
 
 #[cfg(all(test, feature = "yaml"))]

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use collector::{Config, Running, Secret, TlsFiles};
+use collector::{Config, Running, Secret, StartError, TlsFiles};
+use domain::bytes::parse_bytes;
 use domain::time::parse_duration_ms;
 
 use crate::failure::Failure;
@@ -29,9 +30,8 @@ pub(crate) struct CollectorOptions {
     /// Where to keep everything. Default: /var/lib/lockstep for root, else the user's data folder.
     #[arg(long, env = "LOCKSTEP_DATA", value_name = "DIR")]
     data: Option<PathBuf>,
-    /// How long to keep samples, like 30d.
-    #[arg(long, env = "LOCKSTEP_RETENTION", value_name = "DURATION", value_parser = positive_duration)]
-    retention: Option<i64>,
+    #[command(flatten)]
+    keeping: Keeping,
     /// PEM file with the server's certificate, then its chain.
     #[arg(long, env = "LOCKSTEP_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -44,6 +44,50 @@ pub(crate) struct CollectorOptions {
     /// Listen on a public address without TLS. Tokens cross the network in clear text then.
     #[arg(long, env = "LOCKSTEP_INSECURE_PUBLIC")]
     insecure_public: bool,
+}
+
+/// How much is kept, and how much is taken.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Storage")]
+struct Keeping {
+    /// How long to keep samples, like 30d; what is older becomes a roll-up, or goes. Default: 15d.
+    #[arg(long, env = "LOCKSTEP_RETENTION", value_name = "DURATION", value_parser = positive_duration)]
+    retention: Option<i64>,
+    /// How long to keep roll-ups to a minute (minimum, maximum, average, last of each), from the samples' time on; 0 for
+    /// none. Default: 90d.
+    #[arg(long = "retention-1m", env = "LOCKSTEP_RETENTION_1M", value_name = "DURATION", value_parser = duration)]
+    retention_1m: Option<i64>,
+    /// How long to keep roll-ups to an hour; 0 for none. Default: 2y.
+    #[arg(long = "retention-1h", env = "LOCKSTEP_RETENTION_1H", value_name = "DURATION", value_parser = duration)]
+    retention_1h: Option<i64>,
+    /// The most that samples and roll-ups may take on disk, like 50GiB; beyond it the oldest go, whatever their age.
+    /// Default: no limit but the disk's.
+    #[arg(long, env = "LOCKSTEP_RETENTION_SIZE", value_name = "SIZE", value_parser = size)]
+    retention_size: Option<u64>,
+    /// How late a sample may come. Agents keep about an hour of samples while they cannot reach the collector, so less
+    /// than that loses some of them. Default: 70m.
+    #[arg(long, env = "LOCKSTEP_OUT_OF_ORDER", value_name = "DURATION", value_parser = positive_duration)]
+    out_of_order: Option<i64>,
+    /// How many series there may be; what is beyond is refused and counted. A series takes about a kilobyte of memory.
+    /// Default: 1000000.
+    #[arg(long, env = "LOCKSTEP_SERIES_MAX", value_name = "NUMBER")]
+    series_max: Option<usize>,
+    /// Free space of the data folder's disk below which no samples are taken, like 2GiB; queries and runs go on, and ingest
+    /// begins again when there is room. Default: a hundredth of the disk, at least 64MiB and at most 1GiB.
+    #[arg(long, env = "LOCKSTEP_MIN_FREE_SPACE", value_name = "SIZE", value_parser = size)]
+    min_free_space: Option<u64>,
+}
+
+impl Keeping {
+    fn apply(&self, config: &mut Config) {
+        config.retention_ms = self.retention;
+        config.retention_1m_ms = self.retention_1m;
+        config.retention_1h_ms = self.retention_1h;
+        config.retention_bytes = self.retention_size;
+        config.out_of_order_ms = self.out_of_order;
+        config.series_max = self.series_max;
+        config.min_free_bytes = self.min_free_space;
+    }
 }
 
 impl CollectorOptions {
@@ -62,7 +106,7 @@ impl CollectorOptions {
         let mut config = Config::new(self.data_dir());
         config.listen = self.listen;
         config.insecure_public = self.insecure_public;
-        config.retention_ms = self.retention;
+        self.keeping.apply(&mut config);
         config.public_url.clone_from(&self.public_url);
         config.tls = self
             .tls_cert
@@ -70,9 +114,10 @@ impl CollectorOptions {
             .zip(self.tls_key.clone())
             .map(|(cert, key)| TlsFiles { cert, key });
         config.admin_token = std::env::var("LOCKSTEP_ADMIN_TOKEN").ok().map(Secret::new);
-        collector::start(config)
-            .await
-            .map_err(|error| Failure::Failed(error.into()))
+        collector::start(config).await.map_err(|error| match error {
+            StartError::Setting(message) => Failure::Usage(message),
+            error => Failure::Failed(error.into()),
+        })
     }
 
     /// The address a person or agent on this machine uses.
@@ -126,13 +171,19 @@ pub(crate) fn announce(options: &CollectorOptions, running: &Running) {
     }
 }
 
+fn duration(text: &str) -> Result<i64, String> {
+    parse_duration_ms(text).map_err(|error| error.to_string())
+}
+
 fn positive_duration(text: &str) -> Result<i64, String> {
-    let ms = parse_duration_ms(text).map_err(|error| error.to_string())?;
-    if ms > 0 {
-        Ok(ms)
-    } else {
-        Err("must be longer than zero".to_owned())
+    match duration(text)? {
+        0 => Err("must be longer than zero".to_owned()),
+        ms => Ok(ms),
     }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_bytes(text).map_err(|error| error.to_string())
 }
 
 fn web_address(text: &str) -> Result<String, String> {

@@ -6,6 +6,7 @@ mod query;
 mod rules;
 mod run;
 mod shim;
+mod store;
 mod token;
 mod up;
 
@@ -28,6 +29,8 @@ pub(crate) enum Command {
     Query(query::Query),
     /// Check rule files, and list the rules in force.
     Rules(rules::Rules),
+    /// Back up, restore, check and clean up what is stored.
+    Store(store::Store),
     /// Make, list and revoke tokens for people, programs and agents.
     Token(token::Token),
     /// Own the processes of one run on this node. Started by the agent, never by hand.
@@ -45,6 +48,7 @@ impl Command {
             Self::Run(run) => ask(run.execute()),
             Self::Query(query) => ask(query.execute()),
             Self::Rules(rules) => ask(rules.execute()),
+            Self::Store(store) => ask(store.execute()),
             Self::Token(token) => ask(token.execute()),
             Self::Shim(shim) => shim.execute(),
         }

@@ -11,3 +11,4 @@ mod crashes;
 mod diagnosis;
 mod peers;
 mod runs;
+mod store;

@@ -101,6 +101,7 @@ async fn commit(shared: &Arc<Shared>, wal: &mut Wal, batch: Vec<Request>) {
             }
         }
         Err(error) => {
+            shared.space.note_failure(&error);
             tracing::error!(%error, appends = senders.len(), "a batch of samples could not be written; their senders keep them and try again");
             let error = AppendError::Write(Arc::new(error));
             let replies = senders.into_iter().map(|sender| sender.reply);

@@ -423,6 +423,23 @@ impl GroupSamples {
     }
 }
 
+impl GroupSamples {
+    /// The earliest and latest sample in memory.
+    pub(crate) fn span(&self) -> Option<(TimestampMs, TimestampMs)> {
+        let frozen = self
+            .segments
+            .iter()
+            .map(|segment| (segment.min_ms, segment.max_ms));
+        let live = self
+            .lanes
+            .iter()
+            .filter_map(|lane| lane.times_ms.first().copied().zip(lane.last_ms()));
+        frozen
+            .chain(live)
+            .reduce(|(min, max), (from, to)| (min.min(from), max.max(to)))
+    }
+}
+
 impl Segment {
     pub(crate) fn is_sealed(&self) -> bool {
         self.data.get().is_some()

@@ -39,7 +39,9 @@ mod union;
 
 mod retention;
 mod select;
+pub(crate) mod space;
 mod stats;
+mod truth;
 
 mod reading;
 
@@ -56,6 +58,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use domain::bytes::DisplayBytes;
 use domain::series::Labels;
 use domain::series::batch::FrameError;
 use domain::time::TimestampMs;
@@ -69,6 +72,7 @@ pub use delete::{DeleteError, Deleted};
 pub use select::Prefetched;
 pub use shape::{Block, Shape};
 pub use stats::{Latency, Stats};
+pub(crate) use truth::{BatchTruth, ChunkTruth, batch_truth, chunk_truth, wal_files};
 
 /// A sample further ahead of the clock than this is a broken clock, not a sample: it would hide all that follow.
 pub const FUTURE_MS_MAX: i64 = 10 * 60_000;
@@ -110,6 +114,8 @@ pub struct StoreConfig {
     pub head_bytes_max: u64,
     /// The SQLite VFS of all files; none is the system's. For tests that break the disk.
     pub vfs: Option<&'static str>,
+    /// Below this many free bytes on the disk no samples are taken; by the size of the disk when none is given.
+    pub min_free_bytes: Option<u64>,
 }
 
 impl StoreConfig {
@@ -131,6 +137,7 @@ impl StoreConfig {
             // A thousand nodes need 300 MB; the rest is room for their backfill.
             head_bytes_max: 2 << 30,
             vfs: None,
+            min_free_bytes: None,
         }
     }
 }
@@ -187,6 +194,17 @@ pub enum AppendError {
     /// The write-ahead could not be written. Nothing is lost while the sender keeps its samples and repeats.
     #[error("samples could not be written; look at the free space and health of the data folder's disk")]
     Write(#[source] Arc<sqlx::Error>),
+    /// Too little room is left on the disk. The sender keeps its samples and repeats, as it does after a failed write.
+    #[error(
+        "the collector's disk is full ({} free, {} needed); send again when there is room",
+        DisplayBytes(*free), DisplayBytes(*floor)
+    )]
+    DiskFull {
+        /// Free bytes.
+        free: u64,
+        /// Bytes that must be free.
+        floor: u64,
+    },
     /// An earlier append of the same session failed: repeat from that one.
     #[error("an earlier append of this session failed; repeat from that one")]
     OutOfTurn,
@@ -239,6 +257,9 @@ struct Shared {
     next_chunk: AtomicI64,
     metadata: RwLock<std::collections::BTreeMap<String, Metadata>>,
     counters: stats::Counters,
+    space: space::Space,
+    /// Held while write-ahead files are removed, and by a check while it reads one.
+    unlinking: tokio::sync::Mutex<()>,
     /// The time of the latest append.
     now_ms: AtomicI64,
     /// Keeps other processes out as long as any task lives.
@@ -300,6 +321,7 @@ impl SeriesStore {
         now_ms: TimestampMs,
         patience: Duration,
     ) -> Result<Appended, AppendError> {
+        self.check_space(&append)?;
         let samples = self.check(&append)?;
         self.shared.now_ms.store(now_ms, Ordering::Relaxed);
         let room = self.room(samples);
@@ -329,6 +351,15 @@ impl SeriesStore {
         let room = Arc::clone(&self.doors.queue).acquire_many_owned(permits).await;
         self.shared.memory.has_room().await;
         room.map_err(|_| AppendError::Closed)
+    }
+
+    /// Nothing begins that the disk may have no room for.
+    fn check_space(&self, append: &Append) -> Result<(), AppendError> {
+        self.shared.space.check().inspect_err(|_| {
+            if let Some(source) = &append.source {
+                lock(&self.shared.sessions).note_refusal(source);
+            }
+        })
     }
 
     fn check(&self, append: &Append) -> Result<usize, AppendError> {

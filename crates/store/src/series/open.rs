@@ -49,6 +49,7 @@ pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<
         .map_err(|source| OpenError::Database { path, source })?;
     let shared = Arc::new(Shared {
         memory: Memory::new(config.head_bytes_max),
+        space: super::space::Space::new(&config.data_dir, config.min_free_bytes),
         config,
         database,
         index: RwLock::new(index),
@@ -60,6 +61,7 @@ pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<
         metadata: RwLock::new(metadata),
         counters: stats::Counters::default(),
         now_ms: AtomicI64::default(),
+        unlinking: tokio::sync::Mutex::default(),
         _lock: folder_lock,
     });
     let wal = replay(&shared, sealed_batch).await?;

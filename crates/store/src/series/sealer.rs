@@ -82,8 +82,13 @@ pub(crate) async fn run(shared: Arc<Shared>, mut requests: mpsc::Receiver<Reques
                 let _ = deletion.reply.send(deleted);
             }
             None => {
-                say(seal(&shared, due(&shared)).await, "sealing samples into chunks");
                 say(
+                    &shared,
+                    seal(&shared, due(&shared)).await,
+                    "sealing samples into chunks",
+                );
+                say(
+                    &shared,
                     chores.round(&shared).await,
                     "merging chunks and dropping old ones",
                 );
@@ -120,8 +125,12 @@ fn failed<T>(result: Result<T, sqlx::Error>) -> Result<T, AppendError> {
     result.map_err(|error| AppendError::Write(Arc::new(error)))
 }
 
-fn say(result: Result<(), sqlx::Error>, what: &str) {
+fn say(shared: &Shared, result: Result<(), sqlx::Error>, what: &str) {
     if let Err(error) = result {
+        // A full disk is told once, not at each try.
+        if shared.space.note_failure(&error) {
+            return;
+        }
         tracing::error!(%error, "{what} failed and will be tried again; look at the free space and health of the disk");
     }
 }
@@ -248,6 +257,7 @@ async fn unlink_files(shared: &Shared, groups: &[Arc<Group>]) -> Result<(), sqlx
         return Ok(());
     }
     save_sessions(shared).await?;
+    let _nobody_reads_them = shared.unlinking.lock().await;
     for file in &done {
         wal::remove_file(&file.path);
     }

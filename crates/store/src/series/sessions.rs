@@ -117,11 +117,25 @@ impl Sessions {
     }
 
     pub(crate) fn note_failure<'a>(&mut self, sources: impl IntoIterator<Item = &'a Option<(String, u64)>>) {
-        self.failed.retain(|_, (_, at)| at.elapsed() < REFUSE_FOR);
-        for (name, seq) in sources.into_iter().flatten() {
-            let failed = self.failed.entry(name.clone()).or_insert((*seq, Instant::now()));
-            *failed = (failed.0.min(*seq), Instant::now());
+        for source in sources.into_iter().flatten() {
+            self.note_refusal(source);
         }
+    }
+
+    /// An append was turned away before it was looked at; what follows must not overtake it either.
+    pub(crate) fn note_refusal(&mut self, (name, seq): &(String, u64)) {
+        if !self.failed.contains_key(name) {
+            self.failed.retain(|_, (_, at)| at.elapsed() < REFUSE_FOR);
+        }
+        let failed = self.failed.entry(name.clone()).or_insert((*seq, Instant::now()));
+        *failed = (failed.0.min(*seq), Instant::now());
+    }
+
+    /// All numbers as they are now.
+    pub(crate) fn all(&self) -> Vec<(String, u64, TimestampMs)> {
+        let all = self.by_name.iter();
+        all.map(|(name, session)| (name.clone(), session.seq, session.seen_ms))
+            .collect()
     }
 
     /// Those that changed since they were last written to the database.

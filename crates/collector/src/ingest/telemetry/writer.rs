@@ -128,6 +128,10 @@ fn count(app: &Shared, appended: &Appended) {
 
 /// The agent keeps what was not acknowledged, comes back, defines its names anew and goes on.
 pub(super) fn refused(node: &NodeName, error: &AppendError) -> Status {
+    if let AppendError::DiskFull { .. } = error {
+        // Told once, by the store; the agent hears it at each try.
+        return Status::unavailable(error.to_string());
+    }
     tracing::error!(%node, %error, "samples of an agent could not be stored");
     match error {
         AppendError::UnknownSeries(_) => {

@@ -1,0 +1,235 @@
+//! `/api/store`: what is stored, whether it is sound, a backup of it, and work that otherwise happens by itself.
+//!
+//! ```text
+//! GET  stats    StoreStats
+//! GET  check    a JSON value a line: progress … report            ?full=true
+//! GET  backup   a tar archive                                     after the copy was made: minutes for many gigabytes
+//! POST compact  204
+//! ```
+//! And `/api/v1/admin/tsdb/delete_series`, as Prometheus has it.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Query, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use domain::api::store::{CheckLine, StoreStats};
+use serde::Deserialize;
+use store::backup::BackupError;
+use store::series::{AppendError, DeleteError};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::prometheus::span;
+use super::query::Params;
+use super::{ApiError, ApiResult, Caller};
+use crate::Shared;
+use crate::evaluator::QueryError;
+
+/// Pieces of an archive that wait for a slow reader, 2 MiB.
+const PIECES_MAX: usize = 8;
+/// The size of a piece: few enough wake-ups, little enough memory.
+const PIECE_BYTES: usize = 256 << 10;
+/// Lines of a check that wait for a slow reader; progress beyond is left out.
+const LINES_MAX: usize = 16;
+
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/api/store/stats", get(stats))
+        .route("/api/store/check", get(check))
+        .route("/api/store/backup", get(backup))
+        .route("/api/store/compact", post(compact))
+        .route(
+            "/api/v1/admin/tsdb/delete_series",
+            post(delete_series).put(delete_series),
+        )
+}
+
+async fn stats(State(app): State<Shared>) -> ApiResult<Json<StoreStats>> {
+    Ok(Json(app.store.series.totals().await.map_err(QueryError::from)?))
+}
+
+async fn compact(State(app): State<Shared>, Extension(caller): Extension<Caller>) -> ApiResult<StatusCode> {
+    app.audit(&caller.id, "store_compact", "").await?;
+    let series = &app.store.series;
+    series.seal_now().await.map_err(|error| unwritten(&error))?;
+    let merged = series.compact_now(app.now_ms()).await;
+    merged.map_err(|error| unwritten(&error))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// `match[]`, `start` and `end` as for `/api/v1/series`; what matches is gone for good.
+async fn delete_series(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    params: Params,
+) -> ApiResult<StatusCode> {
+    let selectors = params.selectors()?;
+    if selectors.is_empty() {
+        return Err(ApiError::bad_request("no match[] parameter provided"));
+    }
+    let (start_ms, end_ms) = span(&params)?;
+    let what: Vec<String> = selectors
+        .iter()
+        .map(|set| set.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+        .collect();
+    let what = format!("{{{}}} from {start_ms} to {end_ms} ms", what.join("} {"));
+    app.audit(&caller.id, "store_delete", &what).await?;
+    let deleted = app.store.series.delete(&selectors, start_ms, end_ms).await;
+    let deleted = deleted.map_err(|error| not_deleted(&error))?;
+    tracing::info!(
+        series = deleted.series,
+        samples = deleted.samples,
+        what,
+        "samples were deleted"
+    );
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn not_deleted(error: &DeleteError) -> ApiError {
+    match error {
+        DeleteError::Everything | DeleteError::Matcher(_) => ApiError::bad_request(error.to_string()),
+        DeleteError::Closed => ApiError::unavailable(error.to_string()),
+        error => ApiError::internal("deleting samples", error),
+    }
+}
+
+fn unwritten(error: &AppendError) -> ApiError {
+    match error {
+        AppendError::DiskFull { .. } | AppendError::Closed => ApiError::unavailable(error.to_string()),
+        error => ApiError::internal("writing the store's files", error),
+    }
+}
+
+// === check ===
+
+/// `?full=true`
+#[derive(Debug, Deserialize)]
+struct CheckWish {
+    #[serde(default)]
+    full: bool,
+}
+
+async fn check(State(app): State<Shared>, Query(wish): Query<CheckWish>) -> ApiResult<Response> {
+    let Ok(turn) = Arc::clone(&app.checking).try_acquire_owned() else {
+        return Err(ApiError::conflict(
+            "the store is being checked already; wait for that check to end",
+        ));
+    };
+    let (lines, waiting) = mpsc::channel(LINES_MAX);
+    let checking = app.clone();
+    app.spawn(async move {
+        tokio::select! {
+            // Nobody waits for the rest.
+            () = lines.closed() => {}
+            () = write_lines(checking, wish.full, turn, &lines) => {}
+        }
+    });
+    let body = ReceiverStream::new(waiting).map(|line: CheckLine| {
+        let mut text = serde_json::to_vec(&line)?;
+        text.push(b'\n');
+        Ok::<_, serde_json::Error>(Bytes::from(text))
+    });
+    let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    Ok((kind, Body::from_stream(body)).into_response())
+}
+
+async fn write_lines(app: Shared, full: bool, _turn: OwnedSemaphorePermit, lines: &mpsc::Sender<CheckLine>) {
+    let progress = |progress| {
+        // A reader who is slow misses some.
+        let _full = lines.try_send(CheckLine::Progress(progress));
+    };
+    let report = app.store.check(full, &progress).await;
+    let _gone = lines.send(CheckLine::Report(report)).await;
+}
+
+// === backup ===
+
+async fn backup(State(app): State<Shared>, Extension(caller): Extension<Caller>) -> ApiResult<Response> {
+    app.audit(&caller.id, "store_backup", "").await?;
+    let snapshot = app.store.snapshot(env!("CARGO_PKG_VERSION"), app.now_ms()).await;
+    let snapshot = snapshot.map_err(|error| not_backed_up(&error))?;
+    let (bytes, name) = (
+        snapshot.archive_bytes(),
+        format!("lockstep-{}.tar", snapshot.head().created_ms),
+    );
+    let (pieces, waiting) = mpsc::channel(PIECES_MAX);
+    tokio::task::spawn_blocking(move || {
+        let mut out = Pieces::new(pieces);
+        if let Err(error) = snapshot.write(&mut out) {
+            // A reader that went away is no fault of ours.
+            if error.kind() != io::ErrorKind::BrokenPipe {
+                tracing::error!(%error, "a backup could not be sent to its end");
+            }
+            out.fail(error);
+        }
+    });
+    let mut response = Body::from_stream(ReceiverStream::new(waiting)).into_response();
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/x-tar"),
+    );
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes));
+    // Samples are compressed already, and a reader wants to know how far it is.
+    headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("identity"));
+    let disposition = HeaderValue::from_str(&format!("attachment; filename=\"{name}\""));
+    headers.insert(
+        header::CONTENT_DISPOSITION,
+        disposition.expect("digits and letters"),
+    );
+    Ok(response)
+}
+
+fn not_backed_up(error: &BackupError) -> ApiError {
+    match error {
+        BackupError::Busy => ApiError::conflict(error.to_string()),
+        BackupError::NoRoom { .. } => ApiError::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string()),
+        error => ApiError::internal("making a backup", error),
+    }
+}
+
+/// Hands what is written to it on in pieces, and waits when they are not taken.
+struct Pieces {
+    out: mpsc::Sender<io::Result<Bytes>>,
+    piece: Vec<u8>,
+}
+
+impl Pieces {
+    fn new(out: mpsc::Sender<io::Result<Bytes>>) -> Self {
+        Self {
+            out,
+            piece: Vec::with_capacity(PIECE_BYTES),
+        }
+    }
+
+    /// Ends the body with an error, so that nobody takes it for whole.
+    fn fail(self, error: io::Error) {
+        let _gone = self.out.blocking_send(Err(error));
+    }
+}
+
+impl io::Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = bytes.len().min(PIECE_BYTES - self.piece.len());
+        self.piece.extend_from_slice(&bytes[..n]);
+        if self.piece.len() == PIECE_BYTES {
+            self.flush()?;
+        }
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.piece.is_empty() {
+            return Ok(());
+        }
+        let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE_BYTES));
+        let sent = self.out.blocking_send(Ok(piece.into()));
+        sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}

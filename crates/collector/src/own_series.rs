@@ -1,0 +1,188 @@
+//! What rules and queries see of the collector itself: the room on its disk.
+//!
+//! These series are not in the store: they matter most when nothing can be written there. A ring in memory keeps the last
+//! minutes, and a query that names one of them is answered from it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use domain::api::store::{Blocked, DiskSpace};
+use domain::series::matcher::CompiledMatcher;
+use domain::series::{
+    Budget, Labels, METRIC_NAME, MatchOp, SelectError, Selection, Series, SeriesSet, SeriesSource,
+};
+use domain::time::TimestampMs;
+use store::series::Prefetched;
+
+/// Samples not taken, by reason: 1 while it is so.
+pub const BLOCKED: &str = "lockstep_store_ingest_blocked";
+/// Free bytes of the disk under the data folder.
+pub const FREE: &str = "lockstep_store_free_bytes";
+/// Free bytes below which no samples are taken.
+pub const FLOOR: &str = "lockstep_store_free_floor_bytes";
+
+/// Ten minutes at one a second: what a rule's evidence shows, and a person who comes running sees.
+const POINTS_MAX: usize = 600;
+
+/// The last minutes.
+#[derive(Debug, Default)]
+pub struct OwnSeries {
+    points: Mutex<VecDeque<(TimestampMs, DiskSpace)>>,
+}
+
+impl OwnSeries {
+    /// Adds a look at the disk; times only rise.
+    pub fn note(&self, at_ms: TimestampMs, space: DiskSpace) {
+        let mut points = self.points.lock().unwrap_or_else(PoisonError::into_inner);
+        if points.back().is_some_and(|(last, _)| *last >= at_ms) {
+            return;
+        }
+        if points.len() == POINTS_MAX {
+            points.pop_front();
+        }
+        points.push_back((at_ms, space));
+    }
+
+    /// The same series beside those of the store.
+    pub(crate) fn beside(self: &Arc<Self>, stored: Prefetched) -> Beside {
+        Beside {
+            own: Arc::clone(self),
+            stored,
+        }
+    }
+
+    fn select(&self, name: &str, selection: &Selection) -> Result<SeriesSet, SelectError> {
+        let (times_ms, spaces): (Vec<_>, Vec<_>) = {
+            let points = self.points.lock().unwrap_or_else(PoisonError::into_inner);
+            let within = |(at_ms, _): &&(TimestampMs, DiskSpace)| {
+                (selection.start_ms..=selection.end_ms).contains(at_ms)
+            };
+            points.iter().filter(within).copied().unzip()
+        };
+        if times_ms.is_empty() {
+            return Ok(SeriesSet::default());
+        }
+        let times_ms: Arc<[TimestampMs]> = times_ms.into();
+        let mut series = Vec::new();
+        for (labels, value) in rows(name) {
+            if matches(&labels, selection)? {
+                series.push(Series {
+                    labels,
+                    times_ms: Arc::clone(&times_ms),
+                    values: spaces.iter().map(value).collect(),
+                });
+            }
+        }
+        Ok(SeriesSet {
+            series,
+            ..SeriesSet::default()
+        })
+    }
+}
+
+type Value = Box<dyn Fn(&DiskSpace) -> f64>;
+
+/// The series of a name, and how each is read off, in the order of their labels.
+fn rows(name: &str) -> Vec<(Labels, Value)> {
+    let bare = || Labels::new([(METRIC_NAME, name)]).expect("a literal name");
+    match name {
+        FREE => vec![(bare(), Box::new(|space: &DiskSpace| space.free_bytes as f64))],
+        FLOOR => vec![(bare(), Box::new(|space: &DiskSpace| space.floor_bytes as f64))],
+        _ => [Blocked::DiskFull, Blocked::WriteFailed]
+            .into_iter()
+            .map(|reason| {
+                let value: Value = Box::new(move |space| f64::from(u8::from(space.blocked == Some(reason))));
+                (bare().with("reason", reason.word()), value)
+            })
+            .collect(),
+    }
+}
+
+fn matches(labels: &Labels, selection: &Selection) -> Result<bool, SelectError> {
+    for matcher in &selection.matchers {
+        let compiled =
+            CompiledMatcher::new(matcher).map_err(|error| SelectError::Matcher(error.to_string()))?;
+        if !compiled.matches(labels.get(&matcher.name).unwrap_or_default()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The store's answer, and ours to what is asked by our names.
+pub(crate) struct Beside {
+    own: Arc<OwnSeries>,
+    stored: Prefetched,
+}
+
+impl SeriesSource for Beside {
+    fn select(&self, selection: &Selection, budget: &Budget) -> Result<SeriesSet, SelectError> {
+        let named = selection
+            .matchers
+            .iter()
+            .find(|matcher| matcher.name == METRIC_NAME && matcher.op == MatchOp::Equal);
+        match named.map(|matcher| matcher.value.as_str()) {
+            Some(name @ (BLOCKED | FREE | FLOOR)) => self.own.select(name, selection),
+            _ => self.stored.select(selection, budget),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use domain::series::Matcher;
+
+    use super::*;
+
+    fn selection(matchers: &[(&str, &str)], start_ms: i64, end_ms: i64) -> Selection {
+        let matchers = matchers.iter().map(|(name, value)| Matcher::equal(*name, *value));
+        Selection {
+            matchers: matchers.collect(),
+            start_ms,
+            end_ms,
+            step_ms: 0,
+            function: None,
+        }
+    }
+
+    #[test]
+    fn the_ring_answers_by_name_reason_and_time() {
+        let own = OwnSeries::default();
+        let space = |blocked, free_bytes| DiskSpace {
+            free_bytes,
+            blocked,
+            ..DiskSpace::default()
+        };
+        own.note(1_000, space(None, 9));
+        own.note(2_000, space(Some(Blocked::DiskFull), 1));
+        own.note(2_000, space(None, 5));
+
+        let both = own
+            .select(BLOCKED, &selection(&[(METRIC_NAME, BLOCKED)], 0, 9_000))
+            .unwrap();
+        assert_eq!(both.series.len(), 2);
+        let full = [(METRIC_NAME, BLOCKED), ("reason", "disk_full")];
+        let full = own.select(BLOCKED, &selection(&full, 0, 9_000)).unwrap();
+        assert_eq!(&*full.series[0].values, [0.0, 1.0]);
+        let free = own
+            .select(FREE, &selection(&[(METRIC_NAME, FREE)], 1_500, 9_000))
+            .unwrap();
+        assert_eq!(
+            (&*free.series[0].times_ms, &*free.series[0].values),
+            (&[2_000][..], &[1.0][..])
+        );
+        let later = own.select(FREE, &selection(&[], 5_000, 9_000)).unwrap();
+        assert!(later.series.is_empty());
+    }
+
+    #[test]
+    fn the_ring_is_bounded() {
+        let own = OwnSeries::default();
+        for at_ms in 0..2 * POINTS_MAX as i64 {
+            own.note(at_ms, DiskSpace::default());
+        }
+        assert_eq!(own.points.lock().unwrap().len(), POINTS_MAX);
+    }
+}

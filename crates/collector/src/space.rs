@@ -1,0 +1,85 @@
+//! Watches the room on the disk: tells rules, the event log and through them people when it begins to matter, and when it
+//! is over. The store itself decides when no samples are taken.
+
+use std::time::Duration;
+
+use domain::api::store::{Blocked, DiskSpace};
+use domain::bytes::DisplayBytes;
+use domain::event::{Event, Severity};
+use domain::time::TimestampMs;
+
+use crate::app::Shared;
+
+/// How often the disk is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Watches until the collector stops.
+pub(crate) async fn watch(app: Shared) {
+    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut before = None;
+    loop {
+        ticks.tick().await;
+        let (now_ms, space) = (app.now_ms(), app.store.series.disk_space());
+        app.evaluator.own().note(now_ms, space);
+        if let Some(event) = transition(before, &space, now_ms) {
+            app.event(event).await;
+        }
+        before = space.blocked;
+    }
+}
+
+/// What is to be said of it, once at the beginning and once at the end.
+fn transition(before: Option<Blocked>, space: &DiskSpace, at_ms: TimestampMs) -> Option<Event> {
+    let (severity, kind, message) = match (before, space.blocked) {
+        (None, Some(_)) => (Severity::Critical, "storage_full", blocked(space)),
+        (Some(_), None) => {
+            let free = DisplayBytes(space.free_bytes);
+            let message = format!("the collector takes samples again: {free} are free on its disk");
+            (Severity::Info, "storage_ok", message)
+        }
+        _ => return None,
+    };
+    Some(Event {
+        at_ms,
+        severity,
+        kind: kind.into(),
+        node: None,
+        gpu: None,
+        run: None,
+        message,
+    })
+}
+
+/// The state in a sentence, for people and for `/-/ready`.
+pub(crate) fn blocked(space: &DiskSpace) -> String {
+    let (free, floor) = (DisplayBytes(space.free_bytes), DisplayBytes(space.floor_bytes));
+    let why = match space.blocked {
+        Some(Blocked::WriteFailed) => format!("a write failed for want of space, although {free} are free"),
+        _ => format!("{free} are free on the disk, {floor} are needed"),
+    };
+    format!(
+        "the collector takes no samples: {why}; agents keep theirs, queries and runs go on. Free some space, shorten --retention, \
+         or lower --min-free-space"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_beginning_and_the_end_are_told_once() {
+        let space = |blocked| DiskSpace {
+            blocked,
+            ..DiskSpace::default()
+        };
+        let full = Some(Blocked::DiskFull);
+        let kind = |before, now| transition(before, &space(now), 0).map(|event| event.kind);
+        assert_eq!(kind(None, full).as_deref(), Some("storage_full"));
+        assert_eq!(kind(full, full), None);
+        assert_eq!(kind(full, Some(Blocked::WriteFailed)), None);
+        assert_eq!(kind(full, None).as_deref(), Some("storage_ok"));
+        assert_eq!(kind(None, None), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! An archive on its way to where it is to be: checked as it passes, and under its name only when it is whole.
+//!
+//! ```text
+//! pieces → Tee ─▶ FILE.partial (0600) │ stdout ─▶ synced, renamed to FILE
+//!           └───▶ read_archive: sizes and SHA-256 as its head says
+//! ```
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use domain::api::store::BackupHead;
+use store::backup::read_archive;
+
+use super::progress::Progress;
+use crate::failure::Failure;
+
+/// Where an archive goes.
+pub(super) enum Destination {
+    Stdout,
+    File { path: PathBuf, partial: PathBuf },
+}
+
+impl Destination {
+    /// `-` is stdout. A file that is there stays, unless it may be replaced.
+    pub(super) fn new(path: &Path, replace: bool) -> Result<Self, Failure> {
+        if path == Path::new("-") {
+            return Ok(Self::Stdout);
+        }
+        if !replace && path.symlink_metadata().is_ok() {
+            return Err(Failure::Usage(format!(
+                "{} is there already; choose another name, or pass --force to replace it",
+                path.display()
+            )));
+        }
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        Ok(Self::File {
+            path: path.to_owned(),
+            partial: partial.into(),
+        })
+    }
+
+    /// Takes all pieces. What was begun is removed when they are not a whole archive.
+    pub(super) fn take(&self, pieces: impl Read, bytes: Option<u64>) -> Result<BackupHead, Failure> {
+        match self {
+            Self::Stdout => take(pieces, io::stdout().lock(), bytes),
+            Self::File { path, partial } => {
+                let result = take_file(pieces, path, partial, bytes);
+                if result.is_err() {
+                    let _not_even_begun = std::fs::remove_file(partial);
+                }
+                result
+            }
+        }
+    }
+}
+
+fn take_file(
+    pieces: impl Read,
+    path: &Path,
+    partial: &Path,
+    bytes: Option<u64>,
+) -> Result<BackupHead, Failure> {
+    let cannot = || format!("cannot write {}", partial.display());
+    let file = create(partial).with_context(cannot)?;
+    let head = take(pieces, &file, bytes)?;
+    file.sync_all().with_context(cannot)?;
+    std::fs::rename(partial, path)
+        .with_context(|| format!("cannot rename {} to {}", partial.display(), path.display()))?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+    Ok(head)
+}
+
+/// For its owner only, whatever was there before.
+fn create(path: &Path) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+}
+
+fn take(pieces: impl Read, out: impl Write, bytes: Option<u64>) -> Result<BackupHead, Failure> {
+    let mut tee = Tee {
+        pieces,
+        out,
+        taken: 0,
+        of: bytes,
+        progress: Progress::new(),
+    };
+    let head = read_archive(
+        &mut tee,
+        |_| Ok(()),
+        |_, content| io::copy(content, &mut io::sink()).map(drop),
+    )
+    .context("the backup is not whole, and was not kept")?;
+    // What tar ends with.
+    io::copy(&mut tee, &mut io::sink()).context("the backup is not whole, and was not kept")?;
+    tee.out.flush().context("the archive cannot be written")?;
+    Ok(head)
+}
+
+/// Hands on what is read, and writes it down.
+struct Tee<R, W> {
+    pieces: R,
+    out: W,
+    taken: u64,
+    of: Option<u64>,
+    progress: Progress,
+}
+
+impl<R: Read, W: Write> Read for Tee<R, W> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.pieces.read(buffer)?;
+        self.out.write_all(&buffer[..n])?;
+        self.taken += n as u64;
+        self.progress.bytes(self.taken, self.of);
+        Ok(n)
+    }
+}

@@ -1,0 +1,139 @@
+//! `lockstep store backup FILE`
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use domain::api::store::BackupHead;
+use domain::bytes::DisplayBytes;
+use store::backup::Snapshot;
+use tokio::sync::mpsc;
+
+use super::Offline;
+use super::archive::Destination;
+use crate::client::Target;
+use crate::failure::Failure;
+
+/// Pieces that wait to be written; what the network brings ahead of the disk.
+const PIECES_MAX: usize = 16;
+
+/// Write everything acknowledged so far into one archive; the collector goes on.
+#[derive(Args)]
+#[command(
+    after_help = "The collector seals what is in memory, copies its files beside themselves (so it needs as much room again for
+a while), and sends them. The archive is a tar file: `tar tf FILE` lists it. It is checked as it arrives.
+Exit codes: 0 the backup is whole, 1 it is not and nothing was kept, 3 no collector answers."
+)]
+pub(super) struct Backup {
+    /// Where to write it; - for stdout.
+    file: PathBuf,
+    /// Replace FILE if it is there.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    offline: Offline,
+}
+
+impl Backup {
+    pub(super) async fn execute(self, target: &Target) -> Result<(), Failure> {
+        let destination = Destination::new(&self.file, self.force)?;
+        let head = match &self.offline.data {
+            Some(data) => offline(data, destination).await?,
+            None => online(target, destination).await?,
+        };
+        let bytes = head.files.iter().map(|file| file.bytes).sum();
+        let created = jiff::Timestamp::from_millisecond(head.created_ms).unwrap_or_default();
+        eprintln!(
+            "backed up {} to {}: everything acknowledged before {created}",
+            DisplayBytes(bytes),
+            self.file.display()
+        );
+        Ok(())
+    }
+}
+
+async fn online(target: &Target, destination: Destination) -> Result<BackupHead, Failure> {
+    let mut response = target.client()?.stream("/api/store/backup", &[]).await?;
+    let bytes = response.content_length();
+    let (sender, receiver) = mpsc::channel(PIECES_MAX);
+    let writing = tokio::task::spawn_blocking(move || destination.take(Pieces::new(receiver), bytes));
+    loop {
+        let piece = match response.chunk().await {
+            Ok(Some(piece)) => Ok(piece.to_vec()),
+            Ok(None) => break,
+            Err(error) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, error)),
+        };
+        let failed = piece.is_err();
+        // A writer that gave up says why itself.
+        if sender.send(piece).await.is_err() || failed {
+            break;
+        }
+    }
+    drop(sender);
+    writing.await.context("the archive could not be written")?
+}
+
+async fn offline(data: &Path, destination: Destination) -> Result<BackupHead, Failure> {
+    if !data.join("lockstep.db").exists() {
+        return Err(Failure::Usage(format!(
+            "there is no store in {}; name the collector's data folder",
+            data.display()
+        )));
+    }
+    let config = store::StoreConfig::new(data);
+    let store = store::Store::open(config).await.map_err(anyhow::Error::new)?;
+    let now_ms = jiff::Timestamp::now().as_millisecond();
+    let snapshot = store.snapshot(env!("CARGO_PKG_VERSION"), now_ms).await;
+    store.close().await;
+    let snapshot = snapshot.map_err(anyhow::Error::new)?;
+    let taken = tokio::task::spawn_blocking(move || write(&snapshot, &destination));
+    taken.await.context("the archive could not be written")?
+}
+
+/// Through the same door as what comes over the network, so that it is checked just as well.
+fn write(snapshot: &Snapshot, destination: &Destination) -> Result<BackupHead, Failure> {
+    let (reader, writer) = io::pipe()?;
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(move || snapshot.write(writer));
+        let taken = destination.take(reader, Some(snapshot.archive_bytes()));
+        let written = writing
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the writer failed")));
+        match (taken, written) {
+            (Err(failure), _) => Err(failure),
+            (Ok(_), Err(error)) => Err(error.into()),
+            (Ok(head), Ok(())) => Ok(head),
+        }
+    })
+}
+
+/// Pieces from elsewhere, read like a file.
+struct Pieces {
+    receiver: mpsc::Receiver<io::Result<Vec<u8>>>,
+    piece: io::Cursor<Vec<u8>>,
+}
+
+impl Pieces {
+    fn new(receiver: mpsc::Receiver<io::Result<Vec<u8>>>) -> Self {
+        Self {
+            receiver,
+            piece: io::Cursor::default(),
+        }
+    }
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let n = self.piece.read(buffer)?;
+            if n > 0 || buffer.is_empty() {
+                return Ok(n);
+            }
+            match self.receiver.blocking_recv() {
+                Some(piece) => self.piece = io::Cursor::new(piece?),
+                None => return Ok(0),
+            }
+        }
+    }
+}
