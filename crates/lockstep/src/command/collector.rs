@@ -68,8 +68,7 @@ struct Keeping {
     /// than that loses some of them. Default: 70m.
     #[arg(long, env = "LOCKSTEP_OUT_OF_ORDER", value_name = "DURATION", value_parser = positive_duration)]
     out_of_order: Option<i64>,
-    /// How many series there may be; what is beyond is refused and counted. A series takes about a kilobyte of memory.
-    /// Default: 1000000.
+    /// How many series there may be; what is beyond is refused and counted. All their names are in memory. Default: 1000000.
     #[arg(long, env = "LOCKSTEP_SERIES_MAX", value_name = "NUMBER")]
     series_max: Option<usize>,
     /// Free space of the data folder's disk below which no samples are taken, like 2GiB; queries and runs go on, and ingest
