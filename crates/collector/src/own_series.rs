@@ -144,6 +144,7 @@ mod tests {
             end_ms,
             step_ms: 0,
             function: None,
+            latest: false,
         }
     }
 

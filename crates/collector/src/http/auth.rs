@@ -276,6 +276,11 @@ mod tests {
             (&get, "/api/tokens", Some(Role::Admin)),
             (&delete, "/api/tokens/x", Some(Role::Admin)),
             (&get, "/api/webhooks", Some(Role::Admin)),
+            (&get, "/api/store/stats", Some(Role::Viewer)),
+            (&get, "/api/store/check", Some(Role::Operator)),
+            (&get, "/api/store/backup", Some(Role::Admin)),
+            (&post, "/api/store/compact", Some(Role::Admin)),
+            (&post, "/api/v1/admin/tsdb/delete_series", Some(Role::Admin)),
             (&post, "/api/anything", Some(Role::Admin)),
             (&get, "/apifoo", None),
         ] {
