@@ -11,7 +11,7 @@ use std::time::Duration;
 use sqlx::sqlite::{
     SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{Sqlite, SqlitePool, Transaction};
+use sqlx::{Connection, Sqlite, SqlitePool, Transaction};
 
 use crate::OpenError;
 
@@ -47,6 +47,9 @@ impl Database {
         })?;
         let writer = SqlitePoolOptions::new()
             .max_connections(1)
+            // After a disk error SQLite has rolled back by itself, and sqlx, whose own rollback fails then, takes the
+            // connection for one within a transaction for ever. It is closed, and another one opened.
+            .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
             .connect_with(options(path, vfs))
             .await
             .map_err(failed)?;

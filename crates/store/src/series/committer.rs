@@ -45,6 +45,7 @@ pub(crate) async fn run(shared: Arc<Shared>, mut wal: Wal, mut requests: mpsc::R
         )
         .await;
         commit(&shared, &mut wal, batch).await;
+        wal.rotate();
         shared
             .wal_bytes
             .store(wal.current_bytes() as i64, Ordering::Relaxed);

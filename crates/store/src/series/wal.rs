@@ -197,12 +197,20 @@ impl Wal {
             .bind(batch as i64)
             .bind(data);
         let done = insert.execute(&mut current.connection).await;
-        if done.is_err() || current.bytes >= self.file_bytes_max {
+        if done.is_err() {
             self.close_in_background(current);
         } else {
             self.current = Some(current);
         }
         done.map(|_| batch)
+    }
+
+    /// Lets go of the file when it is full. To be called when its last batch is in the head: the sealer unlinks a closed
+    /// file when the head has nothing of it that is not in chunks.
+    pub(crate) fn rotate(&mut self) {
+        if let Some(full) = self.current.take_if(|current| current.bytes >= self.file_bytes_max) {
+            self.close_in_background(full);
+        }
     }
 
     /// Bytes of the file being written.

@@ -1,190 +1,191 @@
 //! kill -9 at random points: what was acknowledged is there, and nothing is there twice.
 //!
-//! The test starts its own binary again as a writer, reads the acknowledgements off its output, and kills it.
+//! The test starts its own binary again as a writer, reads the acknowledgements off its output, and kills it: while it opens
+//! and replays, appends, seals, compacts or drops old samples. `LOCKSTEP_SOAK_KILL_ROUNDS` sets how often.
 
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use store::series::Append;
-use store::{Store, StoreConfig};
+use store::{SeriesStore, Store, StoreConfig};
 
-use crate::harness::{NOW_MS, append, config, gpu, open, read_all, samples_in_chunks};
+use crate::harness::{config, from_environment, say};
+use crate::life::{RETENTION_MS, SENDERS, Sender, Senders, check, check_at_rest, latest_ms, send};
+use crate::vfs::Dice;
 
-const ROUNDS: u64 = 20;
-const SESSIONS: usize = 4;
+/// Kills where nobody asks for more; some seconds.
+const ROUNDS: u64 = 24;
+/// Every so many rounds the folder is a new one, so that its making is interrupted too.
+const ROUNDS_A_FOLDER: u64 = 12;
 const FOLDER: &str = "LOCKSTEP_TEST_CRASH_FOLDER";
-const FIRST: &str = "LOCKSTEP_TEST_CRASH_FIRST";
+const SENT: &str = "LOCKSTEP_TEST_CRASH_SENT";
+/// A writer says its first word within this time.
+const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Appends until it is killed. Does nothing unless the test below starts it.
+/// Checks what earlier ones left, then appends until it is killed. Does nothing unless the test below starts it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the writer that the next test starts and kills"]
 async fn writer() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
-    let first: Vec<u64> = std::env::var(FIRST)
-        .unwrap()
-        .split(',')
-        .map(|n| n.parse().unwrap())
-        .collect();
+    let senders = parse_senders(&std::env::var(SENT).unwrap());
+    say("opening");
     let config = StoreConfig {
         gather_ms: 1,
         wal_file_bytes: 100_000,
+        retention_ms: RETENTION_MS,
         ..config(Path::new(&folder))
     };
     let store = Store::open(config).await.unwrap();
-    let sealing = store.series.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(Duration::from_millis(15)).await;
-            sealing.seal_now().await.unwrap();
-        }
-    });
-    let writers: Vec<_> = first
-        .into_iter()
-        .enumerate()
-        .map(|(n, first)| write(store.series.clone(), n, first))
-        .collect();
-    let tasks: Vec<_> = writers.into_iter().map(tokio::spawn).collect();
+    let from_ms = latest_ms(&senders) - RETENTION_MS;
+    if let Err(wrong) = check(&store, &senders, from_ms).await {
+        panic!("{wrong}");
+    }
+    let writers = (0..SENDERS).map(|n| write(store.series.clone(), n, senders[n]));
+    let mut tasks: Vec<_> = writers.map(tokio::spawn).collect();
+    tasks.push(tokio::spawn(tidy(store.series.clone(), latest_ms(&senders))));
     for task in tasks {
         task.await.unwrap();
     }
 }
 
-async fn write(series: store::SeriesStore, session: usize, first: u64) {
-    for seq in first.. {
-        let sent = numbered(&series, session, seq);
-        series.append(sent, NOW_MS).await.unwrap();
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "ack {session} {seq}").unwrap();
-        out.flush().unwrap();
+async fn write(series: SeriesStore, number: usize, mut sender: Sender) {
+    let mut dice = Dice::new(sender.sent);
+    loop {
+        let more = 1 + dice.below(3);
+        say(&format!(
+            "sent {number} {}",
+            sender.sent.max(sender.acknowledged + more)
+        ));
+        if let Some(error) = send(&series, number, &mut sender, more).await {
+            panic!("{error}");
+        }
+        say(&format!("ack {number} {}", sender.acknowledged));
     }
 }
 
-/// Append number `seq` of a session: one sample in each of three series, its value the number.
-fn numbered(series: &store::SeriesStore, session: usize, seq: u64) -> Append {
-    let ids: Vec<_> = (0..3)
-        .map(|n| {
-            series
-                .resolve(&gpu("power", &format!("node-{session}"), n))
-                .unwrap()
-        })
-        .collect();
-    let append = append(series, &ids, &[NOW_MS + seq as i64], &[seq as f64; 3]);
-    Append {
-        source: Some((format!("session-{session}"), seq)),
-        ..append
+/// Everything that a store does from time to time, all the time.
+async fn tidy(series: SeriesStore, from_ms: i64) {
+    for round in 0.. {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        series.seal_now().await.unwrap();
+        if round % 4 == 3 {
+            series.retain_now(from_ms).await.unwrap();
+        }
     }
 }
 
 #[tokio::test]
 async fn kill_nine_loses_nothing_that_was_acknowledged_and_doubles_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut acknowledged = [0_u64; SESSIONS];
-    for round in 0..ROUNDS {
-        // Each life repeats the last few, as a sender does that did not hear.
-        let first = acknowledged.map(|seq| seq.saturating_sub(3).max(1));
-        let heard = run_and_kill(folder.path(), first, Duration::from_millis(5 + round * 37 % 250));
-        for (session, seq) in heard {
-            acknowledged[session] = acknowledged[session].max(seq);
+    let rounds = from_environment("LOCKSTEP_SOAK_KILL_ROUNDS", ROUNDS);
+    let mut dice = Dice::new(from_environment("LOCKSTEP_SOAK_SEED", 1));
+    let mut folder = tempfile::tempdir().unwrap();
+    let mut senders = Senders::default();
+    let mut acknowledged = 0;
+    for round in 1..=rounds {
+        run_and_kill(folder.path(), &mut senders, &mut dice);
+        if round % ROUNDS_A_FOLDER == 0 || round == rounds {
+            check_at_rest(folder.path(), &senders).await.unwrap();
+            acknowledged += senders.iter().map(|sender| sender.acknowledged).sum::<u64>();
+            (folder, senders) = (tempfile::tempdir().unwrap(), Senders::default());
         }
     }
+    say(&format!("kills {rounds} appends acknowledged {acknowledged}"));
     assert!(
-        acknowledged.iter().all(|seq| *seq > 20),
-        "too few appends to show anything: {acknowledged:?}"
-    );
-    let store = open(folder.path()).await;
-    let mut samples = 0;
-    let mut latest: BTreeMap<String, usize> = BTreeMap::new();
-    for (labels, read) in read_all(&store.series).await {
-        let session: usize = labels
-            .get("node")
-            .unwrap()
-            .strip_prefix("node-")
-            .unwrap()
-            .parse()
-            .unwrap();
-        let seqs: Vec<u64> = read
-            .iter()
-            .map(|(time_ms, _)| (time_ms - NOW_MS) as u64)
-            .collect();
-        assert_eq!(
-            seqs,
-            (1..=seqs.len() as u64).collect::<Vec<_>>(),
-            "without a gap: {labels}"
-        );
-        assert!(
-            seqs.len() as u64 >= acknowledged[session],
-            "{labels}: {} < {acknowledged:?}",
-            seqs.len()
-        );
-        assert!(
-            read.iter()
-                .zip(&seqs)
-                .all(|((_, bits), seq)| f64::from_bits(*bits) == *seq as f64)
-        );
-        // An append is stored as a whole: the series of a session end together.
-        assert_eq!(
-            *latest.entry(format!("{session}")).or_insert(seqs.len()),
-            seqs.len()
-        );
-        samples += seqs.len() as i64;
-    }
-    assert_eq!(latest.len(), SESSIONS);
-    store.series.seal_now().await.unwrap();
-    assert_eq!(
-        store.series.stats().wal_bytes,
-        0,
-        "all is sealed, so no write-ahead file is left"
-    );
-    store.close().await;
-    assert_eq!(
-        samples_in_chunks(folder.path()).await,
-        samples,
-        "each sample is in one chunk"
+        acknowledged > rounds * 10,
+        "too few appends to show anything: {acknowledged}"
     );
 }
 
-/// Starts a writer, kills it some time after its first acknowledgement, and returns what it acknowledged.
-fn run_and_kill(folder: &Path, first: [u64; SESSIONS], after: Duration) -> Vec<(usize, u64)> {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "crash::writer",
-            "--ignored",
-            "--nocapture",
-            "--test-threads=1",
-        ])
-        .env(FOLDER, folder)
-        .env(FIRST, first.map(|n| n.to_string()).join(","))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+/// Starts a writer, kills it some time after its start or its first acknowledgement, and notes what it said.
+fn run_and_kill(folder: &Path, senders: &mut Senders, dice: &mut Dice) {
+    let mut child = start(folder, senders);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut heard = Vec::new();
+    // One in three dies while it opens and replays.
+    let (waits_for, after_ms) = match dice.below(3) {
+        0 => ("opening", dice.below(40)),
+        _ => ("ack", dice.below(250)),
+    };
     let mut kill_at: Option<Instant> = None;
+    let began = Instant::now();
     while kill_at.is_none_or(|at| Instant::now() < at) {
+        assert!(
+            began.elapsed() < PATIENCE,
+            "the writer does not come to `{waits_for}`"
+        );
+        // A writer that is opening says nothing: it must not be waited for.
+        if kill_at.is_some() && waits_for == "opening" {
+            std::thread::sleep(Duration::from_millis(after_ms));
+            break;
+        }
         let Some(line) = lines.next() else { break };
         let line = line.unwrap();
-        heard.extend(parse(&line));
-        if kill_at.is_none() && !heard.is_empty() {
-            kill_at = Some(Instant::now() + after);
+        note(&line, senders);
+        if kill_at.is_none() && line.contains(waits_for) {
+            kill_at = Some(Instant::now() + Duration::from_millis(after_ms));
         }
     }
     child.kill().unwrap();
     let status = child.wait().unwrap();
-    assert_eq!(
-        std::os::unix::process::ExitStatusExt::signal(&status),
-        Some(9),
-        "it ran until it was killed"
-    );
+    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
     // What it had said before it died counts too; the last line may be cut.
-    heard.extend(lines.map_while(Result::ok).filter_map(|line| parse(&line)));
-    heard
+    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    assert_eq!(
+        signal,
+        Some(9),
+        "it ran until it was killed; its last words: {rest:?}"
+    );
+    rest.iter().for_each(|line| note(line, senders));
 }
 
-fn parse(line: &str) -> Option<(usize, u64)> {
-    let mut words = line.strip_prefix("ack ")?.split(' ');
-    Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+fn start(folder: &Path, senders: &Senders) -> Child {
+    let sent = senders
+        .map(|sender| format!("{}:{}", sender.acknowledged, sender.sent))
+        .join(",");
+    let arguments = [
+        "--exact",
+        "crash::writer",
+        "--ignored",
+        "--nocapture",
+        "--test-threads=1",
+    ];
+    Command::new(std::env::current_exe().unwrap())
+        .args(arguments)
+        .env(FOLDER, folder)
+        .env(SENT, sent)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn parse_senders(text: &str) -> Senders {
+    let parse = |sender: &str| {
+        let (acknowledged, sent) = sender.split_once(':').unwrap();
+        Sender {
+            acknowledged: acknowledged.parse().unwrap(),
+            sent: sent.parse().unwrap(),
+        }
+    };
+    let senders: Vec<Sender> = text.split(',').map(parse).collect();
+    senders.try_into().unwrap()
+}
+
+fn note(line: &str, senders: &mut Senders) {
+    let mut words = line.split(' ');
+    let mut next = || words.next();
+    let (Some(kind), Some(Ok(number)), Some(Ok(seq))) = (
+        next(),
+        next().map(str::parse::<usize>),
+        next().map(str::parse::<u64>),
+    ) else {
+        return;
+    };
+    let Some(sender) = senders.get_mut(number) else {
+        return;
+    };
+    match kind {
+        "ack" => sender.acknowledged = sender.acknowledged.max(seq),
+        "sent" => sender.sent = sender.sent.max(seq),
+        _ => {}
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use domain::series::{Budget, Labels, MatchOp, Matcher, Selection, SeriesSource, is_absent};
+use domain::series::{Budget, Labels, MatchOp, Matcher, SelectError, Selection, SeriesSource, is_absent};
 use store::series::{Append, Block, SeriesId};
 use store::{SeriesStore, Store, StoreConfig};
 
@@ -61,30 +61,34 @@ pub(crate) fn selection(matchers: &[(&str, MatchOp, &str)], start_ms: i64, end_m
 pub(crate) type Read = (Labels, Vec<(i64, u64)>);
 
 pub(crate) async fn read(store: &SeriesStore, selection: &Selection) -> Vec<Read> {
+    try_read(store, selection).await.unwrap()
+}
+
+/// The same on a disk that may fail.
+pub(crate) async fn try_read(store: &SeriesStore, selection: &Selection) -> Result<Vec<Read>, SelectError> {
     let budget = Budget::unlimited();
-    let prefetched = store
-        .prefetch(std::slice::from_ref(selection), &budget)
-        .await
-        .unwrap();
-    let set = prefetched.select(selection, &budget).unwrap();
+    let prefetched = store.prefetch(std::slice::from_ref(selection), &budget).await?;
+    let set = prefetched.select(selection, &budget)?;
     let samples = |times: &[i64], values: &[f64]| {
         let cells = times.iter().zip(values).filter(|(_, value)| !is_absent(**value));
         cells
             .map(|(time_ms, value)| (*time_ms, value.to_bits()))
             .collect()
     };
-    set.series
+    Ok(set
+        .series
         .iter()
         .map(|series| (series.labels.clone(), samples(&series.times_ms, &series.values)))
-        .collect()
+        .collect())
 }
 
 pub(crate) async fn read_all(store: &SeriesStore) -> Vec<Read> {
-    read(
-        store,
-        &selection(&[("__name__", MatchOp::NotEqual, "")], i64::MIN, i64::MAX),
-    )
-    .await
+    read(store, &everything()).await
+}
+
+/// All samples of all series.
+pub(crate) fn everything() -> Selection {
+    selection(&[("__name__", MatchOp::NotEqual, "")], i64::MIN, i64::MAX)
 }
 
 /// The samples in chunks, as the database counts them: shows a sample that is stored twice, which reading would hide.
@@ -96,4 +100,23 @@ pub(crate) async fn samples_in_chunks(folder: &Path) -> i64 {
         .fetch_one(&mut connection)
         .await
         .unwrap()
+}
+
+/// A number that a longer run sets from outside.
+pub(crate) fn from_environment(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
+}
+
+/// An error with its causes.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// A line for whoever started the test: another test, or a long run that keeps the figures.
+pub(crate) fn say(words: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{words}").unwrap();
+    out.flush().unwrap();
 }

@@ -4,8 +4,12 @@
 
 mod compaction;
 mod crash;
+mod faults;
 mod harness;
 mod latest;
+mod life;
 mod model;
+mod power;
 mod series;
 mod state;
+mod vfs;

@@ -1,0 +1,325 @@
+//! The store on a disk that fails: full, short of a write, EIO on any call, an fsync that loses what it should have kept.
+//!
+//! While it fails, appends may fail too, but what was acknowledged is there and readable; when it has healed, the store goes on
+//! without a restart.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use store::series::AppendError;
+use store::{Store, StoreConfig};
+
+use crate::harness::{NOW_MS, append, chain, config, gpu, open, read_all, samples_in_chunks};
+use crate::life::{Senders, check, samples_of, send_all};
+use crate::vfs::{Call, Dice, Disk, Fault, Files, Plan};
+
+#[derive(Debug, Clone)]
+enum Step {
+    Send,
+    /// Sends while sealing.
+    SendAndSeal,
+    Seal,
+    Read,
+    /// The disk begins to fail.
+    Fail(Plan),
+    /// The disk is healthy again, and everything works at once.
+    Heal,
+    /// The store is closed, or dropped where it stands.
+    Restart {
+        close: bool,
+    },
+    /// The power goes and comes back.
+    LosePower,
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    let ways = prop_oneof![
+        3 => Just((Call::Write, Fault::Io)),
+        3 => Just((Call::Write, Fault::Full)),
+        3 => Just((Call::Write, Fault::Short)),
+        2 => Just((Call::Truncate, Fault::Io)),
+        2 => Just((Call::Sync, Fault::Io)),
+        3 => Just((Call::Sync, Fault::Lost)),
+        3 => Just((Call::Sync, Fault::LostAndEvicted)),
+        2 => Just((Call::Read, Fault::Io)),
+        1 => Just((Call::Open, Fault::Io)),
+        1 => Just((Call::Delete, Fault::Io)),
+    ];
+    let files = prop_oneof![
+        Just(Files::All),
+        Just(Files::WriteAhead),
+        Just(Files::Series),
+        Just(Files::Journals)
+    ];
+    let times = prop_oneof![2 => 1..4_u32, 1 => Just(u32::MAX)];
+    let per_mille = prop_oneof![Just(1_000_u64), Just(300), Just(50)];
+    (ways, files, 0..12_u32, times, per_mille).prop_map(|((call, fault), files, skip, times, per_mille)| {
+        Plan {
+            call,
+            files,
+            fault,
+            skip,
+            times,
+            per_mille,
+        }
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => Just(Step::Send),
+        2 => Just(Step::SendAndSeal),
+        2 => Just(Step::Seal),
+        2 => Just(Step::Read),
+        4 => plan().prop_map(Step::Fail),
+        2 => Just(Step::Heal),
+        1 => any::<bool>().prop_map(|close| Step::Restart { close }),
+        1 => Just(Step::LosePower),
+    ]
+}
+
+/// A store, its disk, and who sends to it.
+struct World {
+    folder: tempfile::TempDir,
+    disk: &'static Disk,
+    store: Store,
+    senders: Senders,
+    dice: Dice,
+    /// Calls that may fail now.
+    failing: Vec<Call>,
+}
+
+impl World {
+    async fn new(seed: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Disk::new(folder.path(), seed);
+        Self {
+            store: Store::open(on(folder.path(), disk)).await.unwrap(),
+            folder,
+            disk,
+            senders: Senders::default(),
+            dice: Dice::new(seed),
+            failing: Vec::new(),
+        }
+    }
+
+    async fn take(mut self, step: &Step) -> Self {
+        match step {
+            Step::Send => {
+                let failed = send_all(&self.store, &mut self.senders, &mut self.dice).await;
+                self.may_fail(failed.map_or(Ok(()), Err));
+            }
+            Step::SendAndSeal => {
+                let send = send_all(&self.store, &mut self.senders, &mut self.dice);
+                let (failed, sealed) = tokio::join!(send, self.store.series.seal_now());
+                self.may_fail(failed.map_or(Ok(()), Err));
+                self.may_fail(sealed);
+            }
+            Step::Seal => self.may_fail(self.store.series.seal_now().await),
+            Step::Read => self.read().await,
+            Step::Fail(plan) => {
+                self.failing.push(plan.call);
+                self.disk.plan(plan.clone());
+            }
+            Step::Heal => self.heal().await,
+            Step::Restart { close } => return self.restart(*close).await,
+            Step::LosePower => return self.lose_power().await,
+        }
+        self
+    }
+
+    fn may_fail(&self, result: Result<(), AppendError>) {
+        if let Err(error) = result
+            && self.failing.is_empty()
+        {
+            panic!("failed on a healthy disk: {}", chain(&error));
+        }
+    }
+
+    async fn read(&self) {
+        let unreadable = [Call::Read, Call::Open]
+            .iter()
+            .any(|call| self.failing.contains(call));
+        match check(&self.store, &self.senders, i64::MIN).await {
+            Err(wrong) if !(unreadable && wrong.contains("cannot be read")) => panic!("{wrong}"),
+            _ => {}
+        }
+    }
+
+    async fn heal(&mut self) {
+        self.disk.heal();
+        self.failing.clear();
+        if let Some(error) = send_all(&self.store, &mut self.senders, &mut self.dice).await {
+            panic!(
+                "the disk is healthy again, and an append fails: {}",
+                chain(&error)
+            );
+        }
+        if let Err(error) = self.store.series.seal_now().await {
+            panic!("the disk is healthy again, and sealing fails: {}", chain(&error));
+        }
+        self.read().await;
+    }
+
+    async fn restart(mut self, close: bool) -> Self {
+        if close {
+            self.store.close().await;
+        } else {
+            drop(self.store);
+        }
+        self.store = opened(self.folder.path(), self.disk, &mut self.failing).await;
+        self
+    }
+
+    async fn lose_power(mut self) -> Self {
+        self.disk.cut_power_after(0);
+        self.store.close().await;
+        let left = tempfile::tempdir().unwrap();
+        self.disk.leave(left.path());
+        self.disk = Disk::new(left.path(), self.dice.next());
+        self.failing.clear();
+        self.store = Store::open(on(left.path(), self.disk)).await.unwrap();
+        self.folder = left;
+        self
+    }
+
+    /// All is there, and stored once.
+    async fn end(mut self) {
+        self.heal().await;
+        self.store.close().await;
+        let store = open(self.folder.path()).await;
+        let there = check(&store, &self.senders, i64::MIN).await.unwrap();
+        store.series.seal_now().await.unwrap();
+        assert_eq!(store.series.stats().wal_bytes, 0, "all is sealed");
+        store.close().await;
+        assert_eq!(
+            samples_in_chunks(self.folder.path()).await,
+            samples_of(there, i64::MIN)
+        );
+    }
+}
+
+fn on(folder: &Path, disk: &Disk) -> StoreConfig {
+    StoreConfig {
+        vfs: Some(disk.name()),
+        wal_file_bytes: 60_000,
+        ..config(folder)
+    }
+}
+
+/// Opens what is in the folder; where the disk still fails, once it has healed.
+async fn opened(folder: &Path, disk: &'static Disk, failing: &mut Vec<Call>) -> Store {
+    match Store::open(on(folder, disk)).await {
+        Ok(store) => store,
+        Err(error) if failing.is_empty() => panic!("a healthy disk: {}", chain(&error)),
+        Err(_) => {
+            disk.heal();
+            failing.clear();
+            Store::open(on(folder, disk)).await.unwrap()
+        }
+    }
+}
+
+async fn run(seed: u64, steps: Vec<Step>) {
+    let mut world = World::new(seed).await;
+    for step in &steps {
+        world = world.take(step).await;
+    }
+    world.end().await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: u32::try_from(crate::harness::from_environment("LOCKSTEP_SOAK_FAULT_CASES", 40)).unwrap(),
+        max_shrink_iters: 100,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn a_failing_disk_loses_nothing_that_was_acknowledged(seed: u64, steps in proptest::collection::vec(step(), 1..30)) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(run(seed, steps));
+    }
+}
+
+/// SQLite rolls back by itself when the disk fails; the connection was then taken for one within a transaction, and nothing
+/// could be written to the database until a restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_failed_does_not_end_all_later_ones() {
+    for (call, fault) in [(Call::Write, Fault::Full), (Call::Sync, Fault::Lost)] {
+        let mut world = World::new(1).await;
+        let once = Plan {
+            times: 1,
+            ..Plan::always(call, Files::Series, fault)
+        };
+        world = world.take(&Step::Fail(once)).await;
+        let failed = send_all(&world.store, &mut world.senders, &mut Dice::new(2)).await;
+        assert!(matches!(failed, Some(AppendError::Write(_))), "{failed:?}");
+        world.end().await;
+    }
+}
+
+/// A write-ahead file was closed, and taken for one that holds nothing any more, before its last batch was in the head.
+#[test]
+fn a_file_is_not_unlinked_before_its_last_batch_is_in_the_head() {
+    // With one thread for blocking work, a batch on its way into the head can be held up.
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder
+        .worker_threads(2)
+        .max_blocking_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Disk::new(folder.path(), 1);
+        let config = StoreConfig {
+            wal_file_bytes: 1,
+            ..on(folder.path(), disk)
+        };
+        let store = Store::open(config).await.unwrap();
+        let id = store.series.resolve(&gpu("power", "a", 0)).unwrap();
+        let sent = |n: i64| append(&store.series, &[id], &[NOW_MS + n], &[n as f64]);
+        store.series.append(sent(1), NOW_MS).await.unwrap();
+
+        let before_the_chunk = disk.hold(Call::Sync, Files::Series);
+        let sealing = store.series.clone();
+        let sealing = tokio::spawn(async move { sealing.seal_now().await });
+        wait(&before_the_chunk).await;
+        let before_the_batch = disk.hold(Call::Sync, Files::WriteAhead);
+        let (appending, second) = (store.series.clone(), sent(2));
+        let appending = tokio::spawn(async move { appending.append(second, NOW_MS).await });
+        let file = folder.path().join("wal-000002.db");
+        until(|| file.exists(), Duration::from_secs(20)).await;
+        let (go_on, held_up) = std::sync::mpsc::sync_channel::<()>(1);
+        let busy = tokio::task::spawn_blocking(move || held_up.recv());
+        drop(before_the_batch);
+        // Long enough for the file to be closed, if it is closed now: then its journal goes into it.
+        let is_closed = || {
+            let bytes = std::fs::metadata(&file).map_or(0, |file| file.len());
+            bytes > 4_096 && !folder.path().join("wal-000002.db-wal").exists()
+        };
+        until(is_closed, Duration::from_secs(1)).await;
+        drop(before_the_chunk);
+        sealing.await.unwrap().unwrap();
+        assert!(file.exists(), "it holds a batch that is nowhere else");
+        go_on.send(()).unwrap();
+        busy.await.unwrap().unwrap();
+        appending.await.unwrap().unwrap();
+        drop(store);
+        assert_eq!(read_all(&open(folder.path()).await.series).await[0].1.len(), 2);
+    });
+}
+
+async fn wait(hold: &crate::vfs::Hold) {
+    tokio::task::block_in_place(|| hold.wait());
+}
+
+/// Waits for a condition, no longer than some time.
+async fn until(is_so: impl Fn() -> bool, patience: Duration) {
+    let began = Instant::now();
+    while !is_so() && began.elapsed() < patience {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
