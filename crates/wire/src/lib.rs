@@ -15,6 +15,8 @@
 //! ```
 
 pub mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod labels;
 pub mod version;
 

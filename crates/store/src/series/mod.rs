@@ -53,6 +53,9 @@ mod merge;
 mod load;
 mod open;
 
+#[doc(hidden)]
+pub mod fuzzing;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};

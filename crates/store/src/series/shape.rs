@@ -70,6 +70,18 @@ impl Shape {
         })
     }
 
+    /// A shape of series that lead nowhere: to write again what was read.
+    pub(crate) fn detached(series: Box<[SeriesId]>) -> Self {
+        let mut encoded = Vec::new();
+        put_ids(&mut encoded, &series);
+        Self {
+            parts: Box::default(),
+            series,
+            encoded: encoded.into(),
+            seen_epoch: AtomicU64::default(),
+        }
+    }
+
     /// The series, as they were given.
     #[must_use]
     pub fn series(&self) -> &[SeriesId] {

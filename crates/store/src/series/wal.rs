@@ -25,9 +25,9 @@ use super::codec::{Corrupt, Reader, put_bytes, put_planes, put_signed, put_varin
 use super::{Block, SeriesId, StoreConfig};
 use crate::sqlite;
 
-const MAGIC: [u8; 4] = *b"LWB1";
+pub(crate) const MAGIC: [u8; 4] = *b"LWB1";
 /// Fast enough not to matter beside the commit; higher levels gain a tenth.
-const ZSTD_LEVEL: i32 = 1;
+pub(crate) const ZSTD_LEVEL: i32 = 1;
 /// What a commit writes besides the blob's own pages: leaf, interior, frame headers.
 const COMMIT_BYTES: u64 = 8 << 10;
 /// The largest batch when decompressed; the committer's own bound is far below.
@@ -208,7 +208,10 @@ impl Wal {
     /// Lets go of the file when it is full. To be called when its last batch is in the head: the sealer unlinks a closed
     /// file when the head has nothing of it that is not in chunks.
     pub(crate) fn rotate(&mut self) {
-        if let Some(full) = self.current.take_if(|current| current.bytes >= self.file_bytes_max) {
+        if let Some(full) = self
+            .current
+            .take_if(|current| current.bytes >= self.file_bytes_max)
+        {
             self.close_in_background(full);
         }
     }

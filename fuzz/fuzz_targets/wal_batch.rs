@@ -1,0 +1,6 @@
+//! Rows of the store's write-ahead.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    store::series::fuzzing::decode_batch(bytes);
+});
