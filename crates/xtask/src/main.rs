@@ -5,6 +5,7 @@
 
 mod bench;
 mod run;
+mod soak;
 mod test;
 mod web;
 
@@ -39,6 +40,8 @@ enum Command {
     Test(test::Options),
     /// Measures Lockstep beside what people run today, and keeps the table in docs/benchmarks.md.
     Bench(bench::Options),
+    /// Runs what takes too long for every change: kills, power losses, fuzzing, load, a full disk. Writes docs/soak.md.
+    Soak(soak::Options),
 }
 
 fn main() -> ExitCode {
@@ -59,5 +62,6 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Run(options) => run::start(&layout, &options),
         Command::Test(options) => test::all(&layout, &options),
         Command::Bench(options) => bench::run(&layout, &options),
+        Command::Soak(options) => soak::run(&layout, &options),
     }
 }

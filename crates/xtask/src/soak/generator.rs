@@ -1,0 +1,119 @@
+//! Runs `loadgen` against a collector and reads the line of JSON it prints.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use serde_json::Value;
+
+use super::collector::Collector;
+use crate::child::Child;
+use crate::layout::Layout;
+
+/// Nodes × GPUs × metrics.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Fleet {
+    /// Nodes.
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) nodes: u64,
+    /// GPUs in each node.
+    #[arg(long, default_value_t = 8)]
+    pub(crate) gpus: u64,
+    /// Metrics of each GPU.
+    #[arg(long, default_value_t = 30)]
+    pub(crate) metrics: u64,
+}
+
+impl Fleet {
+    pub(crate) fn series(self) -> u64 {
+        self.nodes * self.gpus * self.metrics
+    }
+
+    pub(crate) fn in_words(self) -> String {
+        format!(
+            "--nodes {} --gpus {} --metrics {}",
+            self.nodes, self.gpus, self.metrics
+        )
+    }
+}
+
+/// A run of the generator, made ready.
+pub(crate) struct Generator {
+    command: &'static str,
+    child: Child,
+}
+
+impl Generator {
+    pub(crate) fn new(
+        layout: &Layout,
+        programs: &std::path::Path,
+        collector: &Collector,
+        fleet: Fleet,
+        command: &'static str,
+        args: &[String],
+        limit: Duration,
+    ) -> Result<Self> {
+        let program: PathBuf = programs.join("loadgen");
+        let fleet = fleet.in_words();
+        let mut child = Child::new(layout, &format!("soak-{command}"), program, limit)
+            .args([command, "--url", &collector.url()])
+            .args(fleet.split(' '))
+            .args(args);
+        for (name, secret) in collector.secrets()? {
+            child = child.env(name, secret);
+        }
+        Ok(Self { command, child })
+    }
+
+    /// Runs it to its end. That it found losses is an outcome, not an error.
+    pub(crate) fn run(self) -> Result<Value> {
+        let ended = self.child.end()?;
+        let printed =
+            fs::read_to_string(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
+        match outcome(&printed) {
+            Some(outcome) => Ok(outcome),
+            None => bail!(
+                "loadgen {} failed ({}): {}",
+                self.command,
+                ended.status,
+                printed.trim()
+            ),
+        }
+    }
+}
+
+fn outcome(printed: &str) -> Option<Value> {
+    let line = printed.lines().rev().find(|line| line.starts_with('{'))?;
+    serde_json::from_str(line).ok()
+}
+
+/// A number of an outcome.
+pub(crate) fn number(outcome: &Value, pointer: &str) -> Result<f64> {
+    let found = outcome.pointer(pointer).and_then(Value::as_f64);
+    found.with_context(|| format!("loadgen printed no {pointer}: {outcome}"))
+}
+
+/// Samples that were lost, changed, doubled or strange when all was read back.
+pub(crate) fn damaged(outcome: &Value) -> Result<f64> {
+    ["/lost", "/changed", "/doubled", "/strange"]
+        .into_iter()
+        .map(|pointer| number(outcome, pointer))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+
+    #[test]
+    fn the_last_line_of_json_is_the_outcome() {
+        let found = outcome("a warning\n{\"lost\":1,\"changed\":2,\"doubled\":0,\"strange\":4}\n").unwrap();
+        assert_eq!(damaged(&found).unwrap(), 7.0);
+        assert!(number(&found, "/ack/p99_ms").is_err());
+        assert!(outcome("error: no").is_none());
+    }
+}

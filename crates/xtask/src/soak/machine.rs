@@ -1,0 +1,69 @@
+//! On what, from what and when something was run.
+
+use std::fs;
+use std::process::Command;
+use std::thread;
+
+use super::report;
+use crate::child;
+use crate::layout::Layout;
+
+/// Cores, memory, processor and kernel, in one line.
+pub(crate) fn describe() -> String {
+    let cores = thread::available_parallelism().map_or(0, usize::from);
+    let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
+    let gib =
+        field(&read("/proc/meminfo"), "MemTotal").and_then(|kib| kib.split(' ').next()?.parse::<f64>().ok());
+    let kernel = rustix::system::uname();
+    format!(
+        "{cores} cores, {:.0} GiB, {}, Linux {}",
+        gib.unwrap_or_default() / (1_024.0 * 1_024.0),
+        field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown processor".to_owned()),
+        kernel.release().to_string_lossy()
+    )
+}
+
+/// The revision, and whether the checkout differs from it.
+pub(crate) fn revision(layout: &Layout) -> String {
+    let git = |args: &[&str]| child::output(Command::new("git").args(args).current_dir(&layout.root));
+    let Ok(revision) = git(&["rev-parse", "--short=12", "HEAD"]) else {
+        return "unknown (no git)".to_owned();
+    };
+    // What is written here says nothing about the code.
+    let others = format!(":!{}", report::FILE);
+    match git(&["status", "--porcelain", "--untracked-files=no", "--", &others]) {
+        Ok(changes) if changes.is_empty() => revision,
+        _ => format!("{revision}-dirty"),
+    }
+}
+
+/// The date, UTC.
+pub(crate) fn today() -> String {
+    child::output(Command::new("date").args(["-u", "+%Y-%m-%d"]))
+        .unwrap_or_else(|_| "an unknown day".to_owned())
+}
+
+/// The memory a process has resident, in MiB.
+pub(crate) fn resident_mib(pid: u32) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let kib = field(&status, "VmRSS")?;
+    Some(kib.split(' ').next()?.parse::<f64>().ok()? / 1_024.0)
+}
+
+fn field(text: &str, name: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_and_this_process_can_be_described() {
+        assert!(describe().contains("Linux") && !describe().contains(" 0 GiB"));
+        assert!(resident_mib(std::process::id()).is_some_and(|mib| mib > 1.0));
+        assert_eq!(resident_mib(u32::MAX), None);
+        assert_eq!(field("a: 1 kB\nb: 2\n", "b"), Some("2".to_owned()));
+    }
+}

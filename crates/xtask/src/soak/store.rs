@@ -1,0 +1,163 @@
+//! The store's own crash tests, for longer than a change can wait: they are the same tests, told to run more rounds.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+
+use super::report::Seen;
+use crate::child::Child;
+use crate::layout::Layout;
+
+/// Hours, for whoever asks for a hundred thousand rounds.
+const LIMIT: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// How often to kill.
+#[derive(Args)]
+pub(crate) struct KillOptions {
+    /// Kills.
+    #[arg(long, default_value_t = 500)]
+    rounds: u64,
+    /// Where chance begins.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// How often to lose power.
+#[derive(Args)]
+pub(crate) struct PowerOptions {
+    /// Power losses.
+    #[arg(long, default_value_t = 400)]
+    rounds: u64,
+    /// Series of steps on a disk that fails.
+    #[arg(long, default_value_t = 400)]
+    cases: u64,
+    /// Where chance begins.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl Default for KillOptions {
+    fn default() -> Self {
+        Self { rounds: 500, seed: 1 }
+    }
+}
+
+impl Default for PowerOptions {
+    fn default() -> Self {
+        Self {
+            rounds: 400,
+            cases: 400,
+            seed: 1,
+        }
+    }
+}
+
+/// kill -9 at random points.
+pub(crate) fn kill(layout: &Layout, options: &KillOptions) -> Result<Seen> {
+    let mut seen = Seen::new(
+        "kill",
+        format!("kill --rounds {} --seed {}", options.rounds, options.seed),
+    );
+    let test = Test {
+        name: "crash::kill_nine_loses_nothing_that_was_acknowledged_and_doubles_nothing",
+        variables: [
+            ("LOCKSTEP_SOAK_KILL_ROUNDS", options.rounds),
+            ("LOCKSTEP_SOAK_SEED", options.seed),
+        ],
+    };
+    let printed = test.run(layout, "soak-kill", &mut seen)?;
+    if let Some([kills, appends]) = figures(&printed, "kills") {
+        seen.note(format!(
+            "{kills} kills at random points; {appends} appends acknowledged, each there after every one, once and unchanged."
+        ));
+    }
+    Ok(seen)
+}
+
+/// Power losses, the proof that the model can fail, and disks that fail.
+pub(crate) fn lose_power(layout: &Layout, options: &PowerOptions) -> Result<Seen> {
+    let PowerOptions { rounds, cases, seed } = options;
+    let mut seen = Seen::new(
+        "power",
+        format!("power --rounds {rounds} --cases {cases} --seed {seed}"),
+    );
+    let losses = Test {
+        name: "power::a_power_loss_loses_nothing_that_was_acknowledged",
+        variables: [
+            ("LOCKSTEP_SOAK_POWER_ROUNDS", *rounds),
+            ("LOCKSTEP_SOAK_SEED", *seed),
+        ],
+    };
+    let printed = losses.run(layout, "soak-power", &mut seen)?;
+    if let Some([losses, appends]) = figures(&printed, "power") {
+        seen.note(format!(
+            "{losses} power losses at random calls; {appends} appends acknowledged, each there afterwards, once and unchanged."
+        ));
+    }
+    let teeth = Test {
+        name: "power::without_full_synchronisation_a_power_loss_loses_acknowledged_samples",
+        variables: [("LOCKSTEP_SOAK_SEED", *seed)],
+    };
+    teeth.run(layout, "soak-power-normal", &mut seen)?;
+    seen.note("With journals that are not synchronised (`synchronous=NORMAL`) the same rounds lose samples, as they must.");
+    let faults = Test {
+        name: "faults::a_failing_disk_loses_nothing_that_was_acknowledged",
+        variables: [("LOCKSTEP_SOAK_FAULT_CASES", *cases)],
+    };
+    faults.run(layout, "soak-faults", &mut seen)?;
+    seen.note(format!(
+        "{cases} random series of appends, seals, restarts and faults (EIO, ENOSPC, short writes, fsyncs that lose pages)."
+    ));
+    Ok(seen)
+}
+
+struct Test<const N: usize> {
+    name: &'static str,
+    variables: [(&'static str, u64); N],
+}
+
+impl<const N: usize> Test<N> {
+    /// Runs one test of the store and returns what it printed.
+    fn run(&self, layout: &Layout, step: &str, seen: &mut Seen) -> Result<String> {
+        let mut child = Child::new(layout, step, "cargo", LIMIT)
+            .args(["test", "--locked", "--package", "store", "--test", "store", "--"])
+            .args(["--exact", self.name, "--nocapture"]);
+        for (name, value) in &self.variables {
+            child = child.env(name, value.to_string());
+        }
+        let ended = child.end()?;
+        let printed =
+            fs::read_to_string(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
+        let ran = printed.contains("1 passed");
+        seen.must(
+            ended.status.success() && ran,
+            if ran {
+                format!("`{}` passed.", self.name)
+            } else {
+                format!("`{}` did not pass; it printed {}", self.name, ended.log.display())
+            },
+        );
+        Ok(printed)
+    }
+}
+
+/// The two numbers of the line that begins so.
+fn figures(printed: &str, begin: &str) -> Option<[u64; 2]> {
+    let line = printed.lines().find(|line| line.starts_with(begin))?;
+    let mut numbers = line.split(' ').filter_map(|word| word.parse().ok());
+    Some([numbers.next()?, numbers.next()?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_off_the_line_of_a_test() {
+        let printed = "running 1 test\nkills 24 appends acknowledged 1947\ntest x ... ok\n";
+        assert_eq!(figures(printed, "kills"), Some([24, 1947]));
+        assert_eq!(figures(printed, "power"), None);
+    }
+}

@@ -1,0 +1,258 @@
+//! A thousand nodes × 8 GPUs × 30 metrics at 1 Hz for ten minutes, with the generator on the same machine; then the same with the
+//! collector killed twice.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+use serde_json::Value;
+
+use super::collector::{Collector, fresh_folder};
+use super::generator::{Fleet, Generator, damaged, number};
+use super::report::Seen;
+use super::{build, machine};
+use crate::layout::Layout;
+use crate::progress::say;
+
+/// The acknowledgement of a batch takes no longer, but for one in a hundred.
+const ACK_P99_MS_MAX: f64 = 1_000.0;
+/// From the third of ten looks on, memory changes by no more.
+const RESIDENT_SPREAD_MAX: f64 = 1.10;
+/// Looks at the memory in a run: one a minute in the long one.
+const LOOKS: u32 = 10;
+/// Joining, sending and draining besides the ticks themselves.
+const SEND_SLACK: Duration = Duration::from_secs(10 * 60);
+/// Reading 144 million samples back as JSON.
+const VERIFY_LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// How large and how long.
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    fleet: Fleet,
+    /// Seconds at 1 Hz.
+    #[arg(long, default_value_t = 600)]
+    ticks: u64,
+    /// Reads back one node in so many.
+    #[arg(long, default_value_t = 1)]
+    every: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let fleet = Fleet {
+            nodes: 1_000,
+            gpus: 8,
+            metrics: 30,
+        };
+        Self {
+            fleet,
+            ticks: 600,
+            every: 1,
+        }
+    }
+}
+
+/// Both runs.
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
+    let Options { fleet, ticks, every } = options;
+    let command = format!("sustained {} --ticks {ticks} --every {every}", fleet.in_words());
+    let mut seen = Seen::new("sustained", command);
+    let programs = build::release(layout, &["--package", "lockstep", "--package", "loadgen"])?;
+    for kills in [0, 2] {
+        send_and_verify(layout, &programs, options, kills, &mut seen)?;
+    }
+    Ok(seen)
+}
+
+fn send_and_verify(
+    layout: &Layout,
+    programs: &Path,
+    options: &Options,
+    kills: u32,
+    seen: &mut Seen,
+) -> Result<()> {
+    let Options { fleet, ticks, every } = options;
+    let data = fresh_folder(layout, "sustained")?;
+    let mut collector = Collector::start(layout, &programs.join("lockstep"), &data, &[])?;
+    say(
+        "sustained",
+        &format!("{} series for {ticks} s, {kills} kills", fleet.series()),
+    );
+    let (outcome, watched) = send(layout, programs, options, &mut collector, kills)?;
+    collector.check()?;
+    note_sent(seen, options, kills, &outcome, &watched)?;
+    let args = [
+        format!("--start-ms={}", number(&outcome, "/start_ms")? as i64),
+        format!("--ticks={ticks}"),
+        format!("--every={every}"),
+    ];
+    let verify = Generator::new(
+        layout,
+        programs,
+        &collector,
+        *fleet,
+        "verify",
+        &args,
+        VERIFY_LIMIT,
+    )?;
+    let found = verify.run()?;
+    let (expected, damaged) = (number(&found, "/expected")?, damaged(&found)?);
+    let verdict = format!("{expected} samples read back: {damaged} lost, changed, doubled or strange.");
+    seen.must(expected > 0.0 && damaged == 0.0, verdict);
+    if damaged > 0.0 {
+        seen.note(format!("The first: {}", found["first"]));
+    }
+    drop(collector);
+    std::fs::remove_dir_all(data).ok();
+    Ok(())
+}
+
+/// What was seen while the generator ran.
+#[derive(Default)]
+struct Watched {
+    resident_mib: Vec<f64>,
+    restarts: Vec<Duration>,
+}
+
+fn send(
+    layout: &Layout,
+    programs: &Path,
+    options: &Options,
+    collector: &mut Collector,
+    kills: u32,
+) -> Result<(Value, Watched)> {
+    let args = [format!("--ticks={}", options.ticks), "--mode=live".to_owned()];
+    let lasts = Duration::from_secs(options.ticks);
+    let generator = Generator::new(
+        layout,
+        programs,
+        collector,
+        options.fleet,
+        "agents",
+        &args,
+        lasts + SEND_SLACK,
+    )?;
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            let outcome = generator.run();
+            ended.store(true, Ordering::Release);
+            outcome
+        });
+        let watched = watch(collector, lasts, kills, &ended);
+        let outcome = sending
+            .join()
+            .map_err(|_| anyhow!("the generator's thread panicked"))??;
+        Ok((outcome, watched?))
+    })
+}
+
+/// Looks at the collector's memory ten times, and kills it at equal distances.
+fn watch(collector: &mut Collector, lasts: Duration, kills: u32, ended: &AtomicBool) -> Result<Watched> {
+    let mut watched = Watched::default();
+    let began = Instant::now();
+    let mut looks = 0;
+    let mut killed = 0;
+    while !ended.load(Ordering::Acquire) {
+        if looks < LOOKS && began.elapsed() >= lasts * (looks + 1) / LOOKS {
+            looks += 1;
+            let resident = collector.pid().and_then(machine::resident_mib);
+            watched.resident_mib.extend(resident);
+            say(
+                "sustained",
+                &format!("{:.0} MiB resident", resident.unwrap_or_default()),
+            );
+        }
+        if killed < kills && began.elapsed() >= lasts * (killed + 1) / (kills + 1) {
+            killed += 1;
+            collector.kill();
+            watched.restarts.push(collector.start_again()?);
+        }
+        collector.check()?;
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok(watched)
+}
+
+fn note_sent(
+    seen: &mut Seen,
+    options: &Options,
+    kills: u32,
+    outcome: &Value,
+    watched: &Watched,
+) -> Result<()> {
+    let what = |pointer| number(outcome, pointer);
+    let (refused, unacknowledged) = (what("/refused")?, what("/unacknowledged")?);
+    let times = if kills == 0 {
+        String::new()
+    } else {
+        format!(", the collector killed {kills} times")
+    };
+    seen.must(
+        refused + unacknowledged == 0.0,
+        format!(
+            "{} series at 1 Hz for {} s{times}: {} samples acknowledged, {refused} batches refused, {unacknowledged} not acknowledged, {} connections made again.",
+            options.fleet.series(),
+            options.ticks,
+            what("/samples")?,
+            what("/reconnects")?
+        ),
+    );
+    let latencies = format!(
+        "Acknowledgement p50 {:.0} ms, p99 {:.0} ms, longest {:.0} ms; generator {:.0} CPU seconds.",
+        what("/ack/p50_ms")?,
+        what("/ack/p99_ms")?,
+        what("/ack/max_ms")?,
+        what("/cpu_s")?
+    );
+    let mib: Vec<_> = watched
+        .resident_mib
+        .iter()
+        .map(|mib| format!("{mib:.0}"))
+        .collect();
+    let resident = format!("Resident MiB at each tenth of the time: {}.", mib.join(", "));
+    if kills > 0 {
+        let took: Vec<_> = watched
+            .restarts
+            .iter()
+            .map(|took| format!("{:.2} s", took.as_secs_f64()))
+            .collect();
+        seen.must(
+            watched.restarts.len() == kills as usize,
+            format!("Ready again after {}.", took.join(" and ")),
+        );
+        seen.note(latencies);
+        seen.note(resident);
+        return Ok(());
+    }
+    seen.must(what("/ack/p99_ms")? <= ACK_P99_MS_MAX, latencies);
+    seen.must(is_steady(&watched.resident_mib), resident);
+    Ok(())
+}
+
+/// Whether memory stays within a tenth from the third look on.
+fn is_steady(resident_mib: &[f64]) -> bool {
+    let steady = resident_mib.get(2..).unwrap_or_default();
+    let (least, most) = steady
+        .iter()
+        .fold((f64::INFINITY, 0.0_f64), |(least, most), mib| {
+            (least.min(*mib), most.max(*mib))
+        });
+    !steady.is_empty() && most <= least * RESIDENT_SPREAD_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_steady_when_it_changes_by_a_tenth_at_most() {
+        assert!(is_steady(&[10.0, 300.0, 500.0, 549.0, 520.0]));
+        assert!(!is_steady(&[10.0, 300.0, 500.0, 551.0]));
+        assert!(!is_steady(&[10.0, 300.0]), "too few looks to tell");
+    }
+}
