@@ -25,7 +25,7 @@ use super::codec::{Corrupt, Reader, put_ids, put_varint, seal, unseal};
 use super::column::{self, Effort, put_times, put_values};
 
 pub(crate) const MAGIC: [u8; 4] = *b"LCK1";
-const ROLLUP_MAGIC: [u8; 4] = *b"LRU1";
+pub(crate) const ROLLUP_MAGIC: [u8; 4] = *b"LRU1";
 /// The aggregates of a roll-up.
 pub(crate) const AGGREGATES: usize = 6;
 

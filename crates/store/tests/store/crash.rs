@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use store::{SeriesStore, Store, StoreConfig};
 
-use crate::harness::{config, from_environment, say};
+use crate::harness::{from_environment, say, without_roll_ups};
 use crate::life::{RETENTION_MS, SENDERS, Sender, Senders, check, check_at_rest, latest_ms, send};
 use crate::vfs::Dice;
 
@@ -33,8 +33,7 @@ async fn writer() {
     let config = StoreConfig {
         gather_ms: 1,
         wal_file_bytes: 100_000,
-        retention_ms: RETENTION_MS,
-        ..config(Path::new(&folder))
+        ..without_roll_ups(RETENTION_MS, Path::new(&folder))
     };
     let store = Store::open(config).await.unwrap();
     let from_ms = latest_ms(&senders) - RETENTION_MS;
@@ -69,8 +68,10 @@ async fn tidy(series: SeriesStore, from_ms: i64) {
     for round in 0.. {
         tokio::time::sleep(Duration::from_millis(10)).await;
         series.seal_now().await.unwrap();
-        if round % 4 == 3 {
-            series.retain_now(from_ms).await.unwrap();
+        match round % 6 {
+            3 => series.retain_now(from_ms).await.unwrap(),
+            5 => series.compact_now(from_ms).await.unwrap(),
+            _ => {}
         }
     }
 }

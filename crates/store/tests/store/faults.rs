@@ -11,7 +11,7 @@ use store::series::AppendError;
 use store::{Store, StoreConfig};
 
 use crate::harness::{NOW_MS, append, chain, config, gpu, open, read_all, samples_in_chunks};
-use crate::life::{Senders, check, samples_of, send_all};
+use crate::life::{Senders, check, latest_ms, samples_of, send_all};
 use crate::vfs::{Call, Dice, Disk, Fault, Files, Plan};
 
 #[derive(Debug, Clone)]
@@ -20,6 +20,7 @@ enum Step {
     /// Sends while sealing.
     SendAndSeal,
     Seal,
+    Compact,
     Read,
     /// The disk begins to fail.
     Fail(Plan),
@@ -71,6 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => Just(Step::Send),
         2 => Just(Step::SendAndSeal),
         2 => Just(Step::Seal),
+        2 => Just(Step::Compact),
         2 => Just(Step::Read),
         4 => plan().prop_map(Step::Fail),
         2 => Just(Step::Heal),
@@ -117,6 +119,7 @@ impl World {
                 self.may_fail(sealed);
             }
             Step::Seal => self.may_fail(self.store.series.seal_now().await),
+            Step::Compact => self.may_fail(self.store.series.compact_now(latest_ms(&self.senders)).await),
             Step::Read => self.read().await,
             Step::Fail(plan) => {
                 self.failing.push(plan.call);
@@ -192,6 +195,9 @@ impl World {
         let there = check(&store, &self.senders, i64::MIN).await.unwrap();
         store.series.seal_now().await.unwrap();
         assert_eq!(store.series.stats().wal_bytes, 0, "all is sealed");
+        // Before it is merged, a sample that came twice may be in two chunks.
+        store.series.compact_now(latest_ms(&self.senders)).await.unwrap();
+        assert_eq!(check(&store, &self.senders, i64::MIN).await, Ok(there));
         store.close().await;
         assert_eq!(
             samples_in_chunks(self.folder.path()).await,

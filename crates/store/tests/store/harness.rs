@@ -16,6 +16,16 @@ pub(crate) fn config(folder: &Path) -> StoreConfig {
     }
 }
 
+/// Samples are kept for some time, and nothing of them afterwards.
+pub(crate) fn without_roll_ups(retention_ms: i64, folder: &Path) -> StoreConfig {
+    StoreConfig {
+        retention_ms,
+        rollup_1m_ms: 0,
+        rollup_1h_ms: 0,
+        ..config(folder)
+    }
+}
+
 pub(crate) async fn open(folder: &Path) -> Store {
     Store::open(config(folder)).await.unwrap()
 }

@@ -13,9 +13,11 @@ use std::task::Poll;
 
 use domain::series::{ABSENT, Labels, STALE, is_absent};
 use store::series::{Append, AppendError, Appended};
-use store::{SeriesStore, Store, StoreConfig};
+use store::{SeriesStore, Store};
 
-use crate::harness::{NOW_MS, Read, append, chain, config, everything, gpu, samples_in_chunks, try_read};
+use crate::harness::{
+    NOW_MS, Read, append, chain, everything, gpu, samples_in_chunks, try_read, without_roll_ups,
+};
 use crate::vfs::Dice;
 
 pub(crate) const SENDERS: usize = 4;
@@ -60,7 +62,8 @@ fn value(sender: usize, row: usize, time_ms: i64) -> f64 {
     }
 }
 
-/// The times that append number `seq` carries: its own, which is late for every eighth, and every fifth repeats old ones.
+/// The times that append number `seq` carries: its own, which is late for every eighth; every fifth has two old ones beside it,
+/// and every seventh one that the append before it had.
 fn times(sender: usize, seq: u64) -> Vec<i64> {
     let at = |seq: u64| NOW_MS + seq as i64 * TICK_MS + sender as i64;
     let mut times = match seq % 8 {
@@ -70,6 +73,9 @@ fn times(sender: usize, seq: u64) -> Vec<i64> {
     if seq % 5 == 4 {
         times.push(at(seq - 1) + 1);
         times.push(at(seq.saturating_sub(4)) + 2);
+    }
+    if seq % 7 == 6 && seq % 8 != 4 {
+        times.push(at(seq - 1));
     }
     times.sort_unstable();
     times
@@ -248,6 +254,14 @@ pub(crate) async fn check_at_rest(folder: &Path, senders: &Senders) -> Result<()
     let store = open_at_rest(folder).await?;
     let there = check(&store, senders, latest_ms(senders) - RETENTION_MS).await?;
     store.series.seal_now().await.map_err(|error| chain(&error))?;
+    let merged = store.series.compact_now(latest_ms(senders)).await;
+    merged.map_err(|error| chain(&error))?;
+    let again = check(&store, senders, latest_ms(senders) - RETENTION_MS).await?;
+    if again != there {
+        return Err(format!(
+            "{there:?} appends were there, and {again:?} after merging"
+        ));
+    }
     let wal_bytes = store.series.stats().wal_bytes;
     store.close().await;
     if wal_bytes > 0 {
@@ -267,10 +281,7 @@ pub(crate) async fn check_at_rest(folder: &Path, senders: &Senders) -> Result<()
 }
 
 async fn open_at_rest(folder: &Path) -> Result<Store, String> {
-    let config = StoreConfig {
-        retention_ms: RETENTION_MS,
-        ..config(folder)
-    };
+    let config = without_roll_ups(RETENTION_MS, folder);
     Store::open(config)
         .await
         .map_err(|error| format!("cannot be opened: {}", chain(&error)))

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use store::{Store, StoreConfig};
 
-use crate::harness::{chain, config, from_environment, say};
+use crate::harness::{chain, from_environment, say, without_roll_ups};
 use crate::life::{RETENTION_MS, Senders, check, check_at_rest, latest_ms, send_all};
 use crate::vfs::{Dice, Disk};
 
@@ -94,8 +94,7 @@ fn on(folder: &Path, disk: &Disk) -> StoreConfig {
         vfs: Some(disk.name()),
         // Several files a round.
         wal_file_bytes: 60_000,
-        retention_ms: RETENTION_MS,
-        ..config(folder)
+        ..without_roll_ups(RETENTION_MS, folder)
     }
 }
 
@@ -144,7 +143,7 @@ async fn read_back(store: &Store, disk: &Disk, senders: &Senders) -> Option<Stri
 
 async fn step(store: &Store, senders: &mut Senders, dice: &mut Dice) -> Result<(), String> {
     let late = latest_ms(senders);
-    let passed = match dice.below(11) {
+    let passed = match dice.below(13) {
         0..6 => {
             return send_all(store, senders, dice)
                 .await
@@ -155,6 +154,7 @@ async fn step(store: &Store, senders: &mut Senders, dice: &mut Dice) -> Result<(
             failed.map_or(sealed, Err)
         }
         8..10 => store.series.seal_now().await,
+        10..12 => store.series.compact_now(late).await,
         _ => store.series.retain_now(late).await,
     };
     passed.map_err(|error| chain(&error))
