@@ -1,26 +1,33 @@
-//! The store against a map: random appends, seals, restarts and reads give what a `BTreeMap` gives.
+//! The store against a map: random appends, repeats, seals, merges, restarts and reads give what a `BTreeMap` gives.
 
 use std::collections::BTreeMap;
 
 use domain::series::{ABSENT, Labels, MatchOp, STALE, is_absent};
 use proptest::prelude::*;
 
-use crate::harness::{NOW_MS, append, gpu, open, read, read_all, selection};
+use crate::harness::{NOW_MS, append, gpu, open, read, read_all, samples_in_chunks, selection};
 
 const NODES: [&str; 2] = ["a", "b"];
 const METRICS: [&str; 2] = ["power", "temperature"];
 const GPUS: usize = 3;
+const SESSIONS: usize = 2;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Series by number; the first time; values, series-major; the distance of times.
+    /// Who sends, with numbers or without; series by number; the first time; values, series-major; the distance of times.
     Append {
+        session: Option<usize>,
         series: Vec<usize>,
         start_ms: i64,
         tick_ms: i64,
         values: Vec<f64>,
     },
+    /// A session sends a number again, whatever is in it.
+    Repeat {
+        session: usize,
+    },
     Seal,
+    Compact,
     /// Drops the store without closing it, and opens it again.
     Restart,
     Read {
@@ -51,17 +58,25 @@ fn step() -> impl Strategy<Value = Step> {
     let count = NODES.len() * METRICS.len() * GPUS;
     let series = proptest::sample::subsequence((0..count).collect::<Vec<_>>(), 1..=count);
     let appended = (
+        proptest::option::of(0..SESSIONS),
         series,
         0..120_i64,
         prop_oneof![Just(1_000_i64), Just(500), Just(7)],
         1..8_usize,
     )
-        .prop_flat_map(|(series, start, tick_ms, ticks)| {
+        .prop_flat_map(|(session, series, start, tick_ms, ticks)| {
             let cells = series.len() * ticks;
             let values = proptest::collection::vec(value(), cells);
-            (Just(series), Just(NOW_MS + start * 500), Just(tick_ms), values)
+            (
+                Just(session),
+                Just(series),
+                Just(NOW_MS + start * 500),
+                Just(tick_ms),
+                values,
+            )
         })
-        .prop_map(|(series, start_ms, tick_ms, values)| Step::Append {
+        .prop_map(|(session, series, start_ms, tick_ms, values)| Step::Append {
+            session,
             series,
             start_ms,
             tick_ms,
@@ -74,7 +89,15 @@ fn step() -> impl Strategy<Value = Step> {
             end_ms: NOW_MS + a.max(b),
         }
     });
-    prop_oneof![8 => appended, 2 => Just(Step::Seal), 1 => Just(Step::Restart), 3 => reads]
+    let repeats = (0..SESSIONS).prop_map(|session| Step::Repeat { session });
+    prop_oneof![
+        8 => appended,
+        2 => repeats,
+        2 => Just(Step::Seal),
+        1 => Just(Step::Compact),
+        1 => Just(Step::Restart),
+        3 => reads,
+    ]
 }
 
 fn remember(model: &mut Model, labels: Labels, times_ms: &[i64], values: &[f64]) {
@@ -104,9 +127,11 @@ async fn run(steps: Vec<Step>) {
     let folder = tempfile::tempdir().unwrap();
     let mut store = open(folder.path()).await;
     let mut model = Model::new();
+    let mut seqs = [0_u64; SESSIONS];
     for step in steps {
         match step {
             Step::Append {
+                session,
                 series,
                 start_ms,
                 tick_ms,
@@ -128,15 +153,25 @@ async fn run(steps: Vec<Step>) {
                     );
                 }
                 let new = model.values().map(BTreeMap::len).sum::<usize>() - before;
-                let done = store
-                    .series
-                    .append(append(&store.series, &ids, &times, &values), NOW_MS)
-                    .await
-                    .unwrap();
+                let mut sent = append(&store.series, &ids, &times, &values);
+                sent.source = session.map(|session| {
+                    seqs[session] += 1;
+                    (format!("session-{session}"), seqs[session])
+                });
+                let done = store.series.append(sent, NOW_MS).await.unwrap();
+                assert!(!done.already_seen);
                 // What is sealed is not looked at by an append, so a repeat of it may count as new.
                 assert!(done.accepted >= new as u64);
             }
+            Step::Repeat { session } if seqs[session] > 0 => {
+                let id = store.series.resolve(&name(0)).unwrap();
+                let mut sent = append(&store.series, &[id], &[NOW_MS], &[-1.0]);
+                sent.source = Some((format!("session-{session}"), seqs[session]));
+                assert!(store.series.append(sent, NOW_MS).await.unwrap().already_seen);
+            }
+            Step::Repeat { .. } => {}
             Step::Seal => store.series.seal_now().await.unwrap(),
+            Step::Compact => store.series.compact_now(NOW_MS).await.unwrap(),
             Step::Restart => {
                 drop(store);
                 store = open(folder.path()).await;
@@ -160,9 +195,17 @@ async fn run(steps: Vec<Step>) {
     );
     store.close().await;
     let store = open(folder.path()).await;
+    store.series.seal_now().await.unwrap();
+    store.series.compact_now(NOW_MS).await.unwrap();
     assert_eq!(
         read_all(&store.series).await,
         expected(&model, None, i64::MIN, i64::MAX)
+    );
+    let samples: usize = model.values().map(BTreeMap::len).sum();
+    assert_eq!(
+        samples_in_chunks(folder.path()).await,
+        samples as i64,
+        "each once, when all is merged"
     );
 }
 
