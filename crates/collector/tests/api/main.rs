@@ -5,6 +5,7 @@ mod harness;
 
 mod assets;
 mod auth;
+mod corpus;
 mod limits;
 mod metrics;
 mod prometheus;

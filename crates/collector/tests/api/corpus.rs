@@ -1,0 +1,15 @@
+//! The bodies of remote write that are kept for fuzzing, and all that fuzzing ever found, are read without harm.
+
+use collector::ingest::remote_write::{parse_for_fuzzing, walk_for_fuzzing};
+
+#[test]
+fn kept_bodies_are_read_without_harm() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/remote_write");
+    let files = std::fs::read_dir(corpus).unwrap();
+    let bodies: Vec<_> = files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
+    assert!(bodies.len() > 10, "only {} bodies are kept", bodies.len());
+    for body in bodies {
+        parse_for_fuzzing(&body);
+        walk_for_fuzzing(&body);
+    }
+}
