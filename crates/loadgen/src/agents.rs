@@ -20,7 +20,6 @@ use serde::Serialize;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::codec::CompressionEncoding;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Endpoint;
 use tonic::{Request, Streaming};
@@ -346,8 +345,6 @@ impl Agent {
     async fn connect(&mut self) -> Result<Connection> {
         let channel = self.shared.endpoint.connect().await.context("cannot connect")?;
         let mut client = UplinkClient::new(channel)
-            .send_compressed(CompressionEncoding::Zstd)
-            .accept_compressed(CompressionEncoding::Zstd)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let (outgoing, receiver) = mpsc::channel(OUTGOING);

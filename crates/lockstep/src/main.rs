@@ -17,6 +17,11 @@ use clap::Parser;
 
 use crate::command::Command;
 
+/// Gives memory back that others keep, and shares it between threads: a collector's samples are made on some and let go of on
+/// others.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Watches PyTorch training on NVIDIA GPUs, says which rank is in trouble and why, and drives training runs.
 #[derive(Parser)]
 #[command(

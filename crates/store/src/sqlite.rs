@@ -17,6 +17,8 @@ use crate::OpenError;
 
 /// SQLite's own size; larger ones waste space on our mix of small rows and overflowing blobs.
 const PAGE_BYTES: u32 = 4_096;
+/// What a journal shrinks to when it is begun anew, 4 MiB: a large transaction is no reason to keep its space for ever.
+const JOURNAL_BYTES: &str = "4194304";
 /// How long a connection waits for another's lock. Only a checkpoint or a backup can hold one for more than milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Readers a database; queries are also bounded by the callers.
@@ -99,6 +101,7 @@ pub(crate) fn options(path: &Path, vfs: Option<&'static str>) -> SqliteConnectOp
     .synchronous(SqliteSynchronous::Full)
     .foreign_keys(true)
     .busy_timeout(BUSY_TIMEOUT)
+    .pragma("journal_size_limit", JOURNAL_BYTES)
 }
 
 /// Creates the file for its owner only; SQLite gives its companions the same mode.

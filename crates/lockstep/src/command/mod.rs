@@ -55,11 +55,14 @@ impl Command {
     }
 }
 
-/// Runs a long-lived service on all cores, with a log.
+/// Runs a long-lived service, with a log. What takes long (encoding, evaluating, the disk) has threads of its own on the other
+/// cores; what is left is a thousand small messages a second, and handing those from core to core costs more than they do.
 fn serve(service: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     start_log();
     install_crypto();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.div_ceil(2))
         .enable_all()
         .build()?
         .block_on(service)

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use domain::time::TimestampMs;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
 use super::head::Counts;
 use super::sessions::Sorted;
@@ -37,15 +37,17 @@ pub(crate) struct Request {
 
 /// Runs until every sender is gone.
 pub(crate) async fn run(shared: Arc<Shared>, mut wal: Wal, mut requests: mpsc::Receiver<Request>) {
-    while let Some(first) = requests.recv().await {
-        let batch = gather(
-            first,
-            &mut requests,
-            Duration::from_millis(shared.config.gather_ms),
-        )
-        .await;
-        commit(&shared, &mut wal, batch).await;
-        wal.rotate();
+    let patience = Duration::from_millis(shared.config.gather_ms);
+    loop {
+        tokio::select! {
+            first = requests.recv() => {
+                let Some(first) = first else { break };
+                let batch = gather(first, &mut requests, patience).await;
+                commit(&shared, &mut wal, batch).await;
+                wal.rotate();
+            }
+            () = shared.wal_unused.notified() => wal.close_current(),
+        }
         shared
             .wal_bytes
             .store(wal.current_bytes() as i64, Ordering::Relaxed);
@@ -53,18 +55,28 @@ pub(crate) async fn run(shared: Arc<Shared>, mut wal: Wal, mut requests: mpsc::R
     wal.close().await;
 }
 
+/// Sleeps while the others come, rather than wake up for each of them.
 async fn gather(first: Request, requests: &mut mpsc::Receiver<Request>, patience: Duration) -> Vec<Request> {
     let deadline = Instant::now() + patience;
-    let mut samples = first.samples;
     let mut batch = vec![first];
+    if !drain(&mut batch, requests) {
+        sleep_until(deadline).await;
+        drain(&mut batch, requests);
+    }
+    batch
+}
+
+/// Takes what waits; returns whether the batch is full.
+fn drain(batch: &mut Vec<Request>, requests: &mut mpsc::Receiver<Request>) -> bool {
+    let mut samples: usize = batch.iter().map(|request| request.samples).sum();
     while samples < BATCH_SAMPLES_MAX {
-        let Ok(Some(request)) = timeout_at(deadline, requests.recv()).await else {
-            break;
+        let Ok(request) = requests.try_recv() else {
+            return false;
         };
         samples += request.samples;
         batch.push(request);
     }
-    batch
+    true
 }
 
 async fn commit(shared: &Arc<Shared>, wal: &mut Wal, batch: Vec<Request>) {

@@ -19,7 +19,7 @@ use super::codec::Corrupt;
 use super::plan::{self, ROW_BUCKETS, ROW_SAMPLES, Row, SPAN_MS_MAX, Set, Terms};
 use super::sealer::Request;
 use super::union::{cut, union};
-use super::{AppendError, SeriesId, SeriesStore, Shared};
+use super::{AppendError, SeriesId, SeriesStore, Shared, retention};
 
 /// Groups merged in one step: about a megabyte, and 60 ms of one core.
 const GROUPS_A_STEP: i64 = 24;
@@ -52,7 +52,7 @@ pub(crate) async fn everything_step(shared: &Arc<Shared>, now_ms: TimestampMs) -
     .fetch_all(&shared.database.readers)
     .await?;
     let merged = step(shared, &targets, now_ms, true).await?;
-    Ok(!merged.is_empty())
+    Ok(!merged.is_empty() || retention::give_back(shared).await?)
 }
 
 /// The groups in which something may be worth a merge.

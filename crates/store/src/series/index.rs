@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -36,13 +37,6 @@ pub(crate) struct Entry<'a> {
     pub(crate) row: u32,
     record: &'a Record,
     index: &'a Index,
-}
-
-/// Groups and series that are not in the database yet.
-#[derive(Debug, Default)]
-pub(crate) struct Pending {
-    pub(crate) groups: Vec<Arc<Group>>,
-    pub(crate) series: Vec<(SeriesId, GroupId, Labels)>,
 }
 
 /// All series.
@@ -351,16 +345,16 @@ fn spread(hash: u32) -> u64 {
 // === impl Index: durability ===
 
 impl Index {
-    /// What is not in the database yet, and the mark to give to [`Index::made_durable`].
-    pub(crate) fn pending(&self) -> (Pending, usize) {
-        let series = self.entries_in(self.pending_from..self.records.len());
-        let pending = Pending {
-            groups: self.pending_groups.clone(),
-            series: series
-                .map(|entry| (entry.id, entry.group.id, entry.labels()))
-                .collect(),
-        };
-        (pending, self.records.len())
+    /// What is not in the database yet: groups, and the records of series.
+    pub(crate) fn pending(&self) -> (Vec<Arc<Group>>, Range<usize>) {
+        (self.pending_groups.clone(), self.pending_from..self.records.len())
+    }
+
+    /// Series with their labels, which take ten times the memory so: ask for them piece by piece.
+    pub(crate) fn named(&self, records: Range<usize>) -> Vec<(SeriesId, GroupId, Labels)> {
+        self.entries_in(records)
+            .map(|entry| (entry.id, entry.group.id, entry.labels()))
+            .collect()
     }
 
     pub(crate) fn has_pending(&self) -> bool {
@@ -372,9 +366,9 @@ impl Index {
         self.pending_from = self.records.len();
     }
 
-    /// Everything below the mark, and the first so many groups, are in the database.
-    pub(crate) fn made_durable(&mut self, mark: usize, groups: usize) {
-        self.pending_from = mark;
+    /// Every record below this one, and the first so many groups, are in the database.
+    pub(crate) fn made_durable(&mut self, record: usize, groups: usize) {
+        self.pending_from = record;
         self.pending_groups.drain(..groups);
     }
 }

@@ -65,7 +65,7 @@ use domain::bytes::DisplayBytes;
 use domain::series::Labels;
 use domain::series::batch::FrameError;
 use domain::time::TimestampMs;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::OpenError;
@@ -119,6 +119,8 @@ pub struct StoreConfig {
     pub vfs: Option<&'static str>,
     /// Below this many free bytes on the disk no samples are taken; by the size of the disk when none is given.
     pub min_free_bytes: Option<u64>,
+    /// How long nothing is written after a write that found no room, although the disk says that it has some.
+    pub full_pause_ms: u64,
 }
 
 impl StoreConfig {
@@ -141,6 +143,7 @@ impl StoreConfig {
             head_bytes_max: 2 << 30,
             vfs: None,
             min_free_bytes: None,
+            full_pause_ms: 5_000,
         }
     }
 }
@@ -256,6 +259,8 @@ struct Shared {
     sessions: Mutex<sessions::Sessions>,
     wal_files: wal::ClosedFiles,
     wal_bytes: AtomicI64,
+    /// Says that chunks hold all there was in the write-ahead when it was said.
+    wal_unused: Notify,
     memory: memory::Memory,
     next_chunk: AtomicI64,
     metadata: RwLock<std::collections::BTreeMap<String, Metadata>>,

@@ -1,50 +1,58 @@
 //! Names on disk: what series there are, and what metrics mean.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use domain::series::{Labels, SelectError};
 
-use super::head::GroupId;
-use super::index::Pending;
+use super::head::{Group, GroupId};
 use super::{Metadata, SeriesId, SeriesStore, Shared, read, write};
 
 /// Metrics whose TYPE and HELP are kept: ten times what a large site has. A flood of them is an error somewhere.
 const METADATA_MAX: usize = 100_000;
+
+/// Names in one statement: more would only take more memory, a megabyte a thousand.
+const NAMES_A_STATEMENT: usize = 4_096;
 
 /// Makes the names of new series durable.
 pub(crate) async fn save(shared: &Shared) -> Result<(), sqlx::Error> {
     if !read(&shared.index).has_pending() {
         return Ok(());
     }
-    let (pending, mark) = read(&shared.index).pending();
+    // Seen at one moment: each series' group is among the groups, or was durable before.
+    let (groups, records) = read(&shared.index).pending();
     let mut transaction = shared.database.begin().await?;
-    // One statement for all: a thousand agents that connect at once bring a quarter of a million names.
-    sqlx::query("INSERT OR IGNORE INTO groups (id, node, metric) SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)")
-        .bind(groups_json(&pending))
-        .execute(&mut *transaction)
-        .await?;
-    sqlx::query("INSERT OR IGNORE INTO series (id, group_id, labels) SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)")
-        .bind(series_json(&pending))
-        .execute(&mut *transaction)
-        .await?;
+    for groups in groups.chunks(NAMES_A_STATEMENT) {
+        sqlx::query("INSERT OR IGNORE INTO groups (id, node, metric) SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)")
+            .bind(groups_json(groups))
+            .execute(&mut *transaction)
+            .await?;
+    }
+    for from in records.clone().step_by(NAMES_A_STATEMENT) {
+        let some = from..records.end.min(from + NAMES_A_STATEMENT);
+        let series = series_json(&read(&shared.index).named(some));
+        sqlx::query("INSERT OR IGNORE INTO series (id, group_id, labels) SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)")
+            .bind(series)
+            .execute(&mut *transaction)
+            .await?;
+    }
     transaction.commit().await?;
-    write(&shared.index).made_durable(mark, pending.groups.len());
+    write(&shared.index).made_durable(records.end, groups.len());
     Ok(())
 }
 
-fn groups_json(pending: &Pending) -> String {
-    let groups = pending
-        .groups
+fn groups_json(groups: &[Arc<Group>]) -> String {
+    let groups = groups
         .iter()
         .map(|group| serde_json::json!([group.id.0, &*group.node, &*group.metric]));
     serde_json::Value::Array(groups.collect()).to_string()
 }
 
-fn series_json(pending: &Pending) -> String {
+fn series_json(series: &[(SeriesId, GroupId, Labels)]) -> String {
     let text = |labels: &Labels| serde_json::to_string(labels).expect("labels are a map of strings");
     let row =
         |(id, group, labels): &(SeriesId, GroupId, Labels)| serde_json::json!([id.0, group.0, text(labels)]);
-    serde_json::Value::Array(pending.series.iter().map(row).collect()).to_string()
+    serde_json::Value::Array(series.iter().map(row).collect()).to_string()
 }
 
 impl SeriesStore {

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 
 use domain::series::Frame;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::index::Index;
 use super::memory::Memory;
+use super::space::Space;
 use super::wal::{self, ClosedFile, ClosedFiles, Wal};
 use super::{
     Block, Doors, Metadata, QUEUE_APPENDS_MAX, QUEUE_SAMPLES_MAX, SeriesId, SeriesStore, Shape, Shared,
@@ -49,7 +51,11 @@ pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<
         .map_err(|source| OpenError::Database { path, source })?;
     let shared = Arc::new(Shared {
         memory: Memory::new(config.head_bytes_max),
-        space: super::space::Space::new(&config.data_dir, config.min_free_bytes),
+        space: Space::new(
+            &config.data_dir,
+            config.min_free_bytes,
+            Duration::from_millis(config.full_pause_ms),
+        ),
         config,
         database,
         index: RwLock::new(index),
@@ -57,6 +63,7 @@ pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<
         sessions: Mutex::new(sessions),
         wal_files: ClosedFiles::default(),
         wal_bytes: AtomicI64::default(),
+        wal_unused: Notify::new(),
         next_chunk: AtomicI64::new(next_chunk),
         metadata: RwLock::new(metadata),
         counters: stats::Counters::default(),

@@ -27,6 +27,8 @@ const CHUNKS_A_COMMIT: i64 = 128;
 const PASSES_MIN: u8 = 2;
 /// Free pages given back to the file system at a time: 4 MB, about 10 ms of the writer.
 const VACUUM_PAGES: &str = "PRAGMA incremental_vacuum(1000)";
+/// The database's own journal, copied into it and cut to nothing.
+const TRUNCATE_JOURNAL: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
 /// Free pages are used again by the next merge. Only what is more than this share of the file is given back.
 const FREE_SHARE: i64 = 8;
 /// Free pages that are never worth giving back: 16 MB.
@@ -204,6 +206,18 @@ impl Pages {
     fn used_bytes(&self) -> u64 {
         ((self.all - self.free) * self.bytes).unsigned_abs()
     }
+}
+
+/// Gives back some of what is free, whether it is worth while or not; at the end also the journals. Returns whether there
+/// is more.
+pub(crate) async fn give_back(shared: &Shared) -> Result<bool, sqlx::Error> {
+    let more = Pages::count(shared).await?.free > 0;
+    let step = if more { VACUUM_PAGES } else { TRUNCATE_JOURNAL };
+    sqlx::query(step).execute(shared.database.writer()).await?;
+    if !more {
+        shared.wal_unused.notify_one();
+    }
+    Ok(more)
 }
 
 async fn vacuum(shared: &Shared) -> Result<bool, sqlx::Error> {

@@ -33,8 +33,6 @@ const FLOOR_BYTES_LEAST: u64 = 1 << 20;
 const RESUME_PART: u64 = 5;
 /// How old the last look may be. Within that time a thousand nodes write some megabytes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long nothing is written after a write that failed for want of space, when the free space does not explain it.
-const PAUSE: Duration = Duration::from_secs(5);
 /// SQLite's code for a write that found no room.
 const SQLITE_FULL: &str = "13";
 
@@ -43,6 +41,7 @@ const SQLITE_FULL: &str = "13";
 pub(crate) struct Space {
     folder: PathBuf,
     floor: Option<u64>,
+    pause: Duration,
     state: Mutex<State>,
 }
 
@@ -55,11 +54,13 @@ struct State {
 }
 
 impl Space {
-    /// `floor`: free bytes below which nothing is taken; by the size of the disk when none is given.
-    pub(crate) fn new(folder: &Path, floor: Option<u64>) -> Self {
+    /// `floor`: free bytes below which nothing is taken; by the size of the disk when none is given. `pause`: how long nothing
+    /// is written after a write that failed for want of space, when the free space does not explain it.
+    pub(crate) fn new(folder: &Path, floor: Option<u64>, pause: Duration) -> Self {
         Self {
             folder: folder.to_owned(),
             floor,
+            pause,
             state: Mutex::default(),
         }
     }
@@ -91,7 +92,8 @@ impl Space {
                 let floor = self
                     .floor
                     .map_or_else(|| floor_of(total), |floor| floor.max(FLOOR_BYTES_LEAST));
-                state.note(stat.f_bavail.saturating_mul(stat.f_frsize), total, floor, now);
+                let paused = state.failed.is_some_and(|failed| now - failed < self.pause);
+                state.note(stat.f_bavail.saturating_mul(stat.f_frsize), total, floor, paused);
                 self.tell(before, state.space);
             }
             // A folder that cannot be looked at fails its writes too, and those are told.
@@ -107,7 +109,7 @@ impl Space {
         }
         let mut state = lock(&self.state);
         let before = state.space.blocked;
-        state.failed = Some(Instant::now());
+        (state.failed, state.looked) = (Some(Instant::now()), None);
         state.space.blocked.get_or_insert(Blocked::WriteFailed);
         self.tell(before, state.space);
         true
@@ -130,8 +132,7 @@ impl Space {
 }
 
 impl State {
-    fn note(&mut self, free: u64, total: u64, floor: u64, now: Instant) {
-        let paused = self.failed.is_some_and(|failed| now - failed < PAUSE);
+    fn note(&mut self, free: u64, total: u64, floor: u64, paused: bool) {
         let blocked = match self.space.blocked {
             _ if free < floor => Some(Blocked::DiskFull),
             Some(Blocked::DiskFull) if free < floor.saturating_add(floor / RESUME_PART) => {
@@ -173,30 +174,26 @@ mod tests {
 
     const FLOOR: u64 = 1_000;
 
-    fn blocked(state: &mut State, free: u64, at: Instant) -> Option<Blocked> {
-        state.note(free, 1_000_000, FLOOR, at);
+    fn blocked(state: &mut State, free: u64, paused: bool) -> Option<Blocked> {
+        state.note(free, 1_000_000, FLOOR, paused);
         state.space.blocked
     }
 
     #[test]
     fn ingest_stops_below_the_floor_and_begins_a_little_above_it() {
-        let (mut state, now) = (State::default(), Instant::now());
-        assert_eq!(blocked(&mut state, FLOOR, now), None);
-        assert_eq!(blocked(&mut state, FLOOR - 1, now), Some(Blocked::DiskFull));
-        assert_eq!(blocked(&mut state, FLOOR + 199, now), Some(Blocked::DiskFull));
-        assert_eq!(blocked(&mut state, FLOOR + 200, now), None);
-        assert_eq!(blocked(&mut state, FLOOR + 1, now), None);
+        let mut state = State::default();
+        assert_eq!(blocked(&mut state, FLOOR, false), None);
+        assert_eq!(blocked(&mut state, FLOOR - 1, false), Some(Blocked::DiskFull));
+        assert_eq!(blocked(&mut state, FLOOR + 199, false), Some(Blocked::DiskFull));
+        assert_eq!(blocked(&mut state, FLOOR + 200, false), None);
+        assert_eq!(blocked(&mut state, FLOOR + 1, false), None);
     }
 
     #[test]
     fn after_a_failed_write_it_is_tried_again_after_a_pause() {
-        let began = Instant::now();
-        let mut state = State {
-            failed: Some(began),
-            ..State::default()
-        };
-        assert_eq!(blocked(&mut state, 1 << 40, began), Some(Blocked::WriteFailed));
-        assert_eq!(blocked(&mut state, 1 << 40, began + PAUSE), None);
+        let mut state = State::default();
+        assert_eq!(blocked(&mut state, 1 << 40, true), Some(Blocked::WriteFailed));
+        assert_eq!(blocked(&mut state, 1 << 40, false), None);
     }
 
     #[test]
@@ -213,12 +210,12 @@ mod tests {
     #[test]
     fn a_disk_below_the_floor_is_refused_with_both_numbers() {
         let folder = tempfile::tempdir().unwrap();
-        let space = Space::new(folder.path(), Some(u64::MAX));
+        let space = Space::new(folder.path(), Some(u64::MAX), Duration::ZERO);
         let Err(AppendError::DiskFull { free, floor }) = space.check() else {
             panic!("there is not that much room anywhere");
         };
         assert!(free > 0 && floor == u64::MAX);
-        assert!(Space::new(folder.path(), Some(0)).check().is_ok());
+        assert!(Space::new(folder.path(), Some(0), Duration::ZERO).check().is_ok());
     }
 
     #[tokio::test]
@@ -232,7 +229,7 @@ mod tests {
         let insert = sqlx::query("INSERT INTO t VALUES (zeroblob(100000))").execute(&mut connection);
         let error = insert.await.unwrap_err();
         let folder = tempfile::tempdir().unwrap();
-        let space = Space::new(folder.path(), Some(0));
+        let space = Space::new(folder.path(), Some(0), Duration::from_secs(5));
         assert!(space.note_failure(&error), "{error}");
         assert!(matches!(space.check(), Err(AppendError::DiskFull { .. })));
         assert!(!space.note_failure(&sqlx::Error::RowNotFound));

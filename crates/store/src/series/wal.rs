@@ -216,6 +216,13 @@ impl Wal {
         }
     }
 
+    /// Begins another file with the next batch, however full this one is.
+    pub(crate) fn close_current(&mut self) {
+        if let Some(current) = self.current.take() {
+            self.close_in_background(current);
+        }
+    }
+
     /// Bytes of the file being written.
     pub(crate) fn current_bytes(&self) -> u64 {
         self.current.as_ref().map_or(0, |current| current.bytes)
