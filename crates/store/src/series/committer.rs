@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use domain::time::TimestampMs;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::head::Counts;
 use super::sessions::Sorted;
@@ -46,6 +46,7 @@ pub(crate) async fn run(shared: Arc<Shared>, mut wal: Wal, mut requests: mpsc::R
                 commit(&shared, &mut wal, batch).await;
                 wal.rotate();
             }
+            () = shared.new_names.notified() => save_names(&shared, patience).await,
             () = shared.wal_unused.notified() => wal.close_current(),
         }
         shared
@@ -53,6 +54,15 @@ pub(crate) async fn run(shared: Arc<Shared>, mut wal: Wal, mut requests: mpsc::R
             .store(wal.current_bytes() as i64, Ordering::Relaxed);
     }
     wal.close().await;
+}
+
+/// Makes new names durable before the first samples under them come, so that those do not wait for it.
+async fn save_names(shared: &Arc<Shared>, patience: Duration) {
+    sleep(patience).await;
+    if let Err(error) = names::save(shared).await {
+        // The batch that needs them tries again, and is the one to be refused.
+        tracing::debug!(%error, "names of new series could not be written yet");
+    }
 }
 
 /// Sleeps while the others come, rather than wake up for each of them.

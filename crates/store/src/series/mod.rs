@@ -259,6 +259,8 @@ struct Shared {
     sessions: Mutex<sessions::Sessions>,
     wal_files: wal::ClosedFiles,
     wal_bytes: AtomicI64,
+    /// Says that there are series whose names are not durable yet.
+    new_names: Notify,
     /// Says that chunks hold all there was in the write-ahead when it was said.
     wal_unused: Notify,
     memory: memory::Memory,
@@ -293,7 +295,9 @@ impl SeriesStore {
         if let Some(id) = read(index).id(labels) {
             return Ok(id);
         }
-        write(index).resolve(labels)
+        let id = write(index).resolve(labels)?;
+        self.shared.new_names.notify_one();
+        Ok(id)
     }
 
     /// Stores samples; returns when they are durable. When the store is behind, waits for it: its sender's flow control.

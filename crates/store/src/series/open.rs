@@ -63,6 +63,7 @@ pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<
         sessions: Mutex::new(sessions),
         wal_files: ClosedFiles::default(),
         wal_bytes: AtomicI64::default(),
+        new_names: Notify::new(),
         wal_unused: Notify::new(),
         next_chunk: AtomicI64::new(next_chunk),
         metadata: RwLock::new(metadata),
