@@ -5,13 +5,7 @@
 
 mod store;
 
-mod ask;
-mod disk;
-mod generator;
-mod machine;
 mod peer;
-mod process;
-mod report;
 mod table;
 
 use std::process::ExitCode;

@@ -76,6 +76,12 @@ impl Child {
         self
     }
 
+    /// Takes a variable away from the child alone.
+    pub(crate) fn without_env(mut self, name: &str) -> Self {
+        self.command.env_remove(name);
+        self
+    }
+
     /// Starts the child in another folder.
     pub(crate) fn folder(mut self, folder: &Path) -> Self {
         self.command.current_dir(folder);

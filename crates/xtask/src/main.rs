@@ -13,6 +13,7 @@ mod child;
 mod fingerprint;
 mod layout;
 mod lock;
+mod measure;
 mod progress;
 mod toolchain;
 

@@ -10,19 +10,16 @@ mod start;
 mod store;
 mod sustained;
 
-mod build;
-mod collector;
-mod generator;
-mod http;
-mod machine;
 mod report;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
 use crate::layout::Layout;
+use crate::measure::machine;
 use crate::progress::{block, result, say};
 use report::Seen;
 
@@ -50,6 +47,9 @@ enum Part {
     /// All of the above, as they are by default.
     All,
 }
+
+/// What names the log of a part's collector, and the logs of what is run against it.
+const COLLECTOR: &str = "soak-collector";
 
 /// Runs the parts; fails when one did.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
@@ -79,6 +79,8 @@ fn all(layout: &Layout) -> bool {
 
 fn one(layout: &Layout, part: &Part) -> bool {
     let name = part.name();
+    // Now, and not at the end: the checkout may go on meanwhile.
+    let revision = machine::revision(layout);
     say(name, "begins");
     let seen = match part.run(layout) {
         Ok(seen) => seen,
@@ -88,11 +90,16 @@ fn one(layout: &Layout, part: &Part) -> bool {
         }
     };
     result(&seen.in_words());
-    if let Err(error) = report::keep(layout, &seen) {
+    if let Err(error) = report::keep(layout, &seen, &revision) {
         say(name, &format!("{error:#}"));
         return false;
     }
     seen.well
+}
+
+/// Where a part keeps what it makes.
+fn folder_of(layout: &Layout, part: &str) -> PathBuf {
+    layout.target().join("soak").join(part)
 }
 
 impl Part {

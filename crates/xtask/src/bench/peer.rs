@@ -3,27 +3,20 @@
 //! Each runs as its users run it: defaults, but for the address, the data folder, what makes it take remote write, and what would
 //! hide work from the measurement (VictoriaMetrics' cache of answers, and the 30 s it leaves out of answers).
 
-use std::fs::{self, File};
-use std::net::{Ipv4Addr, TcpListener};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child as Process, Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use super::ask::{Address, escape};
-use super::process;
-use crate::child;
 use crate::layout::Layout;
-use crate::progress::{block, say};
+use crate::measure::ask::{Address, escape};
+use crate::measure::server::{Plan, Server, free_port};
+use crate::measure::{folder, process};
+use crate::progress::say;
 use crate::toolchain::apt;
 
-/// How long a server may take to be ready; the longest part is another one's replay of its log.
-const READY_WITHIN: Duration = Duration::from_secs(180);
-/// How often readiness is asked for; start-up times are as exact as this.
-const READY_POLL: Duration = Duration::from_millis(10);
 /// How long a merge may take.
 const MERGE_WITHIN: Duration = Duration::from_secs(600);
 
@@ -49,74 +42,58 @@ impl Peer {
     /// Starts one in an empty folder and waits until it is ready.
     pub(crate) fn start(self, layout: &Layout) -> Result<Running> {
         let folder = layout.target().join("bench").join(self.name());
-        if folder.exists() {
-            fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
-        }
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let program = match self {
-            Self::Prometheus => apt::unpacked(layout, &apt::PROMETHEUS)?,
-            Self::VictoriaMetrics => apt::unpacked(layout, &apt::VICTORIA_METRICS)?,
-            Self::Lockstep => layout.target().join("release/lockstep"),
-        };
-        let token = (self == Self::Lockstep).then(secret).transpose()?;
-        let port = free_port()?;
-        let mut running = Running {
+        folder::empty(&folder)?;
+        let server = Server::start(layout, self.plan(layout, &folder)?)?;
+        Ok(Running {
             peer: self,
-            address: Address { port, token },
-            join: None,
-            log: layout.logs().join(format!("bench-{}.log", self.name())),
-            process: None,
-            program,
+            server,
             folder,
-        };
-        fs::create_dir_all(layout.logs()).context("cannot make the folder of logs")?;
-        // Restarts add to the log, a new run begins it.
-        File::create(&running.log).with_context(|| format!("cannot write {}", running.log.display()))?;
-        running.spawn()?;
-        running.wait_ready()?;
-        running.join = running.join_token()?;
-        Ok(running)
+        })
     }
 
-    fn arguments(self, folder: &Path, port: u16) -> Result<Vec<String>> {
-        let data = folder.join("data").display().to_string();
-        let listen = format!("127.0.0.1:{port}");
-        Ok(match self {
+    fn plan(self, layout: &Layout, folder: &Path) -> Result<Plan> {
+        let (step, data) = (format!("bench-{}", self.name()), folder.join("data"));
+        let (port, at) = (free_port()?, data.display());
+        let (tool, ready, arguments) = match self {
+            Self::Lockstep => return Plan::collector(layout, &step, &data, &[]),
             Self::Prometheus => {
                 let config = folder.join("prometheus.yml");
                 fs::write(&config, "scrape_configs: []\n")
                     .context("cannot write Prometheus' configuration")?;
-                vec![
+                let arguments = vec![
                     format!("--config.file={}", config.display()),
-                    format!("--storage.tsdb.path={data}"),
-                    format!("--web.listen-address={listen}"),
+                    format!("--storage.tsdb.path={at}"),
+                    format!("--web.listen-address=127.0.0.1:{port}"),
                     "--web.enable-remote-write-receiver".to_owned(),
                     "--web.enable-admin-api".to_owned(),
-                ]
+                ];
+                (apt::PROMETHEUS, "/-/ready", arguments)
             }
-            Self::VictoriaMetrics => vec![
-                format!("-storageDataPath={data}"),
-                format!("-httpListenAddr={listen}"),
-                "-search.disableCache".to_owned(),
-                "-search.latencyOffset=1ms".to_owned(),
-            ],
-            Self::Lockstep => vec![
-                "collector".to_owned(),
-                format!("--listen={listen}"),
-                format!("--data={data}"),
-            ],
+            Self::VictoriaMetrics => {
+                let arguments = vec![
+                    format!("-storageDataPath={at}"),
+                    format!("-httpListenAddr=127.0.0.1:{port}"),
+                    "-search.disableCache".to_owned(),
+                    "-search.latencyOffset=1ms".to_owned(),
+                ];
+                (apt::VICTORIA_METRICS, "/health", arguments)
+            }
+        };
+        Ok(Plan {
+            step,
+            program: apt::unpacked(layout, &tool)?,
+            arguments,
+            folder: folder.to_owned(),
+            address: Address { port, token: None },
+            ready,
         })
     }
 }
 
-/// One that runs. Killed when dropped.
+/// One that runs. Killed when dropped, and its data with it.
 pub(crate) struct Running {
     pub(crate) peer: Peer,
-    pub(crate) address: Address,
-    join: Option<String>,
-    log: PathBuf,
-    process: Option<Process>,
-    program: PathBuf,
+    pub(crate) server: Server,
     folder: PathBuf,
 }
 
@@ -125,153 +102,38 @@ impl Running {
         self.peer.name()
     }
 
-    pub(crate) fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.address.port)
-    }
-
     /// Where its data lies.
     pub(crate) fn data(&self) -> PathBuf {
         self.folder.join("data")
     }
 
-    pub(crate) fn pid(&self) -> Result<u32> {
-        self.process
-            .as_ref()
-            .map(Process::id)
-            .with_context(|| format!("{} does not run", self.name()))
-    }
-
-    /// What the generator must know, for its environment: arguments are visible to everybody on the machine.
-    pub(crate) fn secrets(&self) -> Vec<(&'static str, String)> {
-        let named = [
-            ("LOCKSTEP_TOKEN", &self.address.token),
-            ("LOCKSTEP_JOIN", &self.join),
-        ];
-        named
-            .into_iter()
-            .filter_map(|(name, secret)| Some((name, secret.clone()?)))
-            .collect()
-    }
-
-    /// An error with the end of its log when it does not run any more.
-    pub(crate) fn check(&mut self) -> Result<()> {
-        let Some(process) = &mut self.process else {
-            bail!("{} does not run", self.name());
-        };
-        if let Some(status) = process.try_wait().context("cannot ask for the server's end")? {
-            block(
-                &format!("{} printed, at the end", self.name()),
-                &child::tail(&self.log)?,
-            );
-            bail!(
-                "{} died ({status}); its log is {}",
-                self.name(),
-                self.log.display()
-            );
-        }
-        Ok(())
-    }
-
-    /// Kills it as a power switch would, as far as a process can feel it, and starts it again on its data. Returns seconds
-    /// until it answered `query` with `expected` as its one value.
+    /// Kills it and starts it again on its data. Returns seconds until it answered `query` with `expected` as its one value.
     pub(crate) fn kill_and_restart(&mut self, query: &str, expected: f64) -> Result<f64> {
-        self.kill();
-        let begin = Instant::now();
-        self.spawn()?;
-        self.wait_for("its first full answer", |address| {
+        self.server.kill();
+        let took = self.server.start_until("at its first full answer", |address| {
             value(address, query).is_some_and(|found| (found - expected).abs() < 0.5)
         })?;
-        Ok(begin.elapsed().as_secs_f64())
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            // It may have ended meanwhile: nothing to do then.
-            process.kill().ok();
-            process.wait().ok();
-        }
-    }
-
-    fn spawn(&mut self) -> Result<()> {
-        let log = File::options().create(true).append(true).open(&self.log);
-        let log = log.with_context(|| format!("cannot write {}", self.log.display()))?;
-        let mut command = Command::new(&self.program);
-        command
-            .args(self.peer.arguments(&self.folder, self.address.port)?)
-            .current_dir(&self.folder)
-            .stdin(Stdio::null())
-            .stderr(
-                log.try_clone()
-                    .context("cannot share the log between two streams")?,
-            )
-            .stdout(log);
-        if let Some(token) = &self.address.token {
-            command.env("LOCKSTEP_ADMIN_TOKEN", token);
-        }
-        let process = command
-            .spawn()
-            .with_context(|| format!("cannot start {}", self.program.display()))?;
-        self.process = Some(process);
-        Ok(())
-    }
-
-    fn wait_ready(&mut self) -> Result<()> {
-        let path = if self.peer == Peer::VictoriaMetrics {
-            "/health"
-        } else {
-            "/-/ready"
-        };
-        self.wait_for("ready", |address| {
-            address.get(path).is_ok_and(|answer| answer.status == 200)
-        })
-    }
-
-    fn wait_for(&mut self, what: &str, is_there: impl Fn(&Address) -> bool) -> Result<()> {
-        let begin = Instant::now();
-        while !is_there(&self.address) {
-            self.check()?;
-            if begin.elapsed() > READY_WITHIN {
-                block(
-                    &format!("{} printed, at the end", self.name()),
-                    &child::tail(&self.log)?,
-                );
-                bail!("{}: not {what} within {} s", self.name(), READY_WITHIN.as_secs());
-            }
-            thread::sleep(READY_POLL);
-        }
-        Ok(())
-    }
-
-    fn join_token(&self) -> Result<Option<String>> {
-        if self.peer != Peer::Lockstep {
-            return Ok(None);
-        }
-        let wish = r#"{"role":"join","expires_s":7200}"#;
-        let made = self
-            .address
-            .post("/api/tokens/join", wish)?
-            .success("/api/tokens/join")?;
-        let made: Value = serde_json::from_str(&made).context("the answer is no JSON")?;
-        Ok(made["token"].as_str().map(str::to_owned))
+        Ok(took.as_secs_f64())
     }
 
     /// Merges all there is, as each does it by itself in time, and waits until that has ended. Says what it did.
     pub(crate) fn merge(&mut self) -> Result<&'static str> {
         match self.peer {
             Peer::Prometheus => {
-                self.address
+                self.server
+                    .address()
                     .post("/api/v1/admin/tsdb/snapshot", "")?
                     .success("snapshot")?;
                 Ok("a snapshot: the head written as a block")
             }
             Peer::VictoriaMetrics => {
                 for path in ["/internal/force_flush", "/internal/force_merge"] {
-                    self.address.get(path)?.success(path)?;
+                    self.server.address().get(path)?.success(path)?;
                 }
                 self.wait_merged()?;
                 Ok("force_merge")
             }
-            Peer::Lockstep => match self.address.post("/api/store/compact", "")? {
+            Peer::Lockstep => match self.server.address().post("/api/store/compact", "")? {
                 answer if matches!(answer.status, 404 | 405) => {
                     say(
                         self.name(),
@@ -291,8 +153,8 @@ impl Running {
     fn wait_merged(&mut self) -> Result<()> {
         let begin = Instant::now();
         loop {
-            process::quiet(self.pid()?, self.name())?;
-            let metrics = self.address.get("/metrics")?.success("/metrics")?;
+            process::quiet(self.server.pid()?, self.name())?;
+            let metrics = self.server.address().get("/metrics")?.success("/metrics")?;
             if active_merges(&metrics) == 0.0 {
                 return Ok(());
             }
@@ -305,7 +167,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.kill();
+        self.server.kill();
         // Data of a benchmark is of no use afterwards, and there is much of it; the log stays.
         if let Err(error) = fs::remove_dir_all(&self.folder) {
             say(
@@ -339,20 +201,6 @@ fn active_merges(metrics: &str) -> f64 {
     lines
         .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
         .sum()
-}
-
-/// A port that was free a moment ago; a collision shows as a server that dies.
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
-    Ok(listener.local_addr().context("a bound port has a number")?.port())
-}
-
-/// An admin token nobody else on the machine can guess.
-fn secret() -> Result<String> {
-    let mut bytes = [0; 24];
-    let mut random = File::open("/dev/urandom").context("cannot open /dev/urandom")?;
-    std::io::Read::read_exact(&mut random, &mut bytes).context("cannot read /dev/urandom")?;
-    Ok(hex::encode(bytes))
 }
 
 #[cfg(test)]

@@ -13,20 +13,21 @@ mod ingest;
 mod restart;
 
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
-use super::generator::Fleet;
 use super::table::{self, Row};
-use super::{machine, report};
-use crate::child::Child;
 use crate::layout::Layout;
+use crate::measure::generator::Fleet;
+use crate::measure::{build, machine, section};
 use crate::progress::{block, result, say};
 use crate::toolchain::apt;
 
-const BUILD_LIMIT: Duration = Duration::from_secs(45 * 60);
+const INTRODUCTION: &str = "# Benchmarks
+
+Written by `cargo xtask bench`; each run replaces its own section. Figures are of one machine and one run: read the ratios.
+";
 /// The collector takes samples up to 70 minutes late: more ticks of history would be refused.
 const TICKS_MAX: u64 = 4_100;
 
@@ -98,7 +99,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     // Now, and not at the end: the checkout may go on while this measures.
     let revision = machine::revision(layout);
     if !options.no_build {
-        build(layout)?;
+        build::release(layout, &["--package", "lockstep", "--package", "loadgen"])?;
     }
     // Missing ones are said before an hour of measuring, not after.
     apt::unpacked(layout, &apt::PROMETHEUS)?;
@@ -122,7 +123,8 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let text = options.section(&revision, &scale, &all);
     result(&format!("\n{text}"));
     if options.only.is_empty() && !options.dry {
-        report::keep(&layout.root.join("docs/benchmarks.md"), options.heading(), &text)?;
+        let file = layout.root.join("docs/benchmarks.md");
+        section::keep(&file, INTRODUCTION, options.heading(), &text)?;
     }
     if !failed.is_empty() {
         bail!("failed: {failed:?}");
@@ -140,27 +142,6 @@ fn measure(layout: &Layout, scale: &Scale, part: Part) -> Result<Measured> {
     }
 }
 
-/// Release builds of both, together, so that what they share is built once. The dashboard is not needed.
-fn build(layout: &Layout) -> Result<()> {
-    crate::web::ensure_folder(layout)?;
-    say("bench", "building lockstep and loadgen with full optimisation");
-    let unset = own_package().flat_map(|name| ["-u".to_owned(), name]);
-    Child::new(layout, "bench-build", "env", BUILD_LIMIT)
-        .args(unset)
-        .args(["cargo", "build", "--locked", "--release"])
-        .args(["--package", "lockstep", "--package", "loadgen"])
-        .succeed()?;
-    Ok(())
-}
-
-/// What `cargo xtask` says of this package to this program. Handed on, it would make build scripts that watch it (ring's) run
-/// again, and all that stands on them compile again.
-fn own_package() -> impl Iterator<Item = String> {
-    std::env::vars()
-        .map(|(name, _)| name)
-        .filter(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
-}
-
 impl Options {
     /// Reads are measured on what remote write brought: the two are one part, unless only the first was asked for.
     fn parts(&self) -> Vec<Part> {
@@ -173,25 +154,16 @@ impl Options {
     }
 
     fn scale(&self) -> Scale {
-        let small = Fleet {
-            nodes: 32,
-            gpus: 8,
-            metrics: 30,
-        };
-        let cluster = Fleet {
-            nodes: self.nodes,
-            ..small
-        };
         let (ticks, live_ticks, backfill_ticks, repeats) = if self.quick {
             (900, 60, 120, 50)
         } else {
             (3_600, 120, 600, 100)
         };
         Scale {
-            fleet: small,
+            fleet: Fleet::of_nodes(32),
             ticks: self.ticks.unwrap_or(ticks),
             repeats,
-            cluster,
+            cluster: Fleet::of_nodes(self.nodes),
             live_ticks: self.duration.unwrap_or(live_ticks),
             backfill_ticks,
             restart_ticks: 300,
@@ -213,7 +185,7 @@ impl Options {
             "{} · revision {revision} · `cargo xtask {}`\n\n{}\n\n\
              Remote write: {} series × {} ticks of 1 s. Agents: {} nodes × {} series, live for {} s, backfill of {} s. Each server alone, with \
              the generator beside it.\n\n{}\n{notes}",
-            today(),
+            machine::today(),
             command.join(" "),
             machine::describe(),
             scale.fleet.series(),
@@ -225,28 +197,6 @@ impl Options {
             table::render(&all.rows),
         )
     }
-}
-
-/// The date in UTC, from the days since 1970 (Hinnant's `civil_from_days`).
-fn today() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    date(since.as_secs() / 86_400)
-}
-
-fn date(days: u64) -> String {
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02}")
 }
 
 #[cfg(test)]
@@ -273,13 +223,5 @@ mod tests {
         );
         assert_eq!(options(&[Part::RemoteWrite]).parts(), [Part::RemoteWrite]);
         assert_eq!(options(&[Part::Reads, Part::RemoteWrite]).parts(), [Part::Reads]);
-    }
-
-    #[test]
-    fn days_are_dates() {
-        assert_eq!(
-            [date(0), date(11_016), date(20_778)],
-            ["1970-01-01", "2000-02-29", "2026-11-21"]
-        );
     }
 }

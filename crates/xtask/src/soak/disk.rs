@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
 
-use super::build;
-use super::collector::{Collector, fresh_folder};
-use super::generator::{Fleet, Generator, damaged, number};
 use super::report::Seen;
+use super::{COLLECTOR, folder_of};
 use crate::child;
 use crate::layout::Layout;
+use crate::measure::generator::{self, Fleet, Generator, damaged, number, start_ms};
+use crate::measure::server::{Plan, Server};
+use crate::measure::{build, folder};
 use crate::progress::say;
 
 /// What `/-/ready` says while samples are refused.
@@ -63,16 +64,12 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
         format!("disk --mib {mib} --nodes {nodes} --ticks {ticks}"),
     );
     let disk = SmallDisk::mount(layout, *mib)?;
-    let programs = build::release(layout, &["--package", "lockstep", "--package", "loadgen"])?;
-    let mut collector = Collector::start(layout, &programs.join("lockstep"), &disk.data(), &[])?;
-    let fleet = Fleet {
-        nodes: *nodes,
-        gpus: 8,
-        metrics: 30,
-    };
+    build::release(layout, &["--package", "lockstep", "--package", "loadgen"])?;
+    let mut collector = Server::start(layout, Plan::collector(layout, COLLECTOR, &disk.data(), &[])?)?;
+    let fleet = Fleet::of_nodes(*nodes);
     let args = [format!("--ticks={ticks}"), "--mode=live".to_owned()];
     let limit = Duration::from_secs(*ticks) + VERIFY_LIMIT;
-    let generator = Generator::new(layout, &programs, &collector, fleet, "agents", &args, limit)?;
+    let generator = Generator::new(layout, &collector, fleet, "agents", &args, limit)?;
     let outcome = thread::scope(|scope| {
         let sending = scope.spawn(|| generator.run());
         let seen = fill_and_free(&collector, &disk, &mut seen);
@@ -96,19 +93,10 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
         ),
     );
     let args = [
-        format!("--start-ms={}", number(&outcome, "/start_ms")? as i64),
+        format!("--start-ms={}", start_ms(&outcome)?),
         format!("--ticks={ticks}"),
     ];
-    let found = Generator::new(
-        layout,
-        &programs,
-        &collector,
-        fleet,
-        "verify",
-        &args,
-        VERIFY_LIMIT,
-    )?
-    .run()?;
+    let found = generator::run(layout, &mut collector, fleet, "verify", &args, VERIFY_LIMIT)?;
     let (expected, damaged) = (number(&found, "/expected")?, damaged(&found)?);
     seen.must(
         expected > 0.0 && damaged == 0.0,
@@ -118,7 +106,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
     Ok(seen)
 }
 
-fn fill_and_free(collector: &Collector, disk: &SmallDisk, seen: &mut Seen) -> Result<()> {
+fn fill_and_free(collector: &Server, disk: &SmallDisk, seen: &mut Seen) -> Result<()> {
     thread::sleep(Duration::from_secs(TICKS_BEFORE));
     disk.fill()?;
     let took = until(|| is_blocked(collector))?;
@@ -135,12 +123,14 @@ fn fill_and_free(collector: &Collector, disk: &SmallDisk, seen: &mut Seen) -> Re
             ),
         },
     );
-    let metrics = collector.get("/metrics")?.body;
+    let metrics = collector.address().get("/metrics")?.body;
     seen.must(
         metrics.contains(BLOCKED_METRIC),
         format!("/metrics has `{BLOCKED_METRIC}`."),
     );
-    let answer = collector.get("/api/v1/query?query=count(DCGM_FI_DEV_GPU_TEMP)")?;
+    let answer = collector
+        .address()
+        .get("/api/v1/query?query=count(DCGM_FI_DEV_GPU_TEMP)")?;
     let answered = answer.status == 200 && answer.body.contains("\"value\"");
     seen.must(answered, "A query is answered meanwhile.");
     thread::sleep(FULL_FOR);
@@ -162,8 +152,8 @@ fn fill_and_free(collector: &Collector, disk: &SmallDisk, seen: &mut Seen) -> Re
     Ok(())
 }
 
-fn is_blocked(collector: &Collector) -> Result<bool> {
-    Ok(collector.get("/-/ready")?.body.contains(BLOCKED))
+fn is_blocked(collector: &Server) -> Result<bool> {
+    Ok(collector.address().get("/-/ready")?.body.contains(BLOCKED))
 }
 
 /// Waits for a condition; how long it took, or nothing when it did not come.
@@ -183,7 +173,8 @@ struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     fn mount(layout: &Layout, mib: u64) -> Result<Self> {
-        let folder = fresh_folder(layout, "disk")?;
+        let folder = folder_of(layout, "disk");
+        folder::empty(&folder)?;
         let size = format!("size={mib}m");
         child::output(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&folder))
             .context("no file system can be mounted here, so no disk can be filled; run this as root, outside a container that forbids it")?;

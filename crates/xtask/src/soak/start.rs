@@ -4,18 +4,19 @@
 //! minutes, so the folder is kept until `--fresh`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use super::build;
-use super::collector::{Collector, fresh_folder};
 use super::report::Seen;
+use super::{COLLECTOR, folder_of};
 use crate::child::Child;
 use crate::fingerprint;
 use crate::layout::Layout;
+use crate::measure::server::{Plan, Server};
+use crate::measure::{build, folder};
 use crate::progress::say;
 
 /// What a start may take.
@@ -64,20 +65,16 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
         "start",
         format!("start --series {series} --days {days} --step-s {step_s}"),
     );
-    let programs = build::release(layout, &["--package", "lockstep"])?;
+    build::release(layout, &["--package", "lockstep"])?;
     let data = filled(layout, options)?;
-    let bytes: u64 = fingerprint::files(&data, &[])?
-        .iter()
-        .filter_map(|file| fs::metadata(file).ok())
-        .map(|file| file.len())
-        .sum();
+    let bytes = folder::bytes(&data, |_| true)?;
     let samples = series * (days * 86_400 / step_s);
     seen.note(format!(
         "{series} series, {days} days at {step_s} s: {samples} samples in {:.2} GiB, {:.2} bytes a sample with everything beside them.",
         bytes as f64 / f64::from(1 << 30),
         bytes as f64 / samples as f64
     ));
-    let took = starts(layout, &programs.join("lockstep"), &data)?;
+    let took = starts(layout, &data)?;
     let words: Vec<_> = took
         .iter()
         .map(|took| format!("{:.2} s", took.as_secs_f64()))
@@ -94,33 +91,38 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
 }
 
 /// The folder of an earlier run that was made in the same way, else a new one.
-fn filled(layout: &Layout, options: &Options) -> Result<std::path::PathBuf> {
+fn filled(layout: &Layout, options: &Options) -> Result<PathBuf> {
     let name = format!("start-{}-{}-{}", options.series, options.days, options.step_s);
-    let marker = layout.target().join("soak").join(format!("{name}.made"));
-    let kept = layout.target().join("soak").join(&name);
-    if marker.exists() && kept.exists() && !options.fresh {
-        say("start", &format!("uses {} of an earlier run", kept.display()));
-        return Ok(kept);
+    let marker = folder_of(layout, &format!("{name}.made"));
+    let data = folder_of(layout, &name);
+    if marker.exists() && data.exists() && !options.fresh {
+        say("start", &format!("uses {} of an earlier run", data.display()));
+        return Ok(data);
     }
-    let programs = build::release(layout, &["--package", "store", "--example", "fill"])?;
-    let data = fresh_folder(layout, &name)?;
+    build::release(layout, &["--package", "store", "--example", "fill"])?;
+    folder::empty(&data)?;
     fs::remove_file(&marker).ok();
     say("start", "makes the store");
-    Child::new(layout, "soak-fill", programs.join("examples/fill"), FILL_LIMIT)
-        .args([data.as_os_str()])
-        .args([options.series, options.days, options.step_s].map(|n| n.to_string()))
-        .succeed()?;
+    Child::new(
+        layout,
+        "soak-fill",
+        build::program(layout, "examples/fill"),
+        FILL_LIMIT,
+    )
+    .args([data.as_os_str()])
+    .args([options.series, options.days, options.step_s].map(|n| n.to_string()))
+    .succeed()?;
     fs::write(&marker, "").context("cannot note that the store is made")?;
     Ok(data)
 }
 
-fn starts(layout: &Layout, program: &Path, data: &Path) -> Result<Vec<Duration>> {
+fn starts(layout: &Layout, data: &Path) -> Result<Vec<Duration>> {
     // The first one makes what belongs to a collector beside the store.
-    drop(Collector::start(layout, program, data, &[RETENTION])?);
+    drop(collector(layout, data)?);
     forget(data)?;
     let mut took = Vec::new();
     for _ in 0..STARTS {
-        let mut collector = Collector::start(layout, program, data, &[RETENTION])?;
+        let mut collector = collector(layout, data)?;
         took.push(collector.first_start());
         say(
             "start",
@@ -129,6 +131,10 @@ fn starts(layout: &Layout, program: &Path, data: &Path) -> Result<Vec<Duration>>
         collector.check()?;
     }
     Ok(took)
+}
+
+fn collector(layout: &Layout, data: &Path) -> Result<Server> {
+    Server::start(layout, Plan::collector(layout, COLLECTOR, data, &[RETENTION])?)
 }
 
 /// Asks the system to drop what it has of a folder's files in memory.

@@ -1,7 +1,6 @@
 //! A thousand nodes × 8 GPUs × 30 metrics at 1 Hz for ten minutes, with the generator on the same machine; then the same with the
 //! collector killed twice.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,11 +9,12 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use serde_json::Value;
 
-use super::collector::{Collector, fresh_folder};
-use super::generator::{Fleet, Generator, damaged, number};
 use super::report::Seen;
-use super::{build, machine};
+use super::{COLLECTOR, folder_of};
 use crate::layout::Layout;
+use crate::measure::generator::{self, Fleet, Generator, damaged, number, start_ms};
+use crate::measure::server::{Plan, Server};
+use crate::measure::{build, folder, process};
 use crate::progress::say;
 
 /// The acknowledgement of a batch takes no longer, but for one in a hundred.
@@ -43,13 +43,8 @@ pub(crate) struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let fleet = Fleet {
-            nodes: 1_000,
-            gpus: 8,
-            metrics: 30,
-        };
         Self {
-            fleet,
+            fleet: Fleet::of_nodes(1_000),
             ticks: 600,
             every: 1,
         }
@@ -61,45 +56,31 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
     let Options { fleet, ticks, every } = options;
     let command = format!("sustained {} --ticks {ticks} --every {every}", fleet.in_words());
     let mut seen = Seen::new("sustained", command);
-    let programs = build::release(layout, &["--package", "lockstep", "--package", "loadgen"])?;
+    build::release(layout, &["--package", "lockstep", "--package", "loadgen"])?;
     for kills in [0, 2] {
-        send_and_verify(layout, &programs, options, kills, &mut seen)?;
+        send_and_verify(layout, options, kills, &mut seen)?;
     }
     Ok(seen)
 }
 
-fn send_and_verify(
-    layout: &Layout,
-    programs: &Path,
-    options: &Options,
-    kills: u32,
-    seen: &mut Seen,
-) -> Result<()> {
+fn send_and_verify(layout: &Layout, options: &Options, kills: u32, seen: &mut Seen) -> Result<()> {
     let Options { fleet, ticks, every } = options;
-    let data = fresh_folder(layout, "sustained")?;
-    let mut collector = Collector::start(layout, &programs.join("lockstep"), &data, &[])?;
+    let data = folder_of(layout, "sustained");
+    folder::empty(&data)?;
+    let mut collector = Server::start(layout, Plan::collector(layout, COLLECTOR, &data, &[])?)?;
     say(
         "sustained",
         &format!("{} series for {ticks} s, {kills} kills", fleet.series()),
     );
-    let (outcome, watched) = send(layout, programs, options, &mut collector, kills)?;
+    let (outcome, watched) = send(layout, options, &mut collector, kills)?;
     collector.check()?;
     note_sent(seen, options, kills, &outcome, &watched)?;
     let args = [
-        format!("--start-ms={}", number(&outcome, "/start_ms")? as i64),
+        format!("--start-ms={}", start_ms(&outcome)?),
         format!("--ticks={ticks}"),
         format!("--every={every}"),
     ];
-    let verify = Generator::new(
-        layout,
-        programs,
-        &collector,
-        *fleet,
-        "verify",
-        &args,
-        VERIFY_LIMIT,
-    )?;
-    let found = verify.run()?;
+    let found = generator::run(layout, &mut collector, *fleet, "verify", &args, VERIFY_LIMIT)?;
     let (expected, damaged) = (number(&found, "/expected")?, damaged(&found)?);
     let verdict = format!("{expected} samples read back: {damaged} lost, changed, doubled or strange.");
     seen.must(expected > 0.0 && damaged == 0.0, verdict);
@@ -118,18 +99,11 @@ struct Watched {
     restarts: Vec<Duration>,
 }
 
-fn send(
-    layout: &Layout,
-    programs: &Path,
-    options: &Options,
-    collector: &mut Collector,
-    kills: u32,
-) -> Result<(Value, Watched)> {
+fn send(layout: &Layout, options: &Options, collector: &mut Server, kills: u32) -> Result<(Value, Watched)> {
     let args = [format!("--ticks={}", options.ticks), "--mode=live".to_owned()];
     let lasts = Duration::from_secs(options.ticks);
     let generator = Generator::new(
         layout,
-        programs,
         collector,
         options.fleet,
         "agents",
@@ -152,27 +126,24 @@ fn send(
 }
 
 /// Looks at the collector's memory ten times, and kills it at equal distances.
-fn watch(collector: &mut Collector, lasts: Duration, kills: u32, ended: &AtomicBool) -> Result<Watched> {
+fn watch(collector: &mut Server, lasts: Duration, kills: u32, ended: &AtomicBool) -> Result<Watched> {
     let mut watched = Watched::default();
     let began = Instant::now();
     let mut looks = 0;
     let mut killed = 0;
     while !ended.load(Ordering::Acquire) {
+        collector.check()?;
         if looks < LOOKS && began.elapsed() >= lasts * (looks + 1) / LOOKS {
             looks += 1;
-            let resident = collector.pid().and_then(machine::resident_mib);
-            watched.resident_mib.extend(resident);
-            say(
-                "sustained",
-                &format!("{:.0} MiB resident", resident.unwrap_or_default()),
-            );
+            let resident = process::resident_mib(collector.pid()?)?;
+            watched.resident_mib.push(resident);
+            say("sustained", &format!("{resident:.0} MiB resident"));
         }
         if killed < kills && began.elapsed() >= lasts * (killed + 1) / (kills + 1) {
             killed += 1;
             collector.kill();
             watched.restarts.push(collector.start_again()?);
         }
-        collector.check()?;
         thread::sleep(Duration::from_millis(100));
     }
     Ok(watched)

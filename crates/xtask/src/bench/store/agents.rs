@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::ingest::{CONNECTIONS, REQUEST};
 use super::{Measured, Scale};
-use crate::bench::generator::{self, number};
 use crate::bench::peer::{Peer, Running};
-use crate::bench::process;
 use crate::bench::table::Row;
 use crate::layout::Layout;
+use crate::measure::generator::{self, damaged, number, start_ms};
+use crate::measure::process;
 use crate::progress::say;
 
 /// Joining, the longest run, and draining.
@@ -100,8 +100,15 @@ fn remote_write(layout: &Layout, scale: &Scale, args: &[String]) -> Result<Cost>
     let mut server = Peer::VictoriaMetrics.start(layout)?;
     say(server.name(), "learns the names of all series");
     let names = ["--ticks=1", CONNECTIONS, REQUEST].map(str::to_owned);
-    generator::run(layout, &mut server, scale.cluster, "remote-write", &names, LIMIT)?;
-    process::quiet(server.pid()?, server.name())?;
+    generator::run(
+        layout,
+        &mut server.server,
+        scale.cluster,
+        "remote-write",
+        &names,
+        LIMIT,
+    )?;
+    process::quiet(server.server.pid()?, server.name())?;
     let args: Vec<String> = args
         .iter()
         .cloned()
@@ -121,21 +128,21 @@ fn by_agents(layout: &Layout, scale: &Scale, args: &[String], ticks: u64) -> Res
             cost.outcome["last_words"]
         );
     }
-    let start_ms = cost.outcome["start_ms"]
-        .as_i64()
-        .context("loadgen printed no start")?;
     let every = (scale.cluster.nodes / NODES_VERIFIED).max(1);
     let args = [
-        format!("--start-ms={start_ms}"),
+        format!("--start-ms={}", start_ms(&cost.outcome)?),
         format!("--ticks={ticks}"),
         format!("--every={every}"),
     ];
-    let found = generator::run(layout, &mut server, scale.cluster, "verify", &args, VERIFY_LIMIT)?;
-    let count = |pointer| number(&found, pointer);
-    let (expected, damaged) = (
-        count("/expected")?,
-        count("/lost")? + count("/changed")? + count("/doubled")? + count("/strange")?,
-    );
+    let found = generator::run(
+        layout,
+        &mut server.server,
+        scale.cluster,
+        "verify",
+        &args,
+        VERIFY_LIMIT,
+    )?;
+    let (expected, damaged) = (number(&found, "/expected")?, damaged(&found)?);
     let whole = format!(
         "lockstep, {}: of {expected} samples read back, {damaged} were lost, changed, doubled or strange.",
         args_in_words(&cost)
@@ -156,7 +163,7 @@ fn args_in_words(cost: &Cost) -> String {
 }
 
 fn run(layout: &Layout, scale: &Scale, server: &mut Running, command: &str, args: &[String]) -> Result<Cost> {
-    let pid = server.pid()?;
+    let pid = server.server.pid()?;
     say(
         server.name(),
         &format!(
@@ -170,7 +177,7 @@ fn run(layout: &Layout, scale: &Scale, server: &mut Running, command: &str, args
         .cloned()
         .chain([format!("--server-pid={pid}")])
         .collect();
-    let outcome = generator::run(layout, server, scale.cluster, command, &args, LIMIT)?;
+    let outcome = generator::run(layout, &mut server.server, scale.cluster, command, &args, LIMIT)?;
     let refused = number(&outcome, "/refused")?;
     if refused > 0.0 {
         bail!(

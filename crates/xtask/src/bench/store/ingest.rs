@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use super::{Measured, Scale};
-use crate::bench::disk;
-use crate::bench::generator::{self, number};
 use crate::bench::peer::{Peer, Running};
-use crate::bench::process;
 use crate::bench::table::Row;
 use crate::layout::Layout;
+use crate::measure::generator::{self, number, start_ms};
+use crate::measure::{folder, process};
 use crate::progress::say;
 
 /// The slowest of the three took 130 s for the full run's 27.6 M samples on two cores.
@@ -97,7 +96,7 @@ impl Fed {
 }
 
 fn feed(layout: &Layout, scale: &Scale, server: &mut Running) -> Result<Fed> {
-    let pid = server.pid()?;
+    let pid = server.server.pid()?;
     say(
         server.name(),
         &format!("is fed {} series × {} ticks", scale.fleet.series(), scale.ticks),
@@ -108,7 +107,14 @@ fn feed(layout: &Layout, scale: &Scale, server: &mut Running) -> Result<Fed> {
         CONNECTIONS.to_owned(),
         REQUEST.to_owned(),
     ];
-    let outcome = generator::run(layout, server, scale.fleet, "remote-write", &args, FEED_LIMIT)?;
+    let outcome = generator::run(
+        layout,
+        &mut server.server,
+        scale.fleet,
+        "remote-write",
+        &args,
+        FEED_LIMIT,
+    )?;
     let (samples, refused) = (number(&outcome, "/samples")?, number(&outcome, "/refused")?);
     if refused > 0.0 {
         bail!(
@@ -121,10 +127,10 @@ fn feed(layout: &Layout, scale: &Scale, server: &mut Running) -> Result<Fed> {
     let feed_peak_mib = process::peak_mib(pid)?;
     let merge = server.merge()?;
     let merged_cpu_s = process::quiet(pid, server.name())?;
-    server.check()?;
+    server.server.check()?;
     let (disk_bytes, write_ahead_bytes) = on_disk(server)?;
     let fed = Fed {
-        start_ms: outcome["start_ms"].as_i64().context("loadgen printed no start")?,
+        start_ms: start_ms(&outcome)?,
         samples,
         seconds: number(&outcome, "/seconds")?,
         feed_cpu_s: fed_cpu_s - number(&outcome, "/server_cpu_s/0")?,
@@ -150,14 +156,17 @@ fn feed(layout: &Layout, scale: &Scale, server: &mut Running) -> Result<Fed> {
 fn on_disk(server: &Running) -> Result<(u64, u64)> {
     let data = server.data();
     match server.peer {
-        Peer::Prometheus => Ok((disk::bytes(&data.join("snapshots"), |_| true)?, 0)),
-        Peer::VictoriaMetrics => Ok((disk::bytes(&data, |_| true)?, 0)),
+        Peer::Prometheus => Ok((folder::bytes(&data.join("snapshots"), |_| true)?, 0)),
+        Peer::VictoriaMetrics => Ok((folder::bytes(&data, |_| true)?, 0)),
         Peer::Lockstep => {
             let is_write_ahead = |file: &std::path::Path| {
                 file.file_name()
                     .is_some_and(|name| name.to_string_lossy().starts_with("wal-"))
             };
-            Ok((disk::bytes(&data, |_| true)?, disk::bytes(&data, is_write_ahead)?))
+            Ok((
+                folder::bytes(&data, |_| true)?,
+                folder::bytes(&data, is_write_ahead)?,
+            ))
         }
     }
 }
@@ -189,7 +198,7 @@ impl Reads {
                 format!("--ticks={}", scale.ticks),
                 format!("--repeats={}", scale.repeats),
             ];
-            let outcome = generator::run(layout, server, scale.fleet, "read", &args, READ_LIMIT)?;
+            let outcome = generator::run(layout, &mut server.server, scale.fleet, "read", &args, READ_LIMIT)?;
             let range_s = number(&outcome, "/range_s")?;
             let latency = ["/latency/p50_ms", "/latency/p99_ms"].map(|pointer| number(&outcome, pointer));
             self.compare(at, server.peer, number(&outcome, "/samples")?);

@@ -7,14 +7,14 @@
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use super::ingest::{CONNECTIONS, REQUEST};
 use super::{Measured, Scale};
-use crate::bench::generator::{self, number};
 use crate::bench::peer::{self, Peer};
 use crate::bench::table::Row;
 use crate::layout::Layout;
+use crate::measure::generator::{self, number, start_ms};
 use crate::progress::say;
 
 const FEED_LIMIT: Duration = Duration::from_secs(600);
@@ -51,19 +51,26 @@ fn of(layout: &Layout, scale: &Scale, peer: Peer) -> Result<(f64, f64, Option<St
     let ticks = format!("--ticks={}", scale.restart_ticks);
     let fed = generator::run(
         layout,
-        &mut server,
+        &mut server.server,
         scale.fleet,
         "remote-write",
         &[ticks.clone(), CONNECTIONS.to_owned(), REQUEST.to_owned()],
         FEED_LIMIT,
     )?;
     thread::sleep(REST);
-    let start_ms = fed["start_ms"].as_i64().context("loadgen printed no start")?;
+    let start_ms = start_ms(&fed)?;
     let at_s = start_ms / 1_000 + scale.restart_ticks as i64 - BEFORE_END_S;
     let gpus = (scale.fleet.nodes * scale.fleet.gpus) as f64;
     let seconds = server.kill_and_restart(&peer::instant(&format!("count({METRIC})"), at_s), gpus)?;
     let args = [ticks, format!("--start-ms={start_ms}")];
-    let found = generator::run(layout, &mut server, scale.fleet, "verify", &args, VERIFY_LIMIT)?;
+    let found = generator::run(
+        layout,
+        &mut server.server,
+        scale.fleet,
+        "verify",
+        &args,
+        VERIFY_LIMIT,
+    )?;
     let (lost, changed) = (number(&found, "/lost")?, number(&found, "/changed")?);
     say(
         server.name(),

@@ -1,15 +1,23 @@
-//! What a folder takes on disk.
+//! Folders for what is measured: an empty one, and what one takes on disk.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::fingerprint;
 
 /// `stat` counts blocks of 512 bytes, whatever the file system's own are.
 const BLOCK_BYTES: u64 = 512;
+
+/// Empties a folder, or makes it.
+pub(crate) fn empty(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+    }
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+}
 
 /// Bytes of all files below a folder whose path satisfies `counts`, as the disk sees them. A file that vanishes meanwhile (a
 /// merge ended) counts nothing.
@@ -24,7 +32,7 @@ pub(crate) fn bytes(folder: &Path, counts: impl Fn(&Path) -> bool) -> Result<u64
 }
 
 /// A folder that vanishes while it is listed makes the list fail; merges end, so the next try succeeds.
-fn listed(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
     const TRIES: usize = 20;
     for _ in 1..TRIES {
         if let Ok(files) = fingerprint::files(folder, &[]) {
@@ -43,6 +51,7 @@ mod tests {
     #[test]
     fn only_what_counts_is_counted() {
         let folder = std::env::temp_dir().join(format!("xtask-disk-{}", std::process::id()));
+        empty(&folder).unwrap();
         fs::create_dir_all(folder.join("deep")).unwrap();
         fs::write(folder.join("deep/a.db"), vec![7; 100_000]).unwrap();
         fs::write(folder.join("wal-1.db"), vec![7; 50_000]).unwrap();
@@ -51,6 +60,8 @@ mod tests {
             bytes(&folder, |file| file.ends_with("wal-1.db")).unwrap(),
         );
         assert!(all >= 150_000 && (50_000..90_000).contains(&wal), "{all} {wal}");
+        empty(&folder).unwrap();
+        assert_eq!(bytes(&folder, |_| true).unwrap(), 0);
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! What a process has cost so far, from /proc.
+//! What a process has cost so far, and what it holds, from /proc.
 
 use std::fs;
 use std::thread;
@@ -28,10 +28,12 @@ pub(crate) fn cpu_s(pid: u32) -> Result<f64> {
 
 /// The most memory a process ever had resident, in MiB.
 pub(crate) fn peak_mib(pid: u32) -> Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).context("the process is gone")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-    Ok(kib.context("/proc shows no peak")? / 1_024.0)
+    status_mib(pid, "VmHWM:")
+}
+
+/// The memory a process has resident now, in MiB.
+pub(crate) fn resident_mib(pid: u32) -> Result<f64> {
+    status_mib(pid, "VmRSS:")
 }
 
 /// Waits until a process has nothing to do any more; its CPU seconds then.
@@ -58,6 +60,13 @@ pub(crate) fn quiet(pid: u32, name: &str) -> Result<f64> {
     }
 }
 
+fn status_mib(pid: u32, name: &str) -> Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).context("the process is gone")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    Ok(kib.with_context(|| format!("/proc shows no {name}"))? / 1_024.0)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -65,14 +74,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_has_a_cost_and_a_peak() {
+    fn this_process_has_a_cost_and_memory() {
         let pid = std::process::id();
-        assert!(peak_mib(pid).unwrap() > 1.0);
+        let resident = resident_mib(pid).unwrap();
+        assert!(resident > 1.0 && peak_mib(pid).unwrap() >= resident);
         let deadline = Instant::now() + Duration::from_secs(20);
         let before = cpu_s(pid).unwrap();
         while cpu_s(pid).unwrap() < before + 0.03 {
             assert!(Instant::now() < deadline);
         }
-        assert!(cpu_s(u32::MAX).is_err());
+        assert!(cpu_s(u32::MAX).is_err() && resident_mib(u32::MAX).is_err());
     }
 }

@@ -1,21 +1,18 @@
-//! docs/benchmarks.md: a section a benchmark. A later run replaces its own section and leaves the others as they are.
+//! A document of sections, one a benchmark or a part of a soak. A later run replaces its own section and leaves the others as
+//! they are.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-const INTRODUCTION: &str = "# Benchmarks
-
-Written by `cargo xtask bench`; each run replaces its own section. Figures are of one machine and one run: read the ratios.
-";
-
-/// Puts a section in the place of the one with the same heading, or at the end.
-pub(crate) fn keep(file: &Path, heading: &str, text: &str) -> Result<()> {
+/// Puts a section in the place of the one with the same heading, or at the end; a new file begins with the introduction. Of a
+/// heading counts what stands before a colon: what follows says how it went this time.
+pub(crate) fn keep(file: &Path, introduction: &str, heading: &str, text: &str) -> Result<()> {
     let before = if file.exists() {
         fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?
     } else {
-        INTRODUCTION.to_owned()
+        introduction.to_owned()
     };
     fs::write(file, replaced(&before, heading, text))
         .with_context(|| format!("cannot write {}", file.display()))
@@ -24,15 +21,18 @@ pub(crate) fn keep(file: &Path, heading: &str, text: &str) -> Result<()> {
 fn replaced(before: &str, heading: &str, text: &str) -> String {
     let section = format!("## {heading}\n\n{}\n", text.trim_end());
     let mut parts = split(before);
-    match parts
-        .iter_mut()
-        .find(|part| part.lines().next() == Some(&format!("## {heading}")))
-    {
+    match parts.iter_mut().find(|part| name(part) == name(&section)) {
         Some(part) => *part = section,
         None => parts.push(section),
     }
     let parts: Vec<_> = parts.iter().map(|part| part.trim_end()).collect();
     format!("{}\n", parts.join("\n\n"))
+}
+
+/// The first line, up to a colon.
+fn name(section: &str) -> &str {
+    let heading = section.lines().next().unwrap_or_default();
+    heading.split(':').next().unwrap_or_default()
 }
 
 /// What stands before the first section, then each section.
@@ -64,6 +64,18 @@ mod tests {
         );
         assert_eq!(replaced(&once, "A", "new"), once);
         assert!(replaced(&once, "B", "more").ends_with("kept\n\n## B\n\nmore\n"));
-        assert!(replaced(INTRODUCTION, "B", "more").starts_with("# Benchmarks\n"));
+        assert_eq!(
+            replaced("# Benchmarks\n", "B", "more"),
+            "# Benchmarks\n\n## B\n\nmore\n"
+        );
+    }
+
+    #[test]
+    fn how_a_run_ended_is_no_part_of_its_name() {
+        let before = "# Soak\n\n## kill: passed\n\n- old\n\n## power: failed\n\n- kept\n";
+        assert_eq!(
+            replaced(before, "kill: failed", "- new"),
+            "# Soak\n\n## kill: failed\n\n- new\n\n## power: failed\n\n- kept\n"
+        );
     }
 }

@@ -1,14 +1,14 @@
-//! Runs `loadgen` against a collector and reads the line of JSON it prints.
+//! Runs `loadgen` against a server and reads the line of JSON it prints.
 
 use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde_json::Value;
 
-use super::collector::Collector;
+use super::build;
+use super::server::Server;
 use crate::child::Child;
 use crate::layout::Layout;
 
@@ -27,10 +27,20 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
+    /// The fleet most is measured with: nodes of 8 GPUs × 30 metrics.
+    pub(crate) const fn of_nodes(nodes: u64) -> Self {
+        Self {
+            nodes,
+            gpus: 8,
+            metrics: 30,
+        }
+    }
+
     pub(crate) fn series(self) -> u64 {
         self.nodes * self.gpus * self.metrics
     }
 
+    /// As `loadgen` and `cargo xtask soak` take it.
     pub(crate) fn in_words(self) -> String {
         format!(
             "--nodes {} --gpus {} --metrics {}",
@@ -41,33 +51,35 @@ impl Fleet {
 
 /// A run of the generator, made ready.
 pub(crate) struct Generator {
-    command: &'static str,
+    command: String,
     child: Child,
 }
 
 impl Generator {
+    /// One of `loadgen`'s subcommands; `args` are added.
     pub(crate) fn new(
         layout: &Layout,
-        programs: &std::path::Path,
-        collector: &Collector,
+        server: &Server,
         fleet: Fleet,
-        command: &'static str,
+        command: &str,
         args: &[String],
         limit: Duration,
     ) -> Result<Self> {
-        let program: PathBuf = programs.join("loadgen");
-        let fleet = fleet.in_words();
-        let mut child = Child::new(layout, &format!("soak-{command}"), program, limit)
-            .args([command, "--url", &collector.url()])
-            .args(fleet.split(' '))
+        let program = build::program(layout, "loadgen");
+        let mut child = Child::new(layout, &format!("{}-{command}", server.step()), program, limit)
+            .args([command, "--url", &server.url()])
+            .args(fleet.in_words().split(' '))
             .args(args);
-        for (name, secret) in collector.secrets()? {
+        for (name, secret) in server.secrets()? {
             child = child.env(name, secret);
         }
-        Ok(Self { command, child })
+        Ok(Self {
+            command: command.to_owned(),
+            child,
+        })
     }
 
-    /// Runs it to its end. That it found losses is an outcome, not an error.
+    /// Runs it to its end. Losses are figures too: the caller decides what they mean.
     pub(crate) fn run(self) -> Result<Value> {
         let ended = self.child.end()?;
         let printed =
@@ -84,6 +96,20 @@ impl Generator {
     }
 }
 
+/// Runs one from begin to end. When the server died meanwhile, that is the error.
+pub(crate) fn run(
+    layout: &Layout,
+    server: &mut Server,
+    fleet: Fleet,
+    command: &str,
+    args: &[String],
+    limit: Duration,
+) -> Result<Value> {
+    let outcome = Generator::new(layout, server, fleet, command, args, limit)?.run();
+    server.check()?;
+    outcome
+}
+
 fn outcome(printed: &str) -> Option<Value> {
     let line = printed.lines().rev().find(|line| line.starts_with('{'))?;
     serde_json::from_str(line).ok()
@@ -93,6 +119,12 @@ fn outcome(printed: &str) -> Option<Value> {
 pub(crate) fn number(outcome: &Value, pointer: &str) -> Result<f64> {
     let found = outcome.pointer(pointer).and_then(Value::as_f64);
     found.with_context(|| format!("loadgen printed no {pointer}: {outcome}"))
+}
+
+/// The time of the first tick.
+pub(crate) fn start_ms(outcome: &Value) -> Result<i64> {
+    let found = outcome["start_ms"].as_i64();
+    found.with_context(|| format!("loadgen printed no start: {outcome}"))
 }
 
 /// Samples that were lost, changed, doubled or strange when all was read back.
@@ -113,7 +145,7 @@ mod tests {
     fn the_last_line_of_json_is_the_outcome() {
         let found = outcome("a warning\n{\"lost\":1,\"changed\":2,\"doubled\":0,\"strange\":4}\n").unwrap();
         assert_eq!(damaged(&found).unwrap(), 7.0);
-        assert!(number(&found, "/ack/p99_ms").is_err());
+        assert!(number(&found, "/ack/p99_ms").is_err() && start_ms(&found).is_err());
         assert!(outcome("error: no").is_none());
     }
 }

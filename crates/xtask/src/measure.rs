@@ -1,0 +1,13 @@
+//! What `bench` and `soak` share: programs built as users have them, servers on loopback that are started, asked, killed and
+//! started again, the generator, what processes and folders take, and the section of a document that a run replaces.
+
+pub(crate) mod build;
+pub(crate) mod server;
+
+pub(crate) mod ask;
+pub(crate) mod generator;
+
+pub(crate) mod folder;
+pub(crate) mod machine;
+pub(crate) mod process;
+pub(crate) mod section;

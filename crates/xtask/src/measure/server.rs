@@ -1,0 +1,225 @@
+//! A server on loopback, in a folder of its own: started, asked, killed and started again. A collector, or one that is measured
+//! beside it.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child as Process, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use super::ask::Address;
+use super::build;
+use crate::child;
+use crate::layout::Layout;
+use crate::progress::block;
+
+/// How long a server may take to be ready; the longest part is the replay of another one's log.
+const READY_WITHIN: Duration = Duration::from_secs(180);
+/// How often readiness is asked for; start-up times are as exact as this.
+const READY_POLL: Duration = Duration::from_millis(2);
+
+/// How a server is started.
+pub(crate) struct Plan {
+    /// Names its log, and the logs of what is run against it.
+    pub(crate) step: String,
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    /// Where it is started.
+    pub(crate) folder: PathBuf,
+    /// On the port that its arguments name. Whoever has a token is a collector.
+    pub(crate) address: Address,
+    /// Answers 200 as soon as it is ready.
+    pub(crate) ready: &'static str,
+}
+
+impl Plan {
+    /// The collector of the last release build, on a data folder, with options besides that and its address.
+    pub(crate) fn collector(layout: &Layout, step: &str, data: &Path, options: &[&str]) -> Result<Self> {
+        let (port, token) = (free_port()?, Some(secret()?));
+        let mut arguments = vec![
+            "collector".to_owned(),
+            format!("--listen=127.0.0.1:{port}"),
+            format!("--data={}", data.display()),
+        ];
+        arguments.extend(options.iter().map(ToString::to_string));
+        Ok(Self {
+            step: step.to_owned(),
+            program: build::program(layout, "lockstep"),
+            arguments,
+            folder: data.parent().context("a data folder lies in a folder")?.into(),
+            address: Address { port, token },
+            ready: "/-/ready",
+        })
+    }
+}
+
+/// One that was started. Killed when dropped.
+pub(crate) struct Server {
+    plan: Plan,
+    log: PathBuf,
+    process: Option<Process>,
+    first_start: Duration,
+}
+
+impl Server {
+    /// Starts one and waits until it is ready.
+    pub(crate) fn start(layout: &Layout, plan: Plan) -> Result<Self> {
+        let log = layout.logs().join(format!("{}.log", plan.step));
+        fs::create_dir_all(layout.logs()).context("cannot make the folder of logs")?;
+        // Restarts add to the log, a new server begins it.
+        File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let mut server = Self {
+            plan,
+            log,
+            process: None,
+            first_start: Duration::MAX,
+        };
+        server.first_start = server.start_again()?;
+        Ok(server)
+    }
+
+    /// How long it took to be ready for the first time.
+    pub(crate) fn first_start(&self) -> Duration {
+        self.first_start
+    }
+
+    /// Starts the process again; returns how long it took from there until it was ready.
+    pub(crate) fn start_again(&mut self) -> Result<Duration> {
+        let ready = self.plan.ready;
+        self.start_until("ready", |address| {
+            address.get(ready).is_ok_and(|answer| answer.status == 200)
+        })
+    }
+
+    /// The same until something else is so; `what` names it.
+    pub(crate) fn start_until(&mut self, what: &str, is_so: impl Fn(&Address) -> bool) -> Result<Duration> {
+        let began = Instant::now();
+        self.spawn()?;
+        while !is_so(&self.plan.address) {
+            self.check()?;
+            if began.elapsed() > READY_WITHIN {
+                self.show_log()?;
+                bail!("{}: not {what} within {} s", self.step(), READY_WITHIN.as_secs());
+            }
+            thread::sleep(READY_POLL);
+        }
+        Ok(began.elapsed())
+    }
+
+    /// kill -9: a power switch, as far as a process can feel it.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // It may have ended meanwhile: nothing to do then.
+            process.kill().ok();
+            process.wait().ok();
+        }
+    }
+
+    /// An error with the end of its log when it does not run any more.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        let Some(process) = &mut self.process else {
+            bail!("{} does not run", self.step());
+        };
+        if let Some(status) = process.try_wait().context("cannot ask for the server's end")? {
+            self.show_log()?;
+            bail!(
+                "{} died ({status}); its log is {}",
+                self.step(),
+                self.log.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Whom to ask.
+    pub(crate) fn address(&self) -> &Address {
+        &self.plan.address
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.plan.address.port)
+    }
+
+    /// What names its log.
+    pub(crate) fn step(&self) -> &str {
+        &self.plan.step
+    }
+
+    pub(crate) fn pid(&self) -> Result<u32> {
+        let pid = self.process.as_ref().map(Process::id);
+        pid.with_context(|| format!("{} does not run", self.step()))
+    }
+
+    /// What the generator must know of a collector, for its environment: arguments are visible to everybody on the machine.
+    pub(crate) fn secrets(&self) -> Result<Vec<(&'static str, String)>> {
+        let Some(token) = &self.plan.address.token else {
+            return Ok(Vec::new());
+        };
+        let path = "/api/tokens/join";
+        let made = self
+            .address()
+            .post(path, r#"{"role":"join","expires_s":86400}"#)?
+            .success(path)?;
+        let made: Value = serde_json::from_str(&made).context("the answer is no JSON")?;
+        let join = made["token"].as_str().context("the answer has no token")?;
+        Ok(vec![
+            ("LOCKSTEP_TOKEN", token.clone()),
+            ("LOCKSTEP_JOIN", join.to_owned()),
+        ])
+    }
+
+    fn spawn(&mut self) -> Result<()> {
+        let log = File::options().append(true).open(&self.log);
+        let log = log.with_context(|| format!("cannot write {}", self.log.display()))?;
+        let mut command = Command::new(&self.plan.program);
+        command
+            .args(&self.plan.arguments)
+            .current_dir(&self.plan.folder)
+            .stdin(Stdio::null())
+            .stderr(
+                log.try_clone()
+                    .context("cannot share the log between two streams")?,
+            )
+            .stdout(log);
+        if let Some(token) = &self.plan.address.token {
+            command.env("LOCKSTEP_ADMIN_TOKEN", token);
+        }
+        let process = command.spawn();
+        let process = process.with_context(|| format!("cannot start {}", self.plan.program.display()))?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    fn show_log(&self) -> Result<()> {
+        let heading = format!("{} printed, at the end", self.step());
+        block(&heading, &child::tail(&self.log)?);
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A port that was free a moment ago; a collision shows as a server that dies.
+pub(crate) fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
+    Ok(listener.local_addr().context("a bound port has a number")?.port())
+}
+
+/// An admin token nobody else on the machine can guess.
+fn secret() -> Result<String> {
+    let mut bytes = [0; 24];
+    let mut random = File::open("/dev/urandom").context("cannot open /dev/urandom")?;
+    random
+        .read_exact(&mut bytes)
+        .context("cannot read /dev/urandom")?;
+    Ok(hex::encode(bytes))
+}
