@@ -1,8 +1,8 @@
 //! Makes a data folder with a long past: `fill FOLDER SERIES DAYS STEP_S`. The last sample is about now.
 //!
 //! For measuring what depends on how much there is: start-up, checks, backups. Through the store's own door, with a clock that
-//! runs through the days: an hour of every node is appended, sealed, and from time to time what is sealed is merged, as in a
-//! collector's life. Values look like GPU telemetry: decimals that move a little, counters, constants.
+//! runs through the days: an hour of every node is appended and sealed, and at the end all is merged, as it is in a store that
+//! ran as long. Values look like GPU telemetry: decimals that move a little, counters, constants.
 #![allow(clippy::print_stdout, reason = "its output is what it is for")]
 
 use std::error::Error;
@@ -68,7 +68,8 @@ async fn fill(plan: &Plan) -> Result<(), Box<dyn Error>> {
         }
         store.series.seal_now().await?;
         if hour % 24 == 23 {
-            tidy(&store.series, start_ms + HOUR_MS).await?;
+            // What a collector's store does by itself in the course of a day.
+            store.series.retain_now(start_ms + HOUR_MS).await?;
             let samples = store.series.stats().samples_total;
             println!(
                 "day {} of {}: {samples} samples, {:.0} s",
@@ -78,13 +79,10 @@ async fn fill(plan: &Plan) -> Result<(), Box<dyn Error>> {
             );
         }
     }
+    // By itself a store merges hour by hour behind what comes in; here all came at once.
+    store.series.compact_now(end_ms).await?;
+    println!("merged: {:.0} s", began.elapsed().as_secs_f64());
     store.close().await;
-    Ok(())
-}
-
-/// What a collector's store does by itself in the course of a day.
-async fn tidy(series: &SeriesStore, now_ms: i64) -> Result<(), Box<dyn Error>> {
-    series.retain_now(now_ms).await?;
     Ok(())
 }
 
