@@ -249,14 +249,27 @@ async fn append(app: &Shared, appends: Vec<Vec<Block>>) -> Result<Appended, Appe
     Ok(all)
 }
 
-/// The sender repeats after a 429 or a 5xx; nothing it sent is lost.
 fn store_failed(app: &Shared, error: &AppendError) -> ApiError {
-    if matches!(error, AppendError::Busy) {
-        app.metrics.refused.with_label_values(&["busy"]).inc();
-        return ApiError::too_many(error.to_string(), RETRY_AFTER_S);
+    let (answer, reason) = turned_away(error);
+    match reason {
+        Some(reason) => app.metrics.refused.with_label_values(&[reason]).inc(),
+        None => tracing::error!(%error, "samples of a remote write could not be stored"),
     }
-    tracing::error!(%error, "samples of a remote write could not be stored");
-    ApiError::unavailable("samples cannot be stored right now; send them again")
+    answer
+}
+
+/// The sender repeats after a 429 or a 5xx; nothing it sent is lost. With the answer, as what `/metrics` counts it; without a
+/// name for it, it is for the log.
+fn turned_away(error: &AppendError) -> (ApiError, Option<&'static str>) {
+    match error {
+        AppendError::Busy => (ApiError::too_many(error.to_string(), RETRY_AFTER_S), Some("busy")),
+        // The store has told it, once; each sender hears it at each try.
+        AppendError::DiskFull { .. } => (ApiError::unavailable(error.to_string()), Some("disk_full")),
+        _ => {
+            let detail = "samples cannot be stored right now; send them again";
+            (ApiError::unavailable(detail), None)
+        }
+    }
 }
 
 /// Reads a body as both versions and stores nothing: the door for fuzzing.
@@ -292,6 +305,8 @@ pub fn walk_for_fuzzing(request: &[u8]) {
 #[cfg(test)]
 mod head_tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use axum::response::IntoResponse as _;
+
     use super::*;
 
     #[test]
@@ -305,6 +320,27 @@ mod head_tests {
             decompress(&[], &mut []).unwrap_err().status(),
             StatusCode::BAD_REQUEST
         );
+    }
+
+    #[test]
+    fn a_sender_whose_samples_wait_hears_when_and_why() {
+        let full = AppendError::DiskFull {
+            free: 3 << 20,
+            floor: 64 << 20,
+        };
+        let (busy_status, later) = (StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE);
+        for (error, status, words, counted) in [
+            (AppendError::Busy, busy_status, "no more samples", Some("busy")),
+            (full, later, "(3.0 MiB free, 64.0 MiB needed)", Some("disk_full")),
+            (AppendError::Closed, later, "send them again", None),
+        ] {
+            let (answer, reason) = turned_away(&error);
+            assert_eq!((answer.status(), reason), (status, counted), "{error}");
+            let said = format!("{answer:?}");
+            assert!(said.contains(words), "{said}");
+            let response = answer.into_response();
+            assert!(response.headers().contains_key(header::RETRY_AFTER), "{error}");
+        }
     }
 
     #[test]
