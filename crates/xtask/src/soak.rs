@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: what takes too long for every change. Kills, power losses, failing disks, fuzzing, an hour's load, a
+//! `cargo xtask soak`: what takes too long for every change. Kills, power losses, failing disks, fuzzing, twenty minutes' load, a
 //! month's store, a full disk.
 //!
 //! Every part can fail, and says in docs/soak.md what it saw, with date, revision, command and machine. A part that fails is
