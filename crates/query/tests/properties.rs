@@ -36,6 +36,7 @@ impl SeriesSource for Thrifty<'_> {
         let series = self.0.0.iter().map(|series| needed(series, selection));
         Ok(SeriesSet {
             series: series.filter(|series| !series.times_ms.is_empty()).collect(),
+            ..SeriesSet::default()
         })
     }
 }
