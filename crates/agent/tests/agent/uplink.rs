@@ -148,10 +148,17 @@ async fn live_samples_come_before_the_backlog_of_an_earlier_agent() {
 
     let collector = Collector::start_at(address).await;
     let agent = Running::start(config_towards(folder.path(), &collector.url()));
-    // The same batches under the same numbers, so that a collector which has them knows them.
+    // Under the same numbers, the last of them standing for those that were put together, so that a collector which has them
+    // knows them.
     until("the backlog", SOON, || {
         let heard = collector.heard();
-        unacknowledged.iter().all(|batch| heard.batches.contains(batch))
+        let stood_for = |(segment, seq): &(String, u64)| {
+            heard
+                .batches
+                .iter()
+                .any(|(name, last)| name == segment && last >= seq)
+        };
+        unacknowledged.iter().all(stood_for)
     })
     .await;
     until("live samples", SOON, || {
