@@ -8,16 +8,15 @@
 //! so that an agent's backfill, in order itself, is as cheap as live data. A series has at most one place in a lane and one
 //! in a late lane, so that a sample that comes twice is found.
 
-use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use domain::series::{Frame, is_absent};
 use domain::time::TimestampMs;
 
-use super::chunk;
-use super::codec::Corrupt;
 use super::lane::{Cells, Lane, Put, range_of};
+use super::segment::Segment;
 use super::{SeriesId, shape::Part};
 
 /// Number of a group; the key of its rows on disk.
@@ -65,26 +64,6 @@ struct Row {
 struct Place {
     lane: usize,
     column: usize,
-}
-
-/// Frozen samples of a group: what becomes a chunk.
-#[derive(Debug)]
-pub(crate) struct Segment {
-    /// The chunk's id, given when frozen: older ones win over younger ones.
-    pub(crate) chunk: i64,
-    pub(crate) min_ms: TimestampMs,
-    pub(crate) max_ms: TimestampMs,
-    pub(crate) samples: u64,
-    /// How many series have a place in it.
-    pub(crate) series: usize,
-    /// Cells in memory until it is sealed.
-    pub(crate) cells: i64,
-    pub(crate) first_batch: u64,
-    pub(crate) last_batch: u64,
-    /// The samples, until the chunk is on disk.
-    frames: Mutex<Arc<[Frame<SeriesId>]>>,
-    /// The chunk's bytes, once it is on disk.
-    data: OnceLock<Arc<[u8]>>,
 }
 
 /// What became of samples.
@@ -351,28 +330,10 @@ impl GroupSamples {
         lanes.retain(|lane| !lane.times_ms.is_empty());
         self.leave_lanes(&lanes);
         let rows = &self.rows;
-        let frames: Arc<[_]> = lanes
-            .iter()
-            .map(|lane| lane.frame(0..lane.times_ms.len(), |row| rows[row as usize].series, |_| true))
-            .collect();
-        let min_ms = *lanes.iter().filter_map(|lane| lane.times_ms.first()).min()?;
-        let max_ms = lanes.iter().filter_map(Lane::last_ms).max()?;
-        let segment = Arc::new(Segment {
-            chunk,
-            min_ms,
-            max_ms,
-            samples: frames.iter().map(|frame| frame.samples() as u64).sum(),
-            series: lanes
-                .iter()
-                .flat_map(|lane| &lane.rows)
-                .collect::<HashSet<_>>()
-                .len(),
-            cells: lanes.iter().map(|lane| lane.cells() as i64).sum(),
-            first_batch,
-            last_batch,
-            frames: Mutex::new(frames),
-            data: OnceLock::new(),
+        let segment = Segment::of_lanes(chunk, (first_batch, last_batch), &lanes, |row| {
+            rows[row as usize].series
         });
+        let segment = Arc::new(segment?);
         self.segments.push_back(Arc::clone(&segment));
         Some(segment)
     }
@@ -407,7 +368,7 @@ impl GroupSamples {
     pub(crate) fn evict(&mut self, before_ms: TimestampMs) -> usize {
         let mut bytes = 0;
         while let Some(segment) = self.segments.front()
-            && let Some(data) = segment.data.get()
+            && let Some(data) = segment.data()
             && segment.max_ms < before_ms
         {
             bytes += data.len();
@@ -437,42 +398,6 @@ impl GroupSamples {
         frozen
             .chain(live)
             .reduce(|(min, max), (from, to)| (min.min(from), max.max(to)))
-    }
-}
-
-impl Segment {
-    pub(crate) fn is_sealed(&self) -> bool {
-        self.data.get().is_some()
-    }
-
-    /// Its chunk is on disk: only its bytes are kept.
-    pub(crate) fn sealed(&self, data: Arc<[u8]>) {
-        if self.data.set(data).is_ok() {
-            *self.lock_frames() = Arc::default();
-        }
-    }
-
-    /// Its samples, while they are not in a chunk yet.
-    pub(crate) fn unsealed_frames(&self) -> Arc<[Frame<SeriesId>]> {
-        Arc::clone(&self.lock_frames())
-    }
-
-    /// The frames that hold at least one wanted series.
-    pub(crate) fn frames(&self, wanted: impl Fn(SeriesId) -> bool) -> Result<Vec<Frame<SeriesId>>, Corrupt> {
-        // Taken first: they are let go of after the bytes are there.
-        let frames = self.unsealed_frames();
-        match self.data.get() {
-            Some(data) => chunk::decode(data, wanted),
-            None => Ok(frames
-                .iter()
-                .filter(|frame| frame.series.iter().any(|id| wanted(*id)))
-                .cloned()
-                .collect()),
-        }
-    }
-
-    fn lock_frames(&self) -> MutexGuard<'_, Arc<[Frame<SeriesId>]>> {
-        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -562,6 +487,7 @@ mod tests {
     use domain::series::ABSENT;
 
     use super::*;
+    use crate::series::chunk;
 
     fn group(rows: u32) -> GroupSamples {
         let mut group = GroupSamples::default();

@@ -16,6 +16,7 @@ mod head;
 mod lane;
 mod memory;
 mod names;
+mod segment;
 mod shape;
 mod wal;
 

@@ -14,8 +14,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::chores::Chores;
 use super::delete::Deletion;
-use super::head::{Group, GroupId, GroupSamples, Segment};
+use super::head::{Group, GroupId, GroupSamples};
 use super::retention::Pass;
+use super::segment::Segment;
 use super::wal::{self, ClosedFile};
 use super::{AppendError, Shared, chunk, compact, lock, read};
 
