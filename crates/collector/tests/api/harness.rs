@@ -132,6 +132,8 @@ pub(crate) fn client() -> reqwest::Client {
     let _installed_by_another_test = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
         .timeout(DEADLINE)
+        // A refused body ends its connection: the next request must not be the one to find out.
+        .pool_max_idle_per_host(0)
         .no_proxy()
         .build()
         .unwrap()
