@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::head::Counts;
 use super::sessions::Sorted;
 use super::wal::{self, Entry, Wal};
-use super::{AppendError, Appended, Block, Shared, lock, names};
+use super::{AppendError, Appended, Block, Shared, lock, names, read};
 
 /// The most samples in one batch, 8 MB of values: a larger one would make the others wait too long.
 const BATCH_SAMPLES_MAX: usize = 1 << 20;
@@ -58,6 +58,10 @@ pub(crate) async fn run(shared: Arc<Shared>, mut wal: Wal, mut requests: mpsc::R
 
 /// Makes new names durable before the first samples under them come, so that those do not wait for it.
 async fn save_names(shared: &Arc<Shared>, patience: Duration) {
+    // A batch that came first has written them already.
+    if !read(&shared.index).has_pending() {
+        return;
+    }
     sleep(patience).await;
     if let Err(error) = names::save(shared).await {
         // The batch that needs them tries again, and is the one to be refused.
