@@ -17,17 +17,13 @@ use clap::{Args, ValueEnum};
 use domain::series::Frame;
 use domain::topology::Inventory;
 use serde::Serialize;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::Endpoint;
-use tonic::{Request, Streaming};
 use wire::proto::telemetry_down::Message as Down;
 use wire::proto::telemetry_up::Message as Up;
-use wire::proto::uplink_client::UplinkClient;
-use wire::proto::{Batch, Definitions, Hello, Series, TelemetryDown, TelemetryUp};
-use wire::version::{MESSAGE_BYTES_MAX, PROTOCOL_MAX, PROTOCOL_MIN};
+use wire::proto::{Batch, Definitions, Hello, Series};
+use wire::telemetry::{Endpoint, Receiving, Sending};
+use wire::version::{PROTOCOL_MAX, PROTOCOL_MIN};
 
 use crate::Fleet;
 use crate::latency::{Latencies, Summary};
@@ -47,8 +43,6 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(180);
 /// Ticks on their way and not acknowledged: half a minute live, a minute in backfill; as an agent's.
 const LIVE_WINDOW_TICKS: u64 = 32;
 const BACKFILL_WINDOW_TICKS: u64 = 64;
-/// Messages between an agent and its connection; what is in there takes memory a thousand times.
-const OUTGOING: usize = 1;
 /// Waits after a failure, doubled and jittered.
 const RETRY_MIN: Duration = Duration::from_millis(250);
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -126,8 +120,7 @@ pub struct Outcome {
 /// # Errors
 /// When the agents cannot join.
 pub async fn run(url: &str, join: Option<String>, fleet: Fleet, plan: &Plan) -> Result<Outcome> {
-    let endpoint =
-        Endpoint::from_shared(url.to_owned()).with_context(|| format!("{url:?} is not an address"))?;
+    let endpoint = Endpoint::new(url, None).with_context(|| format!("agents cannot connect to {url:?}"))?;
     let shared = Arc::new(Shared::new(endpoint, join, fleet, plan.clone()));
     let (begin_joining, mut agents) = (Instant::now(), JoinSet::new());
     for node in 0..fleet.nodes {
@@ -217,7 +210,7 @@ impl Shared {
             Mode::Backfill => 60,
         });
         Self {
-            endpoint: endpoint.connect_timeout(Duration::from_secs(5)),
+            endpoint,
             join,
             fleet,
             plan,
@@ -281,8 +274,8 @@ struct Agent {
 
 /// A connection that was welcomed.
 struct Connection {
-    outgoing: mpsc::Sender<TelemetryUp>,
-    incoming: Streaming<TelemetryDown>,
+    sending: Sending,
+    receiving: Receiving,
 }
 
 impl Agent {
@@ -328,7 +321,10 @@ impl Agent {
             self.connect().await?
         };
         *pause = RETRY_MIN;
-        connection.send(Up::Definitions(self.definitions())).await?;
+        connection
+            .sending
+            .send(Up::Definitions(self.definitions()))
+            .await?;
         if !std::mem::replace(&mut self.counted, true) {
             shared.joined.send_modify(|joined| *joined += 1);
         }
@@ -343,42 +339,24 @@ impl Agent {
     }
 
     async fn connect(&mut self) -> Result<Connection> {
-        let channel = self.shared.endpoint.connect().await.context("cannot connect")?;
-        let mut client = UplinkClient::new(channel)
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        let (outgoing, receiver) = mpsc::channel(OUTGOING);
-        outgoing
-            .try_send(message(Up::Hello(self.hello())))
-            .context("a new queue has room")?;
-        let request = self.authorised(ReceiverStream::new(receiver))?;
-        let opened = async {
-            let mut incoming = client.telemetry(request).await?.into_inner();
-            let first = incoming.message().await?;
-            anyhow::Ok((incoming, first))
+        let token = self.credential.as_ref().or(self.shared.join.as_ref());
+        let token = token.context("agents need a join token; set LOCKSTEP_JOIN")?;
+        let opened = self.shared.endpoint.open(token).await;
+        let (mut sending, mut receiving) = opened.context("cannot connect")?;
+        let welcomed = async {
+            sending.send(Up::Hello(self.hello())).await?;
+            receiving.next().await
         };
-        let (incoming, first) = tokio::time::timeout(WELCOME_WITHIN, opened)
+        let first = tokio::time::timeout(WELCOME_WITHIN, welcomed)
             .await
             .context("no answer to the hello")??;
-        let Some(Down::Hello(ack)) = first.and_then(|first| first.message) else {
+        let Some(Down::Hello(ack)) = first else {
             bail!("the answer to the hello is something else");
         };
         if !ack.credential.is_empty() {
             self.credential = Some(ack.credential);
         }
-        Ok(Connection { outgoing, incoming })
-    }
-
-    fn authorised<T>(&self, stream: T) -> Result<Request<T>> {
-        let token = self.credential.as_ref().or(self.shared.join.as_ref());
-        let token = token.context("agents need a join token; set LOCKSTEP_JOIN")?;
-        let mut bearer: MetadataValue<Ascii> = format!("Bearer {token}")
-            .parse()
-            .context("the token is no token")?;
-        bearer.set_sensitive(true);
-        let mut request = Request::new(stream);
-        request.metadata_mut().insert("authorization", bearer);
-        Ok(request)
+        Ok(Connection { sending, receiving })
     }
 
     fn hello(&self) -> Hello {
@@ -437,15 +415,6 @@ impl Agent {
     }
 }
 
-impl Connection {
-    async fn send(&self, up: Up) -> Result<()> {
-        self.outgoing
-            .send(message(up))
-            .await
-            .context("the stream is closed")
-    }
-}
-
 /// What travels on one connection: batches up, acknowledgements down.
 struct Flow<'a> {
     agent: &'a mut Agent,
@@ -469,20 +438,24 @@ impl<'a> Flow<'a> {
     }
 
     async fn run(mut self, connection: &mut Connection) -> Result<()> {
-        let last = self.agent.shared.batches();
+        let (last, mut leaving) = (self.agent.shared.batches(), false);
         while self.agent.acked < last {
             let may_send = self.sent < last && self.sent - self.agent.acked < self.agent.shared.window();
-            let due = tokio::time::Instant::from_std(self.due(self.sent + 1));
+            let due = may_send.then(|| tokio::time::Instant::from_std(self.due(self.sent + 1)));
             let patience = tokio::time::Instant::from_std(self.progress + ACK_PATIENCE);
             tokio::select! {
-                heard = connection.incoming.message() => {
+                heard = connection.receiving.next() => {
                     let heard = heard?.context("the collector closed the stream")?;
                     self.heard(heard);
                 }
-                permit = ready(due, &connection.outgoing), if may_send => {
-                    let batch = self.agent.batch(self.sent + 1, self.start.start_ms);
-                    permit?.send(message(Up::Batch(batch)));
-                    self.sent_one();
+                room = room(due, &mut connection.sending), if may_send || leaving => {
+                    room?;
+                    if may_send {
+                        let batch = self.agent.batch(self.sent + 1, self.start.start_ms);
+                        connection.sending.put(Up::Batch(batch))?;
+                        self.sent_one();
+                    }
+                    leaving = may_send;
                 }
                 () = tokio::time::sleep_until(patience), if self.sent > self.agent.acked => {
                     bail!("nothing was acknowledged for {} s", ACK_PATIENCE.as_secs());
@@ -511,11 +484,11 @@ impl<'a> Flow<'a> {
         self.start.at + Duration::from_secs_f64(last_tick as f64 / shared.plan.rate) + offset
     }
 
-    fn heard(&mut self, message: TelemetryDown) {
+    fn heard(&mut self, message: Down) {
         self.progress = Instant::now();
-        match message.message {
-            Some(Down::Ack(ack)) if ack.segment == self.agent.segment => self.settle(ack.seq, true),
-            Some(Down::Refusal(refusal)) => {
+        match message {
+            Down::Ack(ack) if ack.segment == self.agent.segment => self.settle(ack.seq, true),
+            Down::Refusal(refusal) => {
                 self.agent.shared.tally().last_words.get_or_insert(refusal.reason);
                 self.settle(refusal.seq, false);
             }
@@ -547,17 +520,12 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// Room in the queue, once it is time; safe to give up at any await.
-async fn ready(
-    due: tokio::time::Instant,
-    outgoing: &mpsc::Sender<TelemetryUp>,
-) -> Result<mpsc::Permit<'_, TelemetryUp>> {
-    tokio::time::sleep_until(due).await;
-    outgoing.reserve().await.context("the stream is closed")
-}
-
-fn message(message: Up) -> TelemetryUp {
-    TelemetryUp {
-        message: Some(message),
+/// Room for the next batch once it is due, when those before have left; safe to give up at any await.
+async fn room(due: Option<tokio::time::Instant>, sending: &mut Sending) -> Result<()> {
+    sending.flush().await?;
+    if let Some(due) = due {
+        tokio::time::sleep_until(due).await;
+        sending.ready().await?;
     }
+    Ok(())
 }

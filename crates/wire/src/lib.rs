@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! agent                                   collector
-//!   ── Telemetry: Hello ──────────────────▶
+//!   ── Telemetry: Hello ──────────────────▶   a WebSocket, see `telemetry`
 //!   ◀──────────────────────── HelloAck ────
 //!   ── Definitions(segment, names) ───────▶
 //!   ── Batch(segment, seq, frames) ───────▶   append, durable …
 //!   ◀─────────────────── Ack(segment, seq) ─
 //!
-//!   ── Control: Hello, Holding ───────────▶
+//!   ── Control: Hello, Holding ───────────▶   a gRPC stream
 //!   ◀───────────────── HelloAck, Command ───
 //!   ── RunEvent(id), LogChunk(offset) ────▶
 //!   ◀──────────── EventAck(id), LogAck ─────
@@ -18,6 +18,7 @@ pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod labels;
+pub mod telemetry;
 pub mod version;
 
 /// The messages, as generated from `proto/lockstep.proto`.

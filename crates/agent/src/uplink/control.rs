@@ -20,7 +20,7 @@ use crate::launch::Supervisor;
 use crate::launch::journal::{Entry, read_from};
 use crate::launch::output::Logs;
 use crate::launch::supervise::Attempt;
-use crate::uplink::link::{Link, LinkError, Retry, Stream};
+use crate::uplink::link::{Link, LinkError, Retry};
 
 /// How often files are looked at for something to send.
 const LOOK: Duration = Duration::from_millis(100);
@@ -48,7 +48,7 @@ pub async fn run(link: Arc<Link>, supervisor: Arc<Supervisor>, shutdown: Cancell
 }
 
 async fn session(link: &Link, supervisor: &Arc<Supervisor>, retry: &mut Retry) -> Result<(), LinkError> {
-    let mut client = link.connect(Stream::Control).await?;
+    let mut client = link.connect_control().await?;
     let (outbound, receiver) = mpsc::channel(OUTBOUND_MAX);
     send(&outbound, control_up::Message::Hello(link.hello())).await?;
     let opened = client

@@ -25,6 +25,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status};
 use wire::proto::uplink_client::UplinkClient;
 use wire::proto::{Hello, HelloAck};
+use wire::telemetry::{self, OpenError, Receiving, Sending};
 use wire::version::{MESSAGE_BYTES_MAX, PROTOCOL_MAX, PROTOCOL_MIN};
 
 use crate::config::{AgentConfig, Secret};
@@ -40,7 +41,7 @@ const RETRY_MAX: Duration = Duration::from_secs(15);
 /// A connection that stood this long was a good one.
 const LASTED: Duration = Duration::from_secs(10);
 
-/// A client of the collector that authenticates itself.
+/// A client of the collector's control service that authenticates itself.
 pub type Client = UplinkClient<InterceptedService<Channel, Bearer>>;
 
 /// Why the collector cannot be reached, or does not want us.
@@ -53,7 +54,7 @@ pub enum LinkError {
         url: String,
         /// What is wrong with it.
         #[source]
-        source: Option<tonic::transport::Error>,
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
     /// An https URL without anything to check the certificate against.
     #[error("the collector's URL is https, so its certificate authority is needed; pass --tls-ca FILE (PEM)")]
@@ -93,7 +94,7 @@ pub enum LinkError {
         url: String,
         /// Why.
         #[source]
-        source: tonic::transport::Error,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The collector answered, but not as hoped.
     #[error("the collector ended the stream: {}", .0.message())]
@@ -104,24 +105,19 @@ pub enum LinkError {
     /// Batches go out and nothing comes back.
     #[error("the collector has acknowledged nothing for {} s", .0.as_secs())]
     Stalled(Duration),
+    /// Nothing comes back at all.
+    #[error("nothing was heard from the collector for {} s", .0.as_secs())]
+    Silent(Duration),
     /// The stream ended without a word.
     #[error("the collector closed the stream")]
     Closed,
 }
 
-/// Which of the two streams asks for a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    /// Exchanges the join token when there is no credential yet.
-    Telemetry,
-    /// Waits until there is a credential, so that one token is not exchanged twice.
-    Control,
-}
-
-/// What both streams share. Connections are made anew by each [`Link::connect`].
+/// What both streams share. Connections are made anew each time.
 #[derive(Debug)]
 pub struct Link {
-    endpoint: Endpoint,
+    control: Endpoint,
+    telemetry: telemetry::Endpoint,
     url: String,
     node: NodeName,
     instance: String,
@@ -150,8 +146,10 @@ impl Link {
         if credential.is_none() && config.join_token.is_none() {
             return Err(LinkError::NoToken);
         }
+        let (control, telemetry) = endpoints(&url, config.tls_ca.as_deref())?;
         Ok(Some(Arc::new(Self {
-            endpoint: endpoint(&url, config.tls_ca.as_deref())?,
+            control,
+            telemetry,
             url,
             node: config.node.clone(),
             instance: hex::encode(rand::random::<[u8; 8]>()),
@@ -163,31 +161,49 @@ impl Link {
         })))
     }
 
-    /// Connects and authenticates. The first message on the stream must be [`Link::hello`], and the answer goes to
+    /// Connects for samples. The first message on either stream must be [`Link::hello`], and the answer goes to
     /// [`Link::welcomed`]; an error status goes to [`Link::turned_away`].
     ///
     /// # Errors
     /// When the collector cannot be reached.
-    pub async fn connect(&self, stream: Stream) -> Result<Client, LinkError> {
-        let token = self.token(stream).await?;
-        let bearer: MetadataValue<Ascii> = format!("Bearer {}", token.expose())
+    pub async fn connect_telemetry(&self) -> Result<(Sending, Receiving), LinkError> {
+        let refused = *self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let credential = self.credential.borrow().clone().filter(|_| !refused);
+        let token = credential.or_else(|| self.join_token.clone());
+        let token = token.ok_or(LinkError::NoToken)?;
+        let opened = self.telemetry.open(token.expose()).await;
+        opened.map_err(|error| match error {
+            OpenError::Refused(status) => LinkError::Status(status),
+            OpenError::Connect(source) => self.unreachable(source),
+            OpenError::Late => self.unreachable(error),
+        })
+    }
+
+    /// Connects for commands, once there is a credential: one token is not exchanged twice.
+    ///
+    /// # Errors
+    /// When the collector cannot be reached.
+    pub async fn connect_control(&self) -> Result<Client, LinkError> {
+        let mut credential = self.credential.subscribe();
+        let there = credential.wait_for(Option::is_some).await;
+        let token = there.ok().and_then(|there| there.clone());
+        let bearer: MetadataValue<Ascii> = format!("Bearer {}", token.ok_or(LinkError::NoToken)?.expose())
             .parse()
             .map_err(|_| LinkError::Token)?;
-        let connected = self.endpoint.connect().await;
-        let channel = connected.map_err(|source| LinkError::Connect {
-            url: self.url.clone(),
-            source,
-        })?;
-        let client = UplinkClient::with_interceptor(channel, Bearer(bearer));
-        // Logs compress well. A second's samples are two kilobytes: the collector would spend more on unpacking them than
-        // on keeping them.
-        let client = match stream {
-            Stream::Control => client.send_compressed(CompressionEncoding::Zstd),
-            Stream::Telemetry => client,
-        };
-        Ok(client
+        let connected = self.control.connect().await;
+        let channel = connected.map_err(|source| self.unreachable(source))?;
+        // Logs compress well.
+        Ok(UplinkClient::with_interceptor(channel, Bearer(bearer))
+            .send_compressed(CompressionEncoding::Zstd)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
+    fn unreachable(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> LinkError {
+        LinkError::Connect {
+            url: self.url.clone(),
+            source: source.into(),
+        }
     }
 
     /// Who this agent is, now.
@@ -252,51 +268,44 @@ impl Link {
     pub fn url(&self) -> &str {
         &self.url
     }
-
-    async fn token(&self, stream: Stream) -> Result<Secret, LinkError> {
-        let refused = *self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        if stream == Stream::Control {
-            let mut credential = self.credential.subscribe();
-            let there = credential.wait_for(Option::is_some).await;
-            return there
-                .ok()
-                .and_then(|there| there.clone())
-                .ok_or(LinkError::NoToken);
-        }
-        let credential = self.credential.borrow().clone().filter(|_| !refused);
-        credential
-            .or_else(|| self.join_token.clone())
-            .ok_or(LinkError::NoToken)
-    }
 }
 
-fn endpoint(url: &str, authority: Option<&Path>) -> Result<Endpoint, LinkError> {
-    let malformed = |source| LinkError::Url {
+/// Where control and telemetry connect to.
+fn endpoints(url: &str, authority: Option<&Path>) -> Result<(Endpoint, telemetry::Endpoint), LinkError> {
+    let malformed = |source: Option<Box<dyn std::error::Error + Send + Sync>>| LinkError::Url {
         url: url.to_owned(),
         source,
     };
-    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|source| malformed(Some(source)))?;
-    let endpoint = match endpoint.uri().scheme_str() {
-        Some("http") => endpoint,
-        Some("https") => endpoint
-            .tls_config(tls(authority)?)
-            .map_err(|source| malformed(Some(source)))?,
+    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|source| malformed(Some(source.into())))?;
+    let pem = match endpoint.uri().scheme_str() {
+        Some("http") => None,
+        Some("https") => Some(read_authority(authority)?),
         _ => return Err(malformed(None)),
     };
-    Ok(endpoint
+    let control = match &pem {
+        None => endpoint,
+        Some(pem) => endpoint
+            .tls_config(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)))
+            .map_err(|source| malformed(Some(source.into())))?,
+    };
+    let control = control
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE)
-        .keep_alive_while_idle(true))
+        .keep_alive_while_idle(true);
+    let telemetry = telemetry::Endpoint::new(url, pem.as_deref());
+    Ok((
+        control,
+        telemetry.map_err(|source| malformed(Some(source.into())))?,
+    ))
 }
 
-fn tls(authority: Option<&Path>) -> Result<ClientTlsConfig, LinkError> {
-    let path = authority.ok_or(LinkError::NoAuthority)?;
-    let pem = std::fs::read(path).map_err(|source| LinkError::Authority {
+fn read_authority(path: Option<&Path>) -> Result<Vec<u8>, LinkError> {
+    let path = path.ok_or(LinkError::NoAuthority)?;
+    std::fs::read(path).map_err(|source| LinkError::Authority {
         path: path.to_owned(),
         source,
-    })?;
-    Ok(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)))
+    })
 }
 
 fn read_credential(path: &Path) -> Result<Option<Secret>, LinkError> {

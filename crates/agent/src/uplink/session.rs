@@ -13,17 +13,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::Streaming;
+use tonic::Status;
 use wire::proto::telemetry_down::Message as Down;
 use wire::proto::telemetry_up::Message as Up;
-use wire::proto::{Batch, NodeEvent, TelemetryDown, TelemetryUp};
+use wire::proto::{Batch, NodeEvent};
+use wire::telemetry::{Receiving, Sending};
 
 use super::events::Events;
 use super::join;
-use super::link::{Link, LinkError, Retry, Stream, causes};
+use super::link::{Link, LinkError, Retry, causes};
 use super::segment::Record;
 use super::spool::Spool;
 
@@ -32,12 +31,12 @@ const LIVE_WINDOW: u64 = 32;
 /// Backfill batches sent and not yet acknowledged: enough to keep the collector's committer busy between two of its rows,
 /// few enough that live data behind them waits for no more than these.
 const BACKFILL_WINDOW: u64 = 64;
-/// Messages between this task and the connection; small, because what is in there cannot be overtaken.
-const OUTGOING: usize = 4;
 /// How long the collector may take to answer the hello.
 const WELCOME_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the collector may acknowledge nothing while batches wait.
 const ACK_PATIENCE: Duration = Duration::from_secs(60);
+/// How often a silent connection is asked for a sign of life; after twice as long without one the collector is gone.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Keeps the telemetry stream open until `shutdown`.
 pub(crate) async fn run(link: Arc<Link>, spool: Spool, events: Events, shutdown: CancellationToken) {
@@ -107,49 +106,43 @@ impl<'a> Session<'a> {
     async fn run(mut self, retry: &mut Retry) -> Result<(), LinkError> {
         let mut inventory = self.link.inventory();
         inventory.mark_unchanged();
-        let (outgoing, mut incoming) = self.open().await?;
+        let (mut sending, mut receiving) = self.open().await?;
         retry.connected();
         // A few late batches hold nothing up; more of them become backfill.
         self.spool.rotate_if_waiting_more_than(LIVE_WINDOW as usize);
         self.progress = Instant::now();
-        let mut patience = tokio::time::interval(ACK_PATIENCE / 4);
-        let mut ready: Option<Up> = None;
+        let mut keep_alive = tokio::time::interval(KEEP_ALIVE);
+        let (mut ready, mut leaving) = (None, false);
         loop {
             if ready.is_none() {
                 ready = self.next();
             }
             tokio::select! {
-                message = incoming.message() => self.heard(message?.ok_or(LinkError::Closed)?),
-                permit = outgoing.reserve(), if ready.is_some() => {
-                    let message = ready.take();
-                    permit.map_err(|_| LinkError::Closed)?.send(TelemetryUp { message });
+                message = receiving.next() => self.heard(message?.ok_or(LinkError::Closed)?),
+                moved = make_way(&mut sending, ready.is_some()), if ready.is_some() || leaving => {
+                    moved?;
+                    leaving = ready.is_some();
+                    ready.take().map_or(Ok(()), |message| sending.put(message))?;
                 }
                 () = self.spool.grown(), if ready.is_none() => {}
                 event = self.events.next(), if ready.is_none() => ready = Some(encode_event(&event)),
                 changed = inventory.changed() => if changed.is_ok() { return Ok(()) },
-                _ = patience.tick() => self.check_progress()?,
+                _ = keep_alive.tick() => {
+                    self.check_progress()?;
+                    check_alive(&mut sending, &receiving).await?;
+                }
             }
         }
     }
 
-    async fn open(&self) -> Result<(mpsc::Sender<TelemetryUp>, Streaming<TelemetryDown>), LinkError> {
-        let mut client = self.link.connect(Stream::Telemetry).await?;
-        let (outgoing, receiver) = mpsc::channel(OUTGOING);
-        let hello = TelemetryUp {
-            message: Some(Up::Hello(self.link.hello())),
+    async fn open(&self) -> Result<(Sending, Receiving), LinkError> {
+        let (mut sending, mut receiving) = self.link.connect_telemetry().await?;
+        let greeted = async {
+            sending.send(Up::Hello(self.link.hello())).await?;
+            receiving.next().await?.ok_or(LinkError::Closed)
         };
-        outgoing.try_send(hello).map_err(|_| LinkError::Closed)?;
-        let opened = async {
-            let mut incoming = client
-                .telemetry(ReceiverStream::new(receiver))
-                .await?
-                .into_inner();
-            let first = incoming.message().await?.ok_or(LinkError::Closed)?;
-            Ok::<_, LinkError>((incoming, first))
-        };
-        let opened = tokio::time::timeout(WELCOME_PATIENCE, opened).await;
-        let (incoming, first) = opened.map_err(|_| LinkError::NotWelcomed)??;
-        let Some(Down::Hello(ack)) = first.message else {
+        let first = tokio::time::timeout(WELCOME_PATIENCE, greeted).await;
+        let Down::Hello(ack) = first.map_err(|_| LinkError::NotWelcomed)?? else {
             return Err(LinkError::NotWelcomed);
         };
         self.link.welcomed(&ack)?;
@@ -158,17 +151,17 @@ impl<'a> Session<'a> {
             version = ack.collector_version,
             "connected"
         );
-        Ok((outgoing, incoming))
+        Ok((sending, receiving))
     }
 
-    fn heard(&mut self, message: TelemetryDown) {
+    fn heard(&mut self, message: Down) {
         self.progress = Instant::now();
-        match message.message {
-            Some(Down::Ack(ack)) => {
+        match message {
+            Down::Ack(ack) => {
                 self.settled(&ack.segment, ack.seq);
                 self.spool.acknowledge(&ack.segment, ack.seq);
             }
-            Some(Down::Refusal(refusal)) => {
+            Down::Refusal(refusal) => {
                 tracing::warn!(
                     seq = refusal.seq,
                     reason = refusal.reason,
@@ -180,7 +173,7 @@ impl<'a> Session<'a> {
                 // A refusal says nothing of earlier batches, but their order is kept, so it is as good as an answer.
                 self.settled(&refusal.segment, refusal.seq);
             }
-            Some(Down::Hello(_)) | None => {}
+            Down::Hello(_) | Down::End(_) => {}
         }
     }
 
@@ -285,6 +278,29 @@ impl Cursor {
         }
         batches
     }
+}
+
+/// Waits for room for a message, or until those before have left.
+async fn make_way(sending: &mut Sending, for_a_message: bool) -> Result<(), Status> {
+    if for_a_message {
+        sending.ready().await
+    } else {
+        sending.flush().await
+    }
+}
+
+/// Asks for a sign of life when nothing came since the last look; gives up when none came since the one before.
+async fn check_alive(sending: &mut Sending, receiving: &Receiving) -> Result<(), LinkError> {
+    let silence = receiving.heard().elapsed();
+    if silence >= KEEP_ALIVE * 2 {
+        return Err(LinkError::Silent(silence));
+    }
+    if silence >= KEEP_ALIVE / 2 {
+        // A connection that takes nothing is as silent as one that says nothing.
+        let pinged = tokio::time::timeout(KEEP_ALIVE, sending.ping()).await;
+        pinged.map_err(|_| LinkError::Silent(silence + KEEP_ALIVE))??;
+    }
+    Ok(())
 }
 
 fn values(batch: &Batch) -> usize {

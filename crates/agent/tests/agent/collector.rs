@@ -6,15 +6,20 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use axum::Router;
+use axum::extract::State;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response as Answer};
+use axum::routing::any;
 use domain::event::Event;
 use domain::topology::Inventory;
+use prost::Message as _;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tokio_stream::{Stream, StreamExt};
+use tokio_stream::Stream;
 use tonic::codec::CompressionEncoding;
-use tonic::transport::Server;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 use wire::proto::telemetry_down::Message as Down;
 use wire::proto::telemetry_up::Message as Up;
@@ -118,14 +123,17 @@ impl Collector {
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let service = Service::default();
+        let answering = service.clone();
         let uplink = UplinkServer::new(service.clone())
             .accept_compressed(CompressionEncoding::Zstd)
             .send_compressed(CompressionEncoding::Zstd);
         runtime.spawn(async move {
-            let incoming = TcpListenerStream::new(TcpListener::from_std(listener).unwrap());
-            Server::builder()
-                .add_service(uplink)
-                .serve_with_incoming(incoming)
+            let telemetry = Router::new().route(wire::telemetry::PATH, any(telemetry));
+            let both = Routes::new(uplink)
+                .into_axum_router()
+                .reset_fallback()
+                .merge(telemetry.with_state(answering));
+            axum::serve(TcpListener::from_std(listener).unwrap(), both)
                 .await
                 .unwrap();
         });
@@ -157,31 +165,20 @@ impl Drop for Collector {
     }
 }
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+async fn telemetry(State(service): State<Service>, headers: HeaderMap, upgrade: WebSocketUpgrade) -> Answer {
+    let token = headers["authorization"].to_str().unwrap().to_owned();
+    service.heard.lock().unwrap().tokens.push(token.clone());
+    match token.as_str() {
+        "Bearer lsj_test" | "Bearer lsc_credential" => upgrade
+            .on_upgrade(|socket| service.converse(socket))
+            .into_response(),
+        _ => StatusCode::UNAUTHORIZED.into_response(),
+    }
+}
 
 #[tonic::async_trait]
 impl Uplink for Service {
-    type TelemetryStream = Answers<TelemetryDown>;
-    type ControlStream = Answers<ControlDown>;
-
-    async fn telemetry(
-        &self,
-        request: Request<Streaming<TelemetryUp>>,
-    ) -> Result<Response<Self::TelemetryStream>, Status> {
-        let token = request
-            .metadata()
-            .get("authorization")
-            .map(|token| token.to_str().unwrap().to_owned());
-        let token = token.ok_or_else(|| Status::unauthenticated("no token"))?;
-        self.heard.lock().unwrap().tokens.push(token.clone());
-        match token.as_str() {
-            "Bearer lsj_test" | "Bearer lsc_credential" => {}
-            _ => return Err(Status::unauthenticated("unknown token")),
-        }
-        let (sender, receiver) = mpsc::channel(16);
-        tokio::spawn(self.clone().converse(request.into_inner(), sender));
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
-    }
+    type ControlStream = Pin<Box<dyn Stream<Item = Result<ControlDown, Status>> + Send>>;
 
     async fn control(
         &self,
@@ -192,26 +189,29 @@ impl Uplink for Service {
 }
 
 impl Service {
-    async fn converse(
-        self,
-        mut incoming: Streaming<TelemetryUp>,
-        answers: mpsc::Sender<Result<TelemetryDown, Status>>,
-    ) {
+    async fn converse(self, mut socket: WebSocket) {
         let mut batches = 0;
-        while let Some(Ok(message)) = incoming.next().await {
+        while let Some(Ok(message)) = socket.recv().await {
+            let Message::Binary(bytes) = message else {
+                continue;
+            };
+            let message = TelemetryUp::decode(bytes).unwrap();
             let answer = self.answer(message.message.unwrap());
             batches += u64::from(matches!(answer, Some(Down::Ack(_) | Down::Refusal(_)) | None));
             let manners = *self.manners.lock().unwrap();
             if let Some(answer) = answer
                 && !(manners.silent && matches!(answer, Down::Ack(_)))
-                && answers
-                    .send(Ok(TelemetryDown {
-                        message: Some(answer),
-                    }))
+            {
+                let down = TelemetryDown {
+                    message: Some(answer),
+                };
+                if socket
+                    .send(Message::Binary(down.encode_to_vec().into()))
                     .await
                     .is_err()
-            {
-                return;
+                {
+                    return;
+                }
             }
             if manners.hang_up_after.is_some_and(|after| batches >= after) {
                 return;

@@ -1,8 +1,9 @@
-//! The HTTP half of the port: the API, the event stream, `/metrics`, and the dashboard; and the router that joins it with gRPC.
+//! The HTTP half of the port: the API, the event stream, `/metrics`, and the dashboard; and the router that joins it with what agents
+//! connect to.
 //!
 //! ```text
 //! request ─▶ shape errors ─▶ headers ─▶ compression ─▶ load bound ─▶ time ─▶ auth (route → role, CSRF) ─▶ handler
-//! gRPC    ─▶ ingest           none of those: they would cut or re-encode its streams
+//! agents  ─▶ ingest           none of those: they would cut or re-encode its streams
 //! ```
 //! Who may do what is one table, [`auth::policy`]; a route that nobody thought of needs the admin.
 
@@ -32,7 +33,6 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::any;
 use axum::{Extension, Router};
-use tonic::service::Routes;
 use tower_http::compression::CompressionLayer;
 
 use crate::Shared;
@@ -48,12 +48,7 @@ pub type ApiResult<T> = Result<T, ApiError>;
 
 /// Everything that is served on the port.
 pub(crate) fn router(app: Shared) -> Router {
-    // Without the reset every unknown path would be answered by gRPC's "unimplemented", which to a browser is a 200.
-    let grpc = Routes::new(crate::ingest::service(app.clone()))
-        .prepare()
-        .into_axum_router()
-        .reset_fallback();
-    http(app).merge(grpc)
+    http(app.clone()).merge(crate::ingest::router(app))
 }
 
 fn http(app: Shared) -> Router {

@@ -1,45 +1,126 @@
-//! The control stream: commands down, reports and logs up. Nothing here waits behind samples.
+//! The control stream, over gRPC: commands down, reports and logs up. Nothing here waits behind samples.
+//!
+//! The answer's head is sent at once and the hello is read inside the stream, so an agent that waits for the head before it
+//! speaks does not wait for ever.
+
+use std::pin::Pin;
 
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::state::NodeReport;
+use futures::Stream;
 use tokio::sync::mpsc;
-use tonic::{Status, Streaming};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::codec::CompressionEncoding;
+use tonic::{Request, Response, Status, Streaming};
+use wire::proto::uplink_server::{Uplink, UplinkServer};
 use wire::proto::{
-    Command, ControlDown, ControlUp, EventAck, Holding, LogAck, LogChunk, RunEvent, control_down, control_up,
+    Command, ControlDown, ControlUp, EventAck, Hello, Holding, LogAck, LogChunk, RunEvent, control_down,
+    control_up,
 };
+use wire::version::MESSAGE_BYTES_MAX;
 
-use super::{AgentSession, Outbound};
+use super::{AgentSession, Connection, HELLO_WITHIN, hello};
 use crate::app::Shared;
 use crate::changes::Change;
+use crate::config::Secret;
 use crate::runs::{LogError, RunError, log_source};
+
+/// Messages waiting to be written to one agent. A full queue makes the sender wait; commands to one node are few.
+const OUTBOUND_MAX: usize = 64;
 
 /// The longest report: an exit with its traceback.
 const REPORT_BYTES_MAX: usize = 64 << 10;
 /// The longest piece of a log.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// Serves one agent until its stream ends.
-pub(super) async fn serve(
+/// Messages to one agent.
+type Outbound = mpsc::Sender<Result<ControlDown, Status>>;
+
+/// The service, ready to be mounted.
+pub(super) fn service(app: Shared) -> UplinkServer<Service> {
+    UplinkServer::new(Service { app })
+        .accept_compressed(CompressionEncoding::Zstd)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// The service itself.
+pub(super) struct Service {
     app: Shared,
+}
+
+#[tonic::async_trait]
+impl Uplink for Service {
+    type ControlStream = Pin<Box<dyn Stream<Item = Result<ControlDown, Status>> + Send>>;
+
+    async fn control(
+        &self,
+        request: Request<Streaming<ControlUp>>,
+    ) -> Result<Response<Self::ControlStream>, Status> {
+        let bearer = hello::bearer(request.metadata().as_ref())?;
+        let (outbound, receiver) = mpsc::channel(OUTBOUND_MAX);
+        let (app, inbound) = (self.app.clone(), request.into_inner());
+        let stopping = app.stopping.clone();
+        app.tasks.clone().spawn(async move {
+            let ended = tokio::select! {
+                () = stopping.cancelled() => Err(Status::unavailable("the collector is stopping; connect again")),
+                ended = converse(&app, &bearer, inbound, outbound.clone()) => ended,
+            };
+            if let Err(status) = ended {
+                // Nobody waits for a status that does not fit: the stream ends either way.
+                let _full_or_gone = outbound.try_send(Err(status));
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+}
+
+async fn converse(
+    app: &Shared,
+    bearer: &Secret,
+    mut inbound: Streaming<ControlUp>,
+    outbound: Outbound,
+) -> Result<(), Status> {
+    let hello = first(&mut inbound).await?;
+    let (session, ack) = hello::greet(app, bearer, hello).await?;
+    let _counted = Connection::open(app, session.node.clone());
+    // An agent that is gone is noticed by the first read.
+    let _gone = send(&outbound, control_down::Message::Hello(ack)).await;
+    serve(app, session, inbound, outbound).await
+}
+
+async fn first(inbound: &mut Streaming<ControlUp>) -> Result<Hello, Status> {
+    let message = tokio::time::timeout(HELLO_WITHIN, inbound.message())
+        .await
+        .map_err(|_| hello::late())??;
+    match message.and_then(|message| message.message) {
+        Some(control_up::Message::Hello(hello)) => Ok(hello),
+        _ => Err(hello::missing()),
+    }
+}
+
+/// Serves one agent until its stream ends.
+async fn serve(
+    app: &Shared,
     session: AgentSession,
     inbound: Streaming<ControlUp>,
-    outbound: Outbound<ControlDown>,
+    outbound: Outbound,
 ) -> Result<(), Status> {
     let (connection, commands) = app.runs.agents.connect(&session.node);
     let ended = tokio::select! {
-        ended = read(&app, &session.node, inbound, &outbound) => ended,
+        ended = read(app, &session.node, inbound, &outbound) => ended,
         () = forward(commands, &outbound) => Ok(()),
     };
     if connection.close() {
         app.runs
-            .node_lost(&app, &session.node)
+            .node_lost(app, &session.node)
             .await
             .map_err(|error| failed(&error))?;
     }
     ended
 }
 
-async fn forward(mut commands: mpsc::Receiver<Command>, outbound: &Outbound<ControlDown>) {
+async fn forward(mut commands: mpsc::Receiver<Command>, outbound: &Outbound) {
     while let Some(command) = commands.recv().await {
         if send(outbound, control_down::Message::Command(command))
             .await
@@ -54,7 +135,7 @@ async fn read(
     app: &Shared,
     node: &NodeName,
     mut inbound: Streaming<ControlUp>,
-    outbound: &Outbound<ControlDown>,
+    outbound: &Outbound,
 ) -> Result<(), Status> {
     while let Some(message) = inbound.message().await? {
         app.live.heard(node, app.now_ms());
@@ -89,7 +170,7 @@ async fn take_event(
     app: &Shared,
     node: &NodeName,
     event: RunEvent,
-    outbound: &Outbound<ControlDown>,
+    outbound: &Outbound,
 ) -> Result<(), Status> {
     let ack = EventAck {
         run: event.run.clone(),
@@ -120,12 +201,7 @@ async fn take_event(
     send(outbound, control_down::Message::EventAck(ack)).await
 }
 
-async fn take_log(
-    app: &Shared,
-    node: &NodeName,
-    chunk: LogChunk,
-    outbound: &Outbound<ControlDown>,
-) -> Result<(), Status> {
+async fn take_log(app: &Shared, node: &NodeName, chunk: LogChunk, outbound: &Outbound) -> Result<(), Status> {
     let Ok(run) = RunId::new(chunk.run.as_str()) else {
         return Ok(());
     };
@@ -160,7 +236,7 @@ async fn take_log(
     send(outbound, control_down::Message::LogAck(ack)).await
 }
 
-async fn send(outbound: &Outbound<ControlDown>, message: control_down::Message) -> Result<(), Status> {
+async fn send(outbound: &Outbound, message: control_down::Message) -> Result<(), Status> {
     let sent = outbound
         .send(Ok(ControlDown {
             message: Some(message),

@@ -3,6 +3,8 @@
 //! A join token opens the door once: the answer carries a lasting credential bound to the node's name. A credential of one
 //! node never speaks for another.
 
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
 use domain::api::session::Role;
 use domain::ident::NodeName;
 use domain::time::TimestampMs;
@@ -10,9 +12,9 @@ use domain::topology::Inventory;
 use store::state::StateError;
 use store::state::nodes::NodeRecord;
 use tonic::Status;
-use tonic::metadata::MetadataMap;
 use wire::proto::{Hello, HelloAck};
 
+use super::HELLO_WITHIN;
 use crate::Shared;
 use crate::config::Secret;
 use crate::tokens::Principal;
@@ -37,16 +39,24 @@ pub struct AgentSession {
     pub inventory: Inventory,
 }
 
-/// The bearer token of a call.
-pub(super) fn bearer(metadata: &MetadataMap) -> Result<Secret, Status> {
-    let header = metadata
-        .get("authorization")
-        .and_then(|value| value.to_str().ok());
+/// The bearer token of a stream.
+pub(super) fn bearer(headers: &HeaderMap) -> Result<Secret, Status> {
+    let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = header.and_then(|value| value.strip_prefix("Bearer "));
     let missing = "an agent must name its token; get one with `lockstep token join` and pass it as --join";
     token
         .map(Secret::new)
         .ok_or_else(|| Status::unauthenticated(missing))
+}
+
+/// Nothing came.
+pub(super) fn late() -> Status {
+    Status::deadline_exceeded(format!("no hello within {} seconds", HELLO_WITHIN.as_secs()))
+}
+
+/// Something else came.
+pub(super) fn missing() -> Status {
+    Status::invalid_argument("the first message must be a hello")
 }
 
 /// Lets an agent in, or says why not.

@@ -10,6 +10,7 @@
 
 mod dictionary;
 mod shapes;
+mod socket;
 mod writer;
 
 use domain::event::Event;
@@ -18,14 +19,16 @@ use domain::series::Frame;
 use domain::time::TimestampMs;
 use store::series::{APPEND_SAMPLES_MAX, SeriesId};
 use tokio::sync::mpsc;
-use tonic::{Status, Streaming};
-use wire::proto::{Batch, Definitions, NodeEvent, Refusal, TelemetryDown, TelemetryUp, telemetry_up};
+use tonic::Status;
+use wire::proto::{Batch, Definitions, NodeEvent, Refusal, telemetry_up};
 
 use self::dictionary::Dictionaries;
 use self::shapes::Shapes;
+use self::socket::{Down, Up};
 use self::writer::{Durable, Work};
-use super::{AgentSession, Outbound};
 use crate::Shared;
+
+pub(super) use self::socket::routes;
 
 /// Batches that wait for the writer. When full, the agent's stream is not read, and its spool holds the rest.
 const BATCHES_MAX: usize = 64;
@@ -35,24 +38,19 @@ const EVENT_BYTES_MAX: usize = 8 << 10;
 const EVENTS_A_MINUTE: u32 = 600;
 
 /// Serves one agent's samples until either side ends.
-pub(super) async fn serve(
-    app: Shared,
-    session: AgentSession,
-    inbound: Streaming<TelemetryUp>,
-    outbound: Outbound<TelemetryDown>,
-) -> Result<(), Status> {
+async fn serve(app: &Shared, node: &NodeName, up: &mut Up, down: &mut Down) -> Result<(), Status> {
     let (queue, waiting) = mpsc::channel(BATCHES_MAX);
-    let writing = writer::write(&app, &session.node, waiting, &outbound);
+    let writing = writer::write(app, node, waiting, down);
     let mut reader = Reader {
-        app: &app,
-        node: &session.node,
+        app,
+        node,
         names: Dictionaries::default(),
         shapes: Shapes::default(),
         queue,
         events: EventRate::default(),
     };
     // The reader's end closes the queue; the writer then finishes what is in it.
-    let reading = async move { reader.read(inbound).await };
+    let reading = async move { reader.read(up).await };
     tokio::try_join!(reading, writing).map(drop)
 }
 
@@ -66,18 +64,16 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    async fn read(&mut self, mut inbound: Streaming<TelemetryUp>) -> Result<(), Status> {
-        while let Some(message) = inbound.message().await? {
+    async fn read(&mut self, up: &mut Up) -> Result<(), Status> {
+        while let Some(message) = up.next().await? {
             self.app.live.heard(self.node, self.app.now_ms());
-            match message.message {
-                Some(telemetry_up::Message::Definitions(definitions)) => self.define(&definitions),
-                Some(telemetry_up::Message::Batch(batch)) => self.take(&batch).await?,
-                Some(telemetry_up::Message::Event(event)) => self.event(&event).await,
-                Some(telemetry_up::Message::Hello(_)) => {
+            match message {
+                telemetry_up::Message::Definitions(definitions) => self.define(&definitions),
+                telemetry_up::Message::Batch(batch) => self.take(&batch).await?,
+                telemetry_up::Message::Event(event) => self.event(&event).await,
+                telemetry_up::Message::Hello(_) => {
                     return Err(Status::invalid_argument("a second hello on one stream"));
                 }
-                // A message of a newer agent that this collector does not know.
-                None => {}
             }
         }
         Ok(())

@@ -10,14 +10,10 @@ use domain::topology::Inventory;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Endpoint;
-use tonic::{Code, Request, Status, Streaming};
-use wire::proto::uplink_client::UplinkClient;
-use wire::proto::{
-    Definitions, Hello, HelloAck, Series, TelemetryDown, TelemetryUp, telemetry_down, telemetry_up,
-};
+use tokio::sync::Mutex;
+use tonic::{Code, Status};
+use wire::proto::{Definitions, Hello, HelloAck, Series, telemetry_down, telemetry_up};
+use wire::telemetry::{Endpoint, OpenError, Receiving, Sending};
 
 /// Nothing here takes longer on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
@@ -160,8 +156,8 @@ pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T
 
 /// An agent, as far as the telemetry stream goes.
 pub(crate) struct Agent {
-    pub(crate) outgoing: mpsc::Sender<TelemetryUp>,
-    pub(crate) incoming: Streaming<TelemetryDown>,
+    sending: Mutex<Sending>,
+    pub(crate) receiving: Receiving,
     pub(crate) ack: HelloAck,
 }
 
@@ -171,7 +167,7 @@ impl Agent {
     }
 
     pub(crate) async fn connect_with(server: &Server, token: &str, hello: Hello) -> Result<Self, Status> {
-        Self::over(Endpoint::from_shared(server.running.url()).unwrap(), token, hello).await
+        Self::over(&Endpoint::new(&server.running.url(), None).unwrap(), token, hello).await
     }
 
     pub(crate) fn hello(node: &str) -> Hello {
@@ -190,27 +186,17 @@ impl Agent {
         }
     }
 
-    pub(crate) async fn over(endpoint: Endpoint, token: &str, hello: Hello) -> Result<Self, Status> {
-        let channel = endpoint
-            .connect()
-            .await
-            .map_err(|error| Status::unavailable(error.to_string()))?;
-        let mut client = UplinkClient::new(channel);
-        let (outgoing, receiver) = mpsc::channel(256);
-        outgoing
-            .try_send(TelemetryUp {
-                message: Some(telemetry_up::Message::Hello(hello)),
-            })
-            .unwrap();
-        let mut request = Request::new(ReceiverStream::new(receiver));
-        request
-            .metadata_mut()
-            .insert("authorization", format!("Bearer {token}").parse().unwrap());
-        let mut incoming = client.telemetry(request).await?.into_inner();
-        match incoming.message().await?.and_then(|message| message.message) {
+    pub(crate) async fn over(endpoint: &Endpoint, token: &str, hello: Hello) -> Result<Self, Status> {
+        let opened = endpoint.open(token).await.map_err(|error| match error {
+            OpenError::Refused(status) => status,
+            other => Status::unavailable(other.to_string()),
+        });
+        let (mut sending, mut receiving) = opened?;
+        sending.send(telemetry_up::Message::Hello(hello)).await?;
+        match receiving.next().await? {
             Some(telemetry_down::Message::Hello(ack)) => Ok(Self {
-                outgoing,
-                incoming,
+                sending: Mutex::new(sending),
+                receiving,
                 ack,
             }),
             other => panic!("an answer to the hello, not {other:?}"),
@@ -218,12 +204,7 @@ impl Agent {
     }
 
     pub(crate) async fn send(&self, message: telemetry_up::Message) {
-        self.outgoing
-            .send(TelemetryUp {
-                message: Some(message),
-            })
-            .await
-            .unwrap();
+        self.sending.lock().await.send(message).await.unwrap();
     }
 
     /// Defines series by metric name and a label.
@@ -256,10 +237,8 @@ impl Agent {
     }
 
     pub(crate) async fn next(&mut self) -> telemetry_down::Message {
-        let next = tokio::time::timeout(DEADLINE, self.incoming.message())
-            .await
-            .unwrap();
-        next.unwrap().unwrap().message.unwrap()
+        let next = tokio::time::timeout(DEADLINE, self.receiving.next()).await;
+        next.unwrap().unwrap().unwrap()
     }
 
     /// Waits until everything up to `seq` is acknowledged. Acknowledgements never go back.

@@ -102,13 +102,8 @@ async fn one_port_serves_https_and_agents_over_tls() {
     );
     assert!(response.headers().contains_key("strict-transport-security"));
 
-    let tls = tonic::transport::ClientTlsConfig::new()
-        .ca_certificate(tonic::transport::Certificate::from_pem(&pem));
-    let endpoint = tonic::transport::Endpoint::from_shared(running.url())
-        .unwrap()
-        .tls_config(tls)
-        .unwrap();
-    let agent = Agent::over(endpoint, ADMIN, Agent::hello("n1")).await.unwrap();
+    let endpoint = wire::telemetry::Endpoint::new(&running.url(), Some(&pem)).unwrap();
+    let agent = Agent::over(&endpoint, ADMIN, Agent::hello("n1")).await.unwrap();
     assert!(agent.ack.credential.starts_with("lsn_"));
     running.shutdown().await;
 }

@@ -348,11 +348,9 @@ async fn turned_away(server: &Server, seq: u64, time_ms: i64) -> Option<String> 
     };
     agent.define("live", 0, &[(POWER, "0")]).await;
     agent.sample("live", seq, time_ms, &[seq as f64]).await;
-    match agent.incoming.message().await {
-        Ok(Some(message)) => match message.message.unwrap() {
-            telemetry_down::Message::Ack(_) => None,
-            other => panic!("an answer to the sample, not {other:?}"),
-        },
+    match agent.receiving.next().await {
+        Ok(Some(telemetry_down::Message::Ack(_))) => None,
+        Ok(Some(other)) => panic!("an answer to the sample, not {other:?}"),
         Ok(None) => Some("the stream ended".into()),
         Err(status) => Some(status.message().to_owned()),
     }

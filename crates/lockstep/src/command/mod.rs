@@ -83,8 +83,10 @@ pub(crate) fn install_crypto() {
 
 /// Sentences with fields on stderr; `LOCKSTEP_LOG` chooses what, like `info,collector=debug`.
 fn start_log() {
+    // At "trace" the WebSocket client writes down its requests, and with them the agent's token.
     let filter = tracing_subscriber::EnvFilter::try_from_env("LOCKSTEP_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"))
+        .add_directive("tungstenite=warn".parse().expect("a well-formed directive"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

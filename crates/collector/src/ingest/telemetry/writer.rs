@@ -7,10 +7,10 @@ use sha2::{Digest, Sha256};
 use store::series::{Append, AppendError, Appended, Block};
 use tokio::sync::mpsc;
 use tonic::Status;
-use wire::proto::{Ack, Refusal, TelemetryDown, telemetry_down};
+use wire::proto::{Ack, Refusal, telemetry_down};
 
+use super::socket::Down;
 use crate::Shared;
-use crate::ingest::Outbound;
 
 /// Samples put into one append; the store takes twice as many.
 const GATHER_SAMPLES_MAX: usize = 1 << 19;
@@ -37,7 +37,7 @@ pub(super) async fn write(
     app: &Shared,
     node: &NodeName,
     mut waiting: mpsc::Receiver<Work>,
-    outbound: &Outbound<TelemetryDown>,
+    down: &mut Down,
 ) -> Result<(), Status> {
     let mut next = waiting.recv().await;
     while let Some(work) = next.take() {
@@ -49,13 +49,7 @@ pub(super) async fn write(
                 telemetry_down::Message::Ack(store(app, node, group, batches).await?)
             }
         };
-        let message = TelemetryDown {
-            message: Some(message),
-        };
-        outbound
-            .send(Ok(message))
-            .await
-            .map_err(|_| Status::cancelled("the agent is gone"))?;
+        down.send(message).await?;
         if next.is_none() {
             next = waiting.recv().await;
         }

@@ -1,0 +1,166 @@
+//! The WebSocket under a telemetry stream: the upgrade, the hello, messages in and out, and how a stream ends.
+//!
+//! Nothing but the length of a message stands between the socket and protobuf, and one task does both directions: at a
+//! thousand nodes a second every wake-up counts.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use axum::routing::any;
+use futures::stream::{SplitSink, SplitStream};
+use futures::{SinkExt, StreamExt};
+use prost::Message as _;
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+use tonic::Status;
+use wire::proto::{End, Hello, TelemetryDown, TelemetryUp, telemetry_down, telemetry_up};
+use wire::telemetry::{PATH, READ_BUFFER_BYTES};
+use wire::version::MESSAGE_BYTES_MAX;
+
+use crate::Shared;
+use crate::config::Secret;
+use crate::http::ApiError;
+use crate::ingest::{Connection, HELLO_WITHIN, hello};
+
+/// An agent that says nothing for so long, not even asks for a sign of life, is gone; a living one speaks every 10 s.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// An agent that takes none of our few bytes for so long is gone.
+const TAKEN_WITHIN: Duration = Duration::from_secs(30);
+/// How long the last words may take.
+const END_WITHIN: Duration = Duration::from_secs(1);
+
+pub(in crate::ingest) fn routes() -> Router<Shared> {
+    Router::new().route(PATH, any(open))
+}
+
+/// What comes from an agent.
+pub(super) struct Up {
+    socket: SplitStream<WebSocket>,
+    silence: Interval,
+    heard: bool,
+}
+
+/// What goes to an agent.
+pub(super) struct Down(SplitSink<WebSocket, Message>);
+
+async fn open(
+    State(app): State<Shared>,
+    headers: HeaderMap,
+    upgrade: WebSocketUpgrade,
+) -> Result<Response, ApiError> {
+    let bearer = hello::bearer(&headers)
+        .map_err(|status| ApiError::new(StatusCode::UNAUTHORIZED, status.message().to_owned()))?;
+    let upgrade = upgrade
+        .read_buffer_size(READ_BUFFER_BYTES)
+        .write_buffer_size(0)
+        .max_message_size(MESSAGE_BYTES_MAX)
+        .max_frame_size(MESSAGE_BYTES_MAX);
+    Ok(upgrade.on_upgrade(move |socket| {
+        let tasks = app.tasks.clone();
+        tasks.track_future(converse(app, bearer, socket))
+    }))
+}
+
+async fn converse(app: Shared, bearer: Secret, socket: WebSocket) {
+    let (sink, stream) = socket.split();
+    let (mut up, mut down) = (Up::new(stream), Down(sink));
+    let ended = tokio::select! {
+        () = app.stopping.cancelled() => Err(Status::unavailable("the collector is stopping; connect again")),
+        ended = welcome(&app, &bearer, &mut up, &mut down) => ended,
+    };
+    // Nobody waits for words that do not leave: the stream ends either way.
+    let _gone = timeout(END_WITHIN, down.end(ended)).await;
+}
+
+async fn welcome(app: &Shared, bearer: &Secret, up: &mut Up, down: &mut Down) -> Result<(), Status> {
+    let first = timeout(HELLO_WITHIN, up.next())
+        .await
+        .map_err(|_| hello::late())??;
+    let (session, ack) = hello::greet(app, bearer, said_hello(first)?).await?;
+    let _counted = Connection::open(app, session.node.clone());
+    down.send(telemetry_down::Message::Hello(ack)).await?;
+    super::serve(app, &session.node, up, down).await
+}
+
+fn said_hello(message: Option<telemetry_up::Message>) -> Result<Hello, Status> {
+    match message {
+        Some(telemetry_up::Message::Hello(hello)) => Ok(hello),
+        _ => Err(hello::missing()),
+    }
+}
+
+impl Up {
+    fn new(socket: SplitStream<WebSocket>) -> Self {
+        let mut silence = interval(SILENCE_MAX);
+        silence.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            socket,
+            silence,
+            heard: true,
+        }
+    }
+
+    /// The next message; `None` when the agent closed the stream.
+    pub(super) async fn next(&mut self) -> Result<Option<telemetry_up::Message>, Status> {
+        loop {
+            tokio::select! {
+                biased;
+                message = self.socket.next() => {
+                    self.heard = true;
+                    match message {
+                        None | Some(Ok(Message::Close(_))) => return Ok(None),
+                        Some(Ok(Message::Binary(bytes))) => {
+                            let message = TelemetryUp::decode(bytes)
+                                .map_err(|error| Status::invalid_argument(format!("a malformed message: {error}")))?;
+                            // Otherwise a message of a newer agent that this collector does not know.
+                            if message.message.is_some() {
+                                return Ok(message.message);
+                            }
+                        }
+                        Some(Ok(_)) => {}
+                        Some(Err(error)) => return Err(Status::unavailable(error.to_string())),
+                    }
+                }
+                _ = self.silence.tick() => {
+                    if !std::mem::take(&mut self.heard) {
+                        return Err(Status::deadline_exceeded(format!(
+                            "nothing was heard for {} s",
+                            SILENCE_MAX.as_secs()
+                        )));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Down {
+    /// Writes a message out.
+    pub(super) async fn send(&mut self, message: telemetry_down::Message) -> Result<(), Status> {
+        let message = TelemetryDown {
+            message: Some(message),
+        };
+        let sent = self.0.send(Message::Binary(message.encode_to_vec().into()));
+        match timeout(TAKEN_WITHIN, sent).await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(Status::cancelled("the agent is gone")),
+        }
+    }
+
+    async fn end(mut self, ended: Result<(), Status>) -> Result<(), Status> {
+        if let Err(status) = ended {
+            let end = End {
+                code: status.code() as u32,
+                message: status.message().to_owned(),
+            };
+            self.send(telemetry_down::Message::End(end)).await?;
+        }
+        self.0
+            .send(Message::Close(None))
+            .await
+            .map_err(|error| Status::unavailable(error.to_string()))
+    }
+}

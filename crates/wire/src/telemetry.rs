@@ -1,0 +1,310 @@
+//! The telemetry stream as an agent opens it: a WebSocket, each binary message one protobuf message.
+//!
+//! ```text
+//! GET /lockstep.wire.v1/telemetry, Authorization: Bearer TOKEN ─▶ 101
+//! Sending:   TelemetryUp ─▶ binary message            Receiving: TelemetryDown ◀─ binary message; End ─▶ a status
+//! ```
+//! A node sends two kilobytes a second. A gRPC stream cost the collector more to carry that than to keep it, so samples
+//! travel on a connection of their own, with nothing between the socket and the message but its length.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::stream::{SplitSink, SplitStream};
+use futures::{SinkExt, StreamExt};
+use prost::Message as _;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::client::ClientRequestBuilder;
+use tokio_tungstenite::tungstenite::http::{StatusCode, Uri};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{self, Message};
+use tonic::{Code, Status};
+
+use crate::proto::{TelemetryDown, TelemetryUp, telemetry_down, telemetry_up};
+use crate::version::MESSAGE_BYTES_MAX;
+
+/// Where the collector takes the stream.
+pub const PATH: &str = "/lockstep.wire.v1/telemetry";
+/// How long TCP, TLS and the upgrade may take together.
+const OPEN_WITHIN: Duration = Duration::from_secs(5);
+/// What either end reads at once: some seconds of a node's samples. A collector holds a thousand of these.
+pub const READ_BUFFER_BYTES: usize = 8 << 10;
+
+/// A collector's address, and how to know that it is the right one.
+#[derive(Clone)]
+pub struct Endpoint {
+    uri: Uri,
+    address: (String, u16),
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+/// An address or a certificate that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// Not `http://…` or `https://…`.
+    #[error("it is not an address like http://collector:8470")]
+    Url,
+    /// No certificate in the file, or one that is none.
+    #[error("the certificate authority cannot be used")]
+    Authority(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Why there is no stream.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No connection, or TLS failed on it.
+    #[error("no connection")]
+    Connect(#[from] io::Error),
+    /// Nothing came back.
+    #[error("no connection within {} s", OPEN_WITHIN.as_secs())]
+    Late,
+    /// Something answered, but not with a stream.
+    #[error(transparent)]
+    Refused(#[from] Status),
+}
+
+/// What a WebSocket runs over.
+trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+
+type Socket = WebSocketStream<Box<dyn Transport>>;
+
+/// The agent's half of a stream.
+pub struct Sending(SplitSink<Socket, Message>);
+
+/// The collector's half of a stream.
+pub struct Receiving {
+    socket: SplitStream<Socket>,
+    heard: Instant,
+}
+
+impl Endpoint {
+    /// A collector at `http://…`, or at `https://…` with a certificate that `authority_pem` vouches for.
+    ///
+    /// # Errors
+    /// See [`EndpointError`].
+    pub fn new(url: &str, authority_pem: Option<&[u8]>) -> Result<Self, EndpointError> {
+        let uri: Uri = url.parse().map_err(|_| EndpointError::Url)?;
+        let (host, authority) = uri.host().zip(uri.authority()).ok_or(EndpointError::Url)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let (scheme, port, tls) = match uri.scheme_str() {
+            Some("http") => ("ws", 80, None),
+            Some("https") => {
+                let name = ServerName::try_from(host.clone()).map_err(|_| EndpointError::Url)?;
+                let connector =
+                    connector(authority_pem.unwrap_or_default()).map_err(EndpointError::Authority)?;
+                ("wss", 443, Some((connector, name)))
+            }
+            _ => return Err(EndpointError::Url),
+        };
+        let port = authority.port_u16().unwrap_or(port);
+        let uri = format!("{scheme}://{authority}{PATH}").parse();
+        Ok(Self {
+            uri: uri.map_err(|_| EndpointError::Url)?,
+            address: (host, port),
+            tls,
+        })
+    }
+
+    /// Connects and shows a token. What the collector says to the hello is up to the caller.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub async fn open(&self, token: &str) -> Result<(Sending, Receiving), OpenError> {
+        tokio::time::timeout(OPEN_WITHIN, self.connect(token))
+            .await
+            .map_err(|_| OpenError::Late)?
+    }
+
+    async fn connect(&self, token: &str) -> Result<(Sending, Receiving), OpenError> {
+        let (host, port) = &self.address;
+        let stream = TcpStream::connect((host.as_str(), *port)).await?;
+        // A batch is smaller than a packet; it must not wait for the next one.
+        stream.set_nodelay(true)?;
+        let stream: Box<dyn Transport> = match &self.tls {
+            None => Box::new(stream),
+            Some((connector, name)) => Box::new(connector.connect(name.clone(), stream).await?),
+        };
+        let request = ClientRequestBuilder::new(self.uri.clone())
+            .with_header("Authorization", format!("Bearer {token}"));
+        let config = WebSocketConfig::default()
+            .read_buffer_size(READ_BUFFER_BYTES)
+            .write_buffer_size(0)
+            .max_message_size(Some(MESSAGE_BYTES_MAX))
+            .max_frame_size(Some(MESSAGE_BYTES_MAX));
+        let opened = tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await;
+        let (socket, _) = opened.map_err(refusal)?;
+        let (sending, receiving) = socket.split();
+        let heard = Instant::now();
+        Ok((
+            Sending(sending),
+            Receiving {
+                socket: receiving,
+                heard,
+            },
+        ))
+    }
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Endpoint").field(&self.uri).finish()
+    }
+}
+
+impl Sending {
+    /// Waits until a message can be taken. Nothing is lost when the wait is given up.
+    ///
+    /// # Errors
+    /// When the stream is closed.
+    pub async fn ready(&mut self) -> Result<(), Status> {
+        let ready = std::future::poll_fn(|context| self.0.poll_ready_unpin(context));
+        ready.await.map_err(broken)
+    }
+
+    /// Hands over a message, after [`Sending::ready`]; it leaves with [`Sending::flush`].
+    ///
+    /// # Errors
+    /// When the stream is closed.
+    pub fn put(&mut self, message: telemetry_up::Message) -> Result<(), Status> {
+        let message = TelemetryUp {
+            message: Some(message),
+        };
+        self.0
+            .start_send_unpin(Message::Binary(message.encode_to_vec().into()))
+            .map_err(broken)
+    }
+
+    /// Waits until everything handed over has left. Nothing is lost when the wait is given up.
+    ///
+    /// # Errors
+    /// When the stream is closed.
+    pub async fn flush(&mut self) -> Result<(), Status> {
+        SinkExt::flush(&mut self.0).await.map_err(broken)
+    }
+
+    /// All three at once; a send that was given up may have left or not.
+    ///
+    /// # Errors
+    /// When the stream is closed.
+    pub async fn send(&mut self, message: telemetry_up::Message) -> Result<(), Status> {
+        self.ready().await?;
+        self.put(message)?;
+        self.flush().await
+    }
+
+    /// Asks the collector for a sign of life.
+    ///
+    /// # Errors
+    /// When the stream is closed.
+    pub async fn ping(&mut self) -> Result<(), Status> {
+        let ping = Message::Ping(Vec::new().into());
+        self.0.send(ping).await.map_err(broken)
+    }
+}
+
+impl Receiving {
+    /// The next message; `None` when the collector closed the stream without a word. Safe to give up.
+    ///
+    /// # Errors
+    /// The collector's last words, or what broke the connection.
+    pub async fn next(&mut self) -> Result<Option<telemetry_down::Message>, Status> {
+        loop {
+            let Some(message) = self.socket.next().await else {
+                return Ok(None);
+            };
+            self.heard = Instant::now();
+            match message {
+                Ok(Message::Binary(bytes)) => {
+                    let message = TelemetryDown::decode(bytes)
+                        .map_err(|error| Status::internal(format!("a malformed message: {error}")))?;
+                    match message.message {
+                        Some(telemetry_down::Message::End(end)) => {
+                            let code = Code::from(i32::try_from(end.code).unwrap_or_default());
+                            return Err(Status::new(code, end.message));
+                        }
+                        Some(message) => return Ok(Some(message)),
+                        // A message of a newer collector that this agent does not know.
+                        None => {}
+                    }
+                }
+                Ok(Message::Close(_)) => return Ok(None),
+                Ok(_) => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+    }
+
+    /// When anything came last, a sign of life included.
+    #[must_use]
+    pub fn heard(&self) -> Instant {
+        self.heard
+    }
+}
+
+fn connector(authority_pem: &[u8]) -> Result<TlsConnector, Box<dyn std::error::Error + Send + Sync>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(authority_pem) {
+        roots.add(certificate?)?;
+    }
+    if roots.is_empty() {
+        return Err("there is no certificate in it".into());
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// What an answer that is no upgrade means.
+fn refusal(error: tungstenite::Error) -> OpenError {
+    match error {
+        tungstenite::Error::Io(error) => OpenError::Connect(error),
+        tungstenite::Error::Http(response) => {
+            let code = match response.status() {
+                StatusCode::UNAUTHORIZED => Code::Unauthenticated,
+                StatusCode::FORBIDDEN => Code::PermissionDenied,
+                StatusCode::NOT_FOUND => Code::Unimplemented,
+                _ => Code::Unavailable,
+            };
+            let words = format!("it answered {} where samples are taken", response.status());
+            OpenError::Refused(Status::new(code, words))
+        }
+        error => OpenError::Refused(broken(error)),
+    }
+}
+
+fn broken(error: tungstenite::Error) -> Status {
+    Status::unavailable(format!("the connection broke: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_gives_host_port_and_path() {
+        let endpoint = |url: &str| Endpoint::new(url, None);
+        let plain = endpoint("http://collector:8470/").expect("an address");
+        assert_eq!(plain.address, ("collector".to_owned(), 8470));
+        assert_eq!(plain.uri, "ws://collector:8470/lockstep.wire.v1/telemetry");
+        let bare = endpoint("http://[::1]").expect("an address");
+        assert_eq!(bare.address, ("::1".to_owned(), 80));
+        assert!(matches!(endpoint("collector:8470"), Err(EndpointError::Url)));
+        assert!(matches!(endpoint("ftp://collector"), Err(EndpointError::Url)));
+        assert!(matches!(
+            endpoint("https://collector"),
+            Err(EndpointError::Authority(_))
+        ));
+    }
+}
