@@ -1,8 +1,8 @@
 //! Which nodes are heard. In memory, seeded from the store at the start; the store learns of it once a minute.
 
 use std::collections::BTreeMap;
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use domain::api::nodes::{GpuView, NodeState, NodeView};
@@ -29,8 +29,19 @@ pub struct Live {
 
 struct LiveNode {
     record: NodeRecord,
-    seen_ms: AtomicI64,
+    seen_ms: Arc<AtomicI64>,
     up: AtomicBool,
+}
+
+/// A node's sign of life, at hand for whoever hears the node all the time.
+#[derive(Debug, Clone)]
+pub struct Pulse(Arc<AtomicI64>);
+
+impl Pulse {
+    /// The agent sent something.
+    pub fn beat(&self, now_ms: TimestampMs) {
+        self.0.store(now_ms, Ordering::Relaxed);
+    }
 }
 
 impl Live {
@@ -38,7 +49,7 @@ impl Live {
     #[must_use]
     pub fn from_records(records: Vec<NodeRecord>) -> Self {
         let node = |record: NodeRecord| {
-            let seen_ms = AtomicI64::new(record.seen_ms);
+            let seen_ms = Arc::new(AtomicI64::new(record.seen_ms));
             (
                 record.name.clone(),
                 LiveNode {
@@ -54,29 +65,20 @@ impl Live {
     }
 
     /// An agent said hello.
-    pub fn hello(&self, record: NodeRecord, now_ms: TimestampMs) {
+    pub fn hello(&self, record: NodeRecord, now_ms: TimestampMs) -> Pulse {
         let mut nodes = self.nodes.write().expect("nothing panics while holding it");
-        let was_up = nodes
-            .get(&record.name)
-            .is_some_and(|node| node.up.load(Ordering::Relaxed));
+        let before = nodes.get(&record.name);
+        let was_up = before.is_some_and(|node| node.up.load(Ordering::Relaxed));
+        // The node's other stream goes on with the same one.
+        let seen_ms = before.map(|node| Arc::clone(&node.seen_ms)).unwrap_or_default();
+        seen_ms.store(now_ms, Ordering::Relaxed);
         let node = LiveNode {
-            seen_ms: AtomicI64::new(now_ms),
+            seen_ms: Arc::clone(&seen_ms),
             up: AtomicBool::new(was_up),
             record,
         };
         nodes.insert(node.record.name.clone(), node);
-    }
-
-    /// An agent sent something.
-    pub fn heard(&self, node: &NodeName, now_ms: TimestampMs) {
-        if let Some(node) = self
-            .nodes
-            .read()
-            .expect("nothing panics while holding it")
-            .get(node)
-        {
-            node.seen_ms.store(now_ms, Ordering::Relaxed);
-        }
+        Pulse(seen_ms)
     }
 
     /// Whether a node is heard now.
@@ -246,7 +248,7 @@ mod tests {
             (live.sweep(1_000_000), state(1_000_000)),
             (vec![], NodeState::Down)
         );
-        live.heard(&node, 1_000_000);
+        live.hello(record(0), 0).beat(1_000_000);
         assert_eq!(live.sweep(1_000_500), [(node.clone(), true)]);
         assert_eq!(live.sweep(1_001_000), []);
         assert_eq!(live.sweep(1_000_000 + SILENT_MS), [(node.clone(), false)]);

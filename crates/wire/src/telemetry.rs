@@ -34,8 +34,8 @@ use crate::version::MESSAGE_BYTES_MAX;
 pub const PATH: &str = "/lockstep.wire.v1/telemetry";
 /// How long TCP, TLS and the upgrade may take together.
 const OPEN_WITHIN: Duration = Duration::from_secs(5);
-/// What either end reads at once: some seconds of a node's samples. A collector holds a thousand of these.
-pub const READ_BUFFER_BYTES: usize = 8 << 10;
+/// What either end reads at once: two seconds of a node's samples. A collector holds a thousand of these.
+pub const READ_BUFFER_BYTES: usize = 4 << 10;
 
 /// A collector's address, and how to know that it is the right one.
 #[derive(Clone)]

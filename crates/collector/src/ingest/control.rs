@@ -19,7 +19,8 @@ use wire::proto::{
 };
 use wire::version::MESSAGE_BYTES_MAX;
 
-use super::{AgentSession, Connection, HELLO_WITHIN, hello};
+use super::hello::{self, AgentSession};
+use super::{Connection, HELLO_WITHIN};
 use crate::app::Shared;
 use crate::changes::Change;
 use crate::config::Secret;
@@ -108,7 +109,7 @@ async fn serve(
 ) -> Result<(), Status> {
     let (connection, commands) = app.runs.agents.connect(&session.node);
     let ended = tokio::select! {
-        ended = read(app, &session.node, inbound, &outbound) => ended,
+        ended = read(app, &session, inbound, &outbound) => ended,
         () = forward(commands, &outbound) => Ok(()),
     };
     if connection.close() {
@@ -133,12 +134,12 @@ async fn forward(mut commands: mpsc::Receiver<Command>, outbound: &Outbound) {
 
 async fn read(
     app: &Shared,
-    node: &NodeName,
+    AgentSession { node, pulse }: &AgentSession,
     mut inbound: Streaming<ControlUp>,
     outbound: &Outbound,
 ) -> Result<(), Status> {
     while let Some(message) = inbound.message().await? {
-        app.live.heard(node, app.now_ms());
+        pulse.beat(app.now_ms());
         match message.message {
             Some(control_up::Message::Holding(holding)) => holding_of(app, node, &holding).await?,
             Some(control_up::Message::Event(event)) => take_event(app, node, event, outbound).await?,

@@ -17,26 +17,21 @@ use wire::proto::{Hello, HelloAck};
 use super::HELLO_WITHIN;
 use crate::Shared;
 use crate::config::Secret;
+use crate::live::Pulse;
 use crate::tokens::Principal;
 
 /// The largest inventory: 16 GPUs with every field filled need some 8 KiB.
 const INVENTORY_BYTES_MAX: usize = 256 << 10;
-/// Of an agent's own words (version, instance) this much is kept.
+/// Of an agent's own words this much is kept.
 const TEXT_CHARS_MAX: usize = 64;
 
 /// An agent that was let in.
 #[derive(Debug, Clone)]
-pub struct AgentSession {
+pub(super) struct AgentSession {
     /// The node it speaks for.
-    pub node: NodeName,
-    /// Random for each start of the agent.
-    pub instance: String,
-    /// Its version.
-    pub agent_version: String,
-    /// Its clock minus ours.
-    pub clock_offset_ms: i64,
-    /// Its node's hardware and software.
-    pub inventory: Inventory,
+    pub(super) node: NodeName,
+    /// To be beaten by each message.
+    pub(super) pulse: Pulse,
 }
 
 /// The bearer token of a stream.
@@ -71,21 +66,21 @@ pub(super) async fn greet(
     let node =
         NodeName::new(hello.node.clone()).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let principal = identify(app, bearer, &node, now_ms).await?;
-    let session = AgentSession {
-        node,
-        instance: shortened(&hello.instance),
+    let record = NodeRecord {
+        name: node.clone(),
         agent_version: shortened(&hello.agent_version),
         clock_offset_ms: hello.now_ms.saturating_sub(now_ms),
         inventory: inventory(&hello.inventory_json)?,
+        seen_ms: now_ms,
     };
     let credential = match principal.node {
         Some(_) => String::new(),
-        None => enrol(app, &principal, &session.node, now_ms).await?,
+        None => enrol(app, &principal, &node, now_ms).await?,
     };
-    register(app, &session, now_ms).await?;
+    let pulse = register(app, record, now_ms).await?;
     let collector_version = env!("CARGO_PKG_VERSION").to_owned();
     Ok((
-        session,
+        AgentSession { node, pulse },
         HelloAck {
             protocol,
             now_ms,
@@ -142,23 +137,16 @@ async fn enrol(
     Ok(credential.expose().to_owned())
 }
 
-async fn register(app: &Shared, session: &AgentSession, now_ms: TimestampMs) -> Result<(), Status> {
-    let record = NodeRecord {
-        name: session.node.clone(),
-        agent_version: session.agent_version.clone(),
-        clock_offset_ms: session.clock_offset_ms,
-        inventory: session.inventory.clone(),
-        seen_ms: now_ms,
-    };
+async fn register(app: &Shared, record: NodeRecord, now_ms: TimestampMs) -> Result<Pulse, Status> {
     app.store
         .state
         .upsert_node(&record)
         .await
         .map_err(|error| failed(&error))?;
-    tracing::info!(node = %session.node, version = session.agent_version, "an agent connected");
-    app.live.hello(record, now_ms);
+    tracing::info!(node = %record.name, version = record.agent_version, "an agent connected");
+    let pulse = app.live.hello(record, now_ms);
     app.changes.send(crate::changes::Change::Nodes);
-    Ok(())
+    Ok(pulse)
 }
 
 fn inventory(json: &str) -> Result<Inventory, Status> {

@@ -18,8 +18,6 @@ use tonic::service::Routes;
 
 use crate::Shared;
 
-pub use hello::AgentSession;
-
 /// How long an agent may take for its first message.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 

@@ -26,7 +26,9 @@ use self::dictionary::Dictionaries;
 use self::shapes::Shapes;
 use self::socket::{Down, Up};
 use self::writer::{Durable, Work};
+use super::hello::AgentSession;
 use crate::Shared;
+use crate::live::Pulse;
 
 pub(super) use self::socket::routes;
 
@@ -38,12 +40,14 @@ const EVENT_BYTES_MAX: usize = 8 << 10;
 const EVENTS_A_MINUTE: u32 = 600;
 
 /// Serves one agent's samples until either side ends.
-async fn serve(app: &Shared, node: &NodeName, up: &mut Up, down: &mut Down) -> Result<(), Status> {
+async fn serve(app: &Shared, session: &AgentSession, up: &mut Up, down: &mut Down) -> Result<(), Status> {
+    let AgentSession { node, pulse } = session;
     let (queue, waiting) = mpsc::channel(BATCHES_MAX);
     let writing = writer::write(app, node, waiting, down);
     let mut reader = Reader {
         app,
         node,
+        pulse,
         names: Dictionaries::default(),
         shapes: Shapes::default(),
         queue,
@@ -57,6 +61,7 @@ async fn serve(app: &Shared, node: &NodeName, up: &mut Up, down: &mut Down) -> R
 struct Reader<'a> {
     app: &'a Shared,
     node: &'a NodeName,
+    pulse: &'a Pulse,
     names: Dictionaries,
     shapes: Shapes,
     queue: mpsc::Sender<Work>,
@@ -66,7 +71,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     async fn read(&mut self, up: &mut Up) -> Result<(), Status> {
         while let Some(message) = up.next().await? {
-            self.app.live.heard(self.node, self.app.now_ms());
+            self.pulse.beat(self.app.now_ms());
             match message {
                 telemetry_up::Message::Definitions(definitions) => self.define(&definitions),
                 telemetry_up::Message::Batch(batch) => self.take(&batch).await?,

@@ -3,7 +3,7 @@
 //! ```text
 //! varint    7 bits a byte, low first, the top bit set but in the last
 //! ids       varint count, then zigzag varints of the differences
-//! planes    the n-th bytes of all values, for n = 0..8: neighbours look alike, which is what zstd finds
+//! values    little-endian, eight bytes each, so that every bit survives
 //! ```
 
 use super::SeriesId;
@@ -39,24 +39,27 @@ pub(crate) fn put_ids(out: &mut Vec<u8>, ids: &[SeriesId]) {
     }
 }
 
-/// The values of some slices, `count` in all.
-pub(crate) fn put_planes<'a>(out: &mut Vec<u8>, count: usize, values: impl Iterator<Item = &'a [f64]>) {
+pub(crate) fn put_values(out: &mut Vec<u8>, values: &[f64]) {
     let start = out.len();
-    out.resize(start + count * 8, 0);
-    let planes = &mut out[start..];
-    for (n, value) in values.flatten().enumerate() {
-        for (plane, byte) in value.to_bits().to_le_bytes().into_iter().enumerate() {
-            planes[plane * count + n] = byte;
-        }
+    out.resize(start + values.len() * 8, 0);
+    for (place, value) in out[start..].chunks_exact_mut(8).zip(values) {
+        place.copy_from_slice(&value.to_le_bytes());
     }
 }
 
 /// Puts the checksum of all that follows behind the magic.
 pub(crate) fn seal(magic: [u8; 4], body: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(body.len() + 8);
+    seal_written(magic, body.len(), |out| out.extend_from_slice(body))
+}
+
+/// The same of what `write` appends, about `length` bytes.
+pub(crate) fn seal_written(magic: [u8; 4], length: usize, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::with_capacity(length + 8);
     out.extend_from_slice(&magic);
-    out.extend_from_slice(&crc32c::crc32c(body).to_le_bytes());
-    out.extend_from_slice(body);
+    out.extend_from_slice(&[0; 4]);
+    write(&mut out);
+    let sum = crc32c::crc32c(&out[8..]);
+    out[4..8].copy_from_slice(&sum.to_le_bytes());
     out
 }
 
@@ -140,10 +143,10 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| next()).collect()
     }
 
-    pub(crate) fn planes(&mut self, count: usize) -> Result<Vec<f64>, Corrupt> {
+    pub(crate) fn values(&mut self, count: usize) -> Result<Vec<f64>, Corrupt> {
         let bytes = self.take(count.checked_mul(8).ok_or(Corrupt("a count is too large"))?)?;
-        let value = |n| f64::from_le_bytes(std::array::from_fn(|plane| bytes[plane * count + n]));
-        Ok((0..count).map(value).collect())
+        let (values, _) = bytes.as_chunks();
+        Ok(values.iter().map(|value| f64::from_le_bytes(*value)).collect())
     }
 }
 
@@ -182,9 +185,10 @@ mod tests {
         ];
         let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         let mut out = Vec::new();
-        put_planes(&mut out, values.len(), [&values[..4], &values[4..]].into_iter());
+        put_values(&mut out, &values);
         let mut reader = Reader(&out);
-        assert_eq!(bits(&reader.planes(values.len()).unwrap()), bits(&values));
+        assert_eq!(bits(&reader.values(values.len()).unwrap()), bits(&values));
+        assert!(Reader(&out).values(values.len() + 1).is_err());
     }
 
     #[test]

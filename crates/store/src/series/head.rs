@@ -16,6 +16,7 @@ use domain::series::{Frame, is_absent};
 use domain::time::TimestampMs;
 
 use super::lane::{Cells, Lane, Put, range_of};
+use super::row::{Place, Row};
 use super::segment::Segment;
 use super::{SeriesId, shape::Part};
 
@@ -46,24 +47,6 @@ pub(crate) struct GroupSamples {
     sealed_batch: u64,
     /// The latest sample that is on disk only.
     on_disk_max_ms: Option<TimestampMs>,
-}
-
-/// One series of a group.
-#[derive(Debug, Clone)]
-struct Row {
-    series: SeriesId,
-    /// The earliest and latest sample that is not in a lane; a wide guess for series read from disk.
-    span: Option<(TimestampMs, TimestampMs)>,
-    /// The latest of those, when this process has seen it.
-    latest: Option<(TimestampMs, f64)>,
-    lane: Option<Place>,
-    late: Option<Place>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    lane: usize,
-    column: usize,
 }
 
 /// What became of samples.
@@ -126,20 +109,16 @@ impl Group {
 impl GroupSamples {
     /// Adds a series that has no samples yet; returns its row.
     pub(crate) fn add_row(&mut self, series: SeriesId) -> u32 {
-        self.rows.push(Row {
-            series,
-            span: None,
-            latest: None,
-            lane: None,
-            late: None,
-        });
+        self.rows.push(Row::new(series));
         u32::try_from(self.rows.len() - 1).expect("a group has at most 64 rows")
     }
 
     /// Adds a series read from disk: it may have samples wherever its group has.
     pub(crate) fn restore_row(&mut self, series: SeriesId) -> u32 {
         let row = self.add_row(series);
-        self.rows[row as usize].span = self.on_disk_max_ms.map(|max_ms| (TimestampMs::MIN, max_ms));
+        if let Some(max_ms) = self.on_disk_max_ms {
+            self.rows[row as usize].may_be_on_disk(max_ms);
+        }
         row
     }
 
@@ -205,21 +184,14 @@ impl GroupSamples {
     }
 
     fn open_lane(&mut self, rows: &[u32], late: bool, first_ms: TimestampMs) -> Option<usize> {
-        let placed = |row: &u32| {
-            let row = &self.rows[*row as usize];
-            if late {
-                row.late.is_some()
-            } else {
-                row.lane.is_some()
-            }
-        };
+        let placed = |row: &u32| self.rows[*row as usize].place(late).is_some();
         if rows.iter().any(placed) || self.lane_with(late, first_ms).is_some() {
             return None;
         }
         self.lanes.push(Lane::new(late, rows));
         let lane = self.lanes.len() - 1;
         for (column, row) in rows.iter().enumerate() {
-            self.place(*row, late, Place { lane, column });
+            self.rows[*row as usize].set_place(late, Place::new(lane, column));
         }
         Some(lane)
     }
@@ -227,11 +199,6 @@ impl GroupSamples {
     fn lane_with(&self, late: bool, time_ms: TimestampMs) -> Option<usize> {
         let ticks = |lane: &Lane| lane.late == late && lane.has_within(time_ms, time_ms);
         self.lanes.iter().position(ticks)
-    }
-
-    fn place(&mut self, row: u32, late: bool, place: Place) {
-        let row = &mut self.rows[row as usize];
-        *(if late { &mut row.late } else { &mut row.lane }) = Some(place);
     }
 
     /// The general way, sample by sample.
@@ -254,41 +221,32 @@ impl GroupSamples {
     }
 
     fn put_sample(&mut self, row: u32, time_ms: TimestampMs, value: f64, counts: &mut Counts) -> Put {
-        let place = match self.rows[row as usize].lane {
-            Some(place) => place,
-            None => self.join(row, false, time_ms, counts),
-        };
-        match self.lanes[place.lane].put(place.column, time_ms, value, counts) {
+        let place = self.place(row, false, time_ms, counts);
+        match self.lanes[place.lane()].put(place.column(), time_ms, value, counts) {
             Put::Late => {}
             done => return done,
         }
-        let place = match self.rows[row as usize].late {
-            Some(place) => place,
-            None => self.join(row, true, time_ms, counts),
-        };
-        let lane = &mut self.lanes[place.lane];
-        match lane.put(place.column, time_ms, value, counts) {
-            Put::Late => lane.squeeze_in(place.column, time_ms, value, counts),
+        let place = self.place(row, true, time_ms, counts);
+        let lane = &mut self.lanes[place.lane()];
+        match lane.put(place.column(), time_ms, value, counts) {
+            Put::Late => lane.squeeze_in(place.column(), time_ms, value, counts),
             done => done,
         }
     }
 
-    /// Finds a lane that ticks at this time, or opens one.
-    fn join(&mut self, row: u32, late: bool, time_ms: TimestampMs, counts: &mut Counts) -> Place {
+    /// A row's place; when it has none yet, in a lane that ticks at this time, or in a new one.
+    fn place(&mut self, row: u32, late: bool, time_ms: TimestampMs, counts: &mut Counts) -> Place {
+        if let Some(place) = self.rows[row as usize].place(late) {
+            return place;
+        }
         let place = match self.lane_with(late, time_ms) {
-            Some(lane) => Place {
-                lane,
-                column: self.lanes[lane].add_column(row, counts),
-            },
+            Some(lane) => Place::new(lane, self.lanes[lane].add_column(row, counts)),
             None => {
                 self.lanes.push(Lane::new(late, &[row]));
-                Place {
-                    lane: self.lanes.len() - 1,
-                    column: 0,
-                }
+                Place::new(self.lanes.len() - 1, 0)
             }
         };
-        self.place(row, late, place);
+        self.rows[row as usize].set_place(late, place);
         place
     }
 }
@@ -339,21 +297,13 @@ impl GroupSamples {
     }
 
     fn leave_lanes(&mut self, lanes: &[Lane]) {
-        for row in &mut self.rows {
-            (row.lane, row.late) = (None, None);
-        }
+        self.rows.iter_mut().for_each(Row::leave_lanes);
         for lane in lanes {
             for (column, row) in lane.rows.iter().enumerate() {
-                let row = &mut self.rows[*row as usize];
-                if let Some((first, last)) = lane.span(column, 0..lane.times_ms.len()) {
-                    // Only what is newer than all before it: where a time is taken, the older chunk's sample is right.
-                    if row.span.is_none_or(|(_, max)| last > max) {
-                        row.latest = lane.latest(column, TimestampMs::MAX);
-                    }
-                    row.span = Some(
-                        row.span
-                            .map_or((first, last), |(min, max)| (min.min(first), max.max(last))),
-                    );
+                let span = lane.span(column, 0..lane.times_ms.len());
+                let latest = lane.latest(column, TimestampMs::MAX);
+                if let Some(((first, last), (_, value))) = span.zip(latest) {
+                    self.rows[*row as usize].left(first, last, value);
                 }
             }
         }
@@ -407,7 +357,7 @@ impl GroupSamples {
     /// Whether a series may have samples within a range.
     pub(crate) fn overlaps(&self, row: u32, start_ms: TimestampMs, end_ms: TimestampMs) -> bool {
         let row = &self.rows[row as usize];
-        row.span
+        row.span()
             .is_some_and(|(min, max)| min <= end_ms && max >= start_ms)
             || self.places(row).any(|(lane, column)| {
                 lane.span(column, range_of(&lane.times_ms, start_ms, end_ms))
@@ -422,7 +372,7 @@ impl GroupSamples {
             .places(row)
             .filter_map(|(lane, column)| lane.latest(column, TimestampMs::MAX))
             .map(|(time, _)| time);
-        in_lanes.chain(row.span.map(|(_, max)| max)).max()
+        in_lanes.chain(row.span().map(|(_, max)| max)).max()
     }
 
     /// The newest sample of a series at or before a time, when memory knows it.
@@ -432,12 +382,12 @@ impl GroupSamples {
             .places(row)
             .filter_map(|(lane, column)| lane.latest(column, end_ms))
             .max_by_key(|(time, _)| *time);
-        match (in_lanes, row.span, row.latest) {
+        match (in_lanes, row.span(), row.latest()) {
             // Nothing outside the lanes is newer.
             (Some(found), None, _) => Latest::Known(Some(found)),
             (Some(found), Some((_, max)), _) if found.0 > max => Latest::Known(Some(found)),
             (None, None, _) => Latest::Known(None),
-            (found, Some((_, max)), Some(latest)) if latest.0 == max && latest.0 <= end_ms => {
+            (found, _, Some(latest)) if latest.0 <= end_ms => {
                 Latest::Known(Some(found.filter(|found| found.0 > latest.0).unwrap_or(latest)))
             }
             _ => Latest::Unknown,
@@ -445,17 +395,13 @@ impl GroupSamples {
     }
 
     fn places(&self, row: &Row) -> impl Iterator<Item = (&Lane, usize)> {
-        let places = row.lane.into_iter().chain(row.late);
-        places.map(|place| (&self.lanes[place.lane], place.column))
+        let places = row.places();
+        places.map(|place| (&self.lanes[place.lane()], place.column()))
     }
 
     /// Notes that chunks lost samples of a series, and whether they have any left of it. What is in lanes counts on.
     pub(crate) fn forget(&mut self, row: u32, all: bool) {
-        let row = &mut self.rows[row as usize];
-        row.latest = None;
-        if all {
-            row.span = None;
-        }
+        self.rows[row as usize].forget(all);
     }
 
     /// What memory holds of some series within a range.

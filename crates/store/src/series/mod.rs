@@ -36,6 +36,7 @@ mod compact;
 mod delete;
 mod plan;
 mod rollup;
+mod row;
 mod union;
 
 mod retention;

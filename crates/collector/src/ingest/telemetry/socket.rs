@@ -82,7 +82,7 @@ async fn welcome(app: &Shared, bearer: &Secret, up: &mut Up, down: &mut Down) ->
     let (session, ack) = hello::greet(app, bearer, said_hello(first)?).await?;
     let _counted = Connection::open(app, session.node.clone());
     down.send(telemetry_down::Message::Hello(ack)).await?;
-    super::serve(app, &session.node, up, down).await
+    super::serve(app, &session, up, down).await
 }
 
 fn said_hello(message: Option<telemetry_up::Message>) -> Result<Hello, Status> {
