@@ -16,6 +16,8 @@ pub const PORT_DEFAULT: u16 = 8470;
 const RETENTION_MS_MIN: i64 = 3_600_000;
 /// An empty database with its names takes some megabytes.
 const RETENTION_BYTES_MIN: u64 = 64 << 20;
+/// How often groups of rules are evaluated that do not say so: what most sites with Prometheus have set.
+pub const EVALUATION_INTERVAL_MS_DEFAULT: i64 = 15_000;
 /// An admin token shorter than this can be guessed; ours have 43 characters behind their prefix.
 pub const ADMIN_TOKEN_CHARS_MIN: usize = 20;
 
@@ -48,6 +50,12 @@ pub struct Config {
     pub series_max: Option<usize>,
     /// Free bytes of the disk below which no samples are taken; by the size of the disk when none is given.
     pub min_free_bytes: Option<u64>,
+    /// Paths and patterns of rule files.
+    pub rules: Vec<String>,
+    /// Whether the rules that ship with Lockstep are in force.
+    pub shipped_rules: bool,
+    /// How often groups are evaluated that do not say so themselves, in milliseconds.
+    pub evaluation_interval_ms: i64,
 }
 
 /// PEM files of a server certificate.
@@ -77,6 +85,9 @@ impl Config {
             out_of_order_ms: None,
             series_max: None,
             min_free_bytes: None,
+            rules: Vec::new(),
+            shipped_rules: true,
+            evaluation_interval_ms: EVALUATION_INTERVAL_MS_DEFAULT,
         }
     }
 

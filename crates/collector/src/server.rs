@@ -179,6 +179,8 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
         source: Box::new(error),
     })?;
     let metrics = SelfMetrics::default();
+    let alerts = crate::diagnose::Alerts::load(&config, metrics.registry());
+    let alerts = alerts.map_err(|error| StartError::Setting(error.to_string()))?;
     let changes = Changes::default();
     let evaluator = Evaluator::new(store.series.clone(), &metrics);
     let app = App {
@@ -186,7 +188,7 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
         client_evaluator: evaluator.apart(),
         evaluator,
         live: Live::from_records(nodes),
-        alerts: crate::diagnose::Alerts::shipped(),
+        alerts,
         tokens,
         remote_write: RemoteWrite::default(),
         changes,

@@ -13,6 +13,7 @@ pub mod topology;
 pub mod metric;
 pub mod series;
 
+#[cfg(feature = "yaml")]
 pub mod rule;
 pub mod run;
 

@@ -27,7 +27,7 @@ impl Keyed for AlertView {
 
 impl Keyed for RuleView {
     fn key(&self) -> String {
-        format!("{}/{}", self.group, self.name)
+        format!("{}/{}/{}{}", self.file, self.group, self.name, self.labels)
     }
 }
 

@@ -1,11 +1,12 @@
 //! One evaluation of one rule.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use domain::api::alerts::{AlertView, Evidence, EvidenceValue};
+use domain::api::alerts::{AlertState, AlertView, Evidence, EvidenceValue};
 use domain::api::prometheus::float;
-use domain::rule::alert::{Active, Change, step};
-use domain::rule::template;
+use domain::rule::alert::{Active, Change, fingerprint, step};
+use domain::rule::{evidence, record, trace};
 use domain::series::Labels;
 use domain::time::TimestampMs;
 use query::Value;
@@ -13,6 +14,8 @@ use store::state::alerts::AlertChanges;
 use store::state::outbox::NewMessage;
 use tracing::{info, warn};
 
+use super::ask;
+use super::group::GroupState;
 use super::rule::{RuleState, Status};
 use super::view;
 use crate::app::Shared;
@@ -28,65 +31,103 @@ const EVIDENCE_WITHIN: Duration = Duration::from_secs(2);
 /// Alerts in one message; a receiver that bounds its bodies must not refuse the worst day's news.
 const ALERTS_PER_MESSAGE: usize = 64;
 
+/// Annotations of the alerts that were just seen, by their labels.
+type Annotations = HashMap<Labels, Labels>;
+
 impl RuleState {
-    /// Evaluates the rule now. What goes wrong is kept with the rule and shown; its alerts stay as they are then.
-    pub(super) async fn evaluate(&self, app: &Shared) {
-        let (started, now_ms) = (Instant::now(), app.now_ms());
-        let result = self.try_evaluate(app, now_ms).await;
+    /// Evaluates the rule for a time. Returns the samples to be written, or nothing when it failed: what went wrong is kept with
+    /// the rule and shown; its alerts and series stay as they are then.
+    pub(super) async fn evaluate(
+        &self,
+        app: &Shared,
+        group: &GroupState,
+        at_ms: TimestampMs,
+    ) -> Option<Vec<(Labels, f64)>> {
+        let started = Instant::now();
+        let result = if self.rule.is_alert() {
+            self.alert_on(app, group, at_ms).await
+        } else {
+            self.record(app, group, at_ms).await
+        };
         let mut status = self.status();
-        status.evaluated_ms = now_ms;
+        status.evaluated_ms = at_ms;
         status.duration_s = started.elapsed().as_secs_f64();
-        if let (Err(error), None) = (&result, &status.error) {
-            warn!(rule = self.rule.alert, error, "a rule cannot be evaluated");
+        match result {
+            Ok(samples) => {
+                status.error = None;
+                Some(samples)
+            }
+            Err(error) => {
+                if status.error.is_none() {
+                    let (rule, group) = (&self.rule.name, &self.group);
+                    warn!(rule, group, error, "a rule cannot be evaluated");
+                }
+                status.error = Some(error);
+                None
+            }
         }
-        status.error = result.err();
     }
 
-    async fn try_evaluate(&self, app: &Shared, now_ms: TimestampMs) -> Result<(), String> {
-        let samples = self.samples(app, now_ms).await?;
+    async fn record(
+        &self,
+        app: &Shared,
+        group: &GroupState,
+        at_ms: TimestampMs,
+    ) -> Result<Vec<(Labels, f64)>, String> {
+        let (offset_ms, limit) = (group.definition.query_offset_ms, group.definition.limit);
+        let found = ask::samples(app, &self.query, at_ms - offset_ms).await?;
+        record::recorded(&self.rule, found, limit).map_err(|error| error.to_string())
+    }
+
+    async fn alert_on(
+        &self,
+        app: &Shared,
+        group: &GroupState,
+        at_ms: TimestampMs,
+    ) -> Result<Vec<(Labels, f64)>, String> {
+        let query_ms = at_ms - group.definition.query_offset_ms;
+        let found = ask::samples(app, &self.query, query_ms).await?;
+        if found.len() > ALERTS_PER_RULE_MAX {
+            return Err(format!(
+                "the expression matches {} series, more than {ALERTS_PER_RULE_MAX}",
+                found.len()
+            ));
+        }
+        let limit = group.definition.limit;
+        let instances = ask::instances(app, &self.instancing, found, limit, query_ms).await?;
+        let (mut samples, mut annotations) = (Vec::new(), Annotations::new());
+        for instance in instances {
+            samples.push((instance.labels.clone(), instance.value));
+            annotations.insert(instance.labels, instance.annotations);
+        }
+        self.advance(app, samples, &annotations, at_ms).await
+    }
+
+    /// Takes the alerts a step further.
+    async fn advance(
+        &self,
+        app: &Shared,
+        samples: Vec<(Labels, f64)>,
+        annotations: &Annotations,
+        now_ms: TimestampMs,
+    ) -> Result<Vec<(Labels, f64)>, String> {
         let mut next = self.status().clone();
-        let changes = step(&mut next.active, samples, self.holding(), now_ms);
-        let outcome = self.carry_out(app, &mut next, &changes, now_ms).await;
+        let changes = step(&mut next.active, samples, self.rule.holding(), now_ms);
+        let outcome = self
+            .carry_out(app, &mut next, &changes, annotations, now_ms)
+            .await;
         if !changes.is_empty() {
             self.store(app, &outcome, now_ms).await?;
         }
-        self.show_values(&mut next);
+        self.show_values(&mut next, annotations);
+        let traces = trace::samples(&next.active);
         let mut status = self.status();
         (status.active, status.views) = (next.active, next.views);
         drop(status);
         if !changes.is_empty() {
             app.changes.send(Shown::Diagnoses);
         }
-        Ok(())
-    }
-
-    /// The label sets for which the condition holds now.
-    async fn samples(&self, app: &Shared, now_ms: TimestampMs) -> Result<Vec<(Labels, f64)>, String> {
-        let output = app
-            .evaluator
-            .instant(&self.rule.expr, now_ms)
-            .await
-            .map_err(|error| error.to_string())?;
-        let samples: Vec<(Labels, f64)> = match output.value {
-            Value::Vector(samples) => samples
-                .into_iter()
-                .map(|(labels, _, value)| (labels, value))
-                .collect(),
-            Value::Scalar(_, value) => vec![(Labels::empty(), value)],
-            Value::Matrix(_) | Value::String(..) => {
-                return Err("the expression gives neither a vector nor a number".to_owned());
-            }
-        };
-        if samples.len() > ALERTS_PER_RULE_MAX {
-            return Err(format!(
-                "the expression matches {} series, more than {ALERTS_PER_RULE_MAX}",
-                samples.len()
-            ));
-        }
-        Ok(samples
-            .into_iter()
-            .map(|(labels, value)| (view::alert_labels(&self.rule, &labels, value), value))
-            .collect())
+        Ok(traces)
     }
 
     /// Brings the views in line with the changes, and gathers what is to be stored.
@@ -95,36 +136,36 @@ impl RuleState {
         app: &Shared,
         next: &mut Status,
         changes: &[Change],
+        annotations: &Annotations,
         now_ms: TimestampMs,
     ) -> Outcome {
         let mut outcome = Outcome::default();
         let began = Instant::now();
         for change in changes {
             match change {
-                Change::Pending(active) => outcome.upsert(next, self.alert(active, vec![], None)),
+                Change::Pending(active) => {
+                    let alert = self.alert(active, annotations, None, None);
+                    outcome.upsert(next, alert);
+                }
                 Change::Firing(active) => {
                     let evidence = match began.elapsed() {
                         spent if spent < EVIDENCE_WITHIN => self.evidence(app, active, now_ms).await,
                         _ => vec![],
                     };
-                    let alert = self.alert(active, evidence, None);
+                    let before = next.views.get(&fingerprint(&active.labels));
+                    let mut alert = self.alert(active, annotations, before, None);
+                    alert.evidence = evidence;
                     outcome.told.push(alert.clone());
                     outcome.upsert(next, alert);
                 }
                 Change::Resolved(active) => {
-                    let before = next
-                        .views
-                        .remove(&domain::rule::alert::fingerprint(&active.labels));
-                    let alert = self.alert(
-                        active,
-                        before.map(|alert| alert.evidence).unwrap_or_default(),
-                        Some(now_ms),
-                    );
+                    let before = next.views.remove(&fingerprint(&active.labels));
+                    let alert = self.alert(active, annotations, before.as_ref(), Some(now_ms));
                     outcome.told.push(alert.clone());
                     outcome.upserts.push(alert);
                 }
                 Change::Dropped(active) => {
-                    let fingerprint = domain::rule::alert::fingerprint(&active.labels);
+                    let fingerprint = fingerprint(&active.labels);
                     next.views.remove(&fingerprint);
                     outcome.forgotten.push(fingerprint);
                 }
@@ -133,15 +174,37 @@ impl RuleState {
         outcome
     }
 
-    fn alert(&self, active: &Active, evidence: Vec<Evidence>, resolved_ms: Option<TimestampMs>) -> AlertView {
-        view::alert(&self.rule, active, evidence, resolved_ms)
+    /// What people see of an alert now: annotations as just filled in, else (it was not seen this time) as they were.
+    fn alert(
+        &self,
+        active: &Active,
+        annotations: &Annotations,
+        before: Option<&AlertView>,
+        resolved_ms: Option<TimestampMs>,
+    ) -> AlertView {
+        let fresh = annotations.get(&active.labels).cloned();
+        let kept = || before.map(|view| view.annotations.clone());
+        let evidence = before.map(|view| view.evidence.clone());
+        AlertView {
+            state: resolved_ms.map_or(active.state, |_| AlertState::Resolved),
+            fingerprint: fingerprint(&active.labels),
+            rule: self.rule.name.clone(),
+            severity: view::severity(&active.labels),
+            annotations: fresh.or_else(kept).unwrap_or_else(Labels::empty),
+            labels: active.labels.clone(),
+            value: float(active.value),
+            active_ms: active.active_ms,
+            fired_ms: active.fired_ms,
+            resolved_ms,
+            evidence: evidence.unwrap_or_default(),
+        }
     }
 
     /// Answers of the rule's evidence queries. One that fails is left out: an alert must not wait for its decoration.
     async fn evidence(&self, app: &Shared, active: &Active, now_ms: TimestampMs) -> Vec<Evidence> {
         let mut all = Vec::new();
         for (title, text) in self.rule.evidence() {
-            let Ok(query) = template::expand_query(text, &active.labels, active.value) else {
+            let Ok(query) = evidence::expand(text, &active.labels, active.value) else {
                 continue;
             };
             match app.evaluator.instant(&query, now_ms).await {
@@ -150,7 +213,7 @@ impl RuleState {
                     query,
                     values: evidence_values(output.value),
                 }),
-                Err(error) => warn!(rule = self.rule.alert, query, %error, "an evidence query failed"),
+                Err(error) => warn!(rule = self.rule.name, query, %error, "an evidence query failed"),
             }
         }
         all
@@ -196,18 +259,12 @@ impl RuleState {
         Ok(messages.collect())
     }
 
-    /// Values of alerts that merely go on.
-    fn show_values(&self, next: &mut Status) {
+    /// Values and texts of alerts that merely go on.
+    fn show_values(&self, next: &mut Status, annotations: &Annotations) {
         for active in &next.active {
-            let fingerprint = domain::rule::alert::fingerprint(&active.labels);
-            let fresh = next
-                .views
-                .get(&fingerprint)
-                .map(|view| self.alert(active, view.evidence.clone(), None));
-            next.views.insert(
-                fingerprint,
-                fresh.unwrap_or_else(|| self.alert(active, vec![], None)),
-            );
+            let fingerprint = fingerprint(&active.labels);
+            let view = self.alert(active, annotations, next.views.get(&fingerprint), None);
+            next.views.insert(fingerprint, view);
         }
     }
 }
@@ -229,17 +286,10 @@ impl Outcome {
 }
 
 fn evidence_values(value: Value) -> Vec<EvidenceValue> {
-    let text = |labels, value| EvidenceValue {
+    let samples = ask::vector(value).unwrap_or_default();
+    let value = |(labels, value)| EvidenceValue {
         labels,
         value: float(value),
     };
-    match value {
-        Value::Vector(samples) => samples
-            .into_iter()
-            .take(EVIDENCE_VALUES_MAX)
-            .map(|(labels, _, value)| text(labels, value))
-            .collect(),
-        Value::Scalar(_, value) => vec![text(Labels::empty(), value)],
-        Value::Matrix(_) | Value::String(..) => vec![],
-    }
+    samples.into_iter().take(EVIDENCE_VALUES_MAX).map(value).collect()
 }

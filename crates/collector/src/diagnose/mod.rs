@@ -1,41 +1,85 @@
-//! Rules, and what becomes of them: each group is evaluated at its own interval over the one evaluator; changes and the
+//! Rules, and what becomes of them: each group is evaluated at its own times over the one evaluator; changes of alerts and the
 //! messages about them are stored in one transaction before anyone sees them.
 //!
 //! ```text
-//! rule ─ expand, query ─▶ samples ─ domain::rule::alert::step ─▶ changes ─┬─▶ evidence queries (when it fires)
-//!                                                                         └─▶ store: alerts + outbox, then memory
+//! rule ─ query ─▶ samples ─┬─ recording: named ──────────────────────────────────────────▶ series store
+//!                          └─ alerting: templates, step ─▶ changes ─┬─▶ evidence (when it fires)  ▲
+//!                                                                   ├─▶ store: alerts + outbox   │
+//!                                                                   └─▶ ALERTS, ALERTS_FOR_STATE ┘
+//! files ─ start, reload ─▶ groups: those that changed are stopped, and begin again where they were
 //! ```
-//! When the store does not take a change, memory stays as it was and the next evaluation tries again.
+//! When the store does not take a change of alerts, memory stays as it was and the next evaluation tries again.
 
-mod evaluate;
+pub mod files;
+mod reload;
+
+mod group;
 mod rule;
+
+mod ask;
+mod evaluate;
+mod write;
+
+mod metrics;
 mod view;
 
 #[cfg(test)]
 mod recorded;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use domain::api::alerts::{AlertState, AlertView, Diagnosis, RuleView};
-use domain::rule::{RuleFile, shipped};
+use domain::time::TimestampMs;
+use prometheus::Registry;
 use store::state::StateError;
 use store::state::alerts::AlertChanges;
 
 use crate::app::Shared;
+use crate::config::Config;
 use crate::error::StartError;
 use crate::notify::{self, Notifier};
-use rule::{GroupState, RuleState};
+use files::Sources;
+use group::GroupState;
+use metrics::RuleMetrics;
+use rule::RuleState;
+
+pub use files::RulesError;
+pub use reload::Reloaded;
 
 /// How long an alert that was active when the collector ended is held after its start though nothing shows it: agents are back
 /// within 15 s, and their spools a moment later.
 const RETURN_MS: i64 = 30_000;
 
+type Groups = Arc<[Arc<GroupState>]>;
+
 /// The rules of this collector. Cheap to clone.
 #[derive(Clone)]
 pub struct Alerts {
-    groups: Arc<[GroupState]>,
+    groups: Arc<RwLock<Groups>>,
+    sources: Arc<Sources>,
+    interval_ms: i64,
+    metrics: RuleMetrics,
+    /// One reload at a time.
+    reloading: Arc<tokio::sync::Mutex<()>>,
     notifier: Notifier,
+}
+
+/// A group as people see it.
+pub struct GroupView {
+    /// Its name.
+    pub name: String,
+    /// The file it is from.
+    pub file: String,
+    /// Milliseconds between evaluations.
+    pub interval_ms: i64,
+    /// The most series or alerts of each rule; 0 for no limit.
+    pub limit: usize,
+    /// The time it was last evaluated for, and how long that took.
+    pub evaluated_ms: TimestampMs,
+    /// Seconds.
+    pub duration_s: f64,
+    /// Its rules.
+    pub rules: Vec<RuleView>,
 }
 
 /// Takes up the alerts that were active when the collector last ran, and evaluates every group at its interval until the
@@ -44,33 +88,36 @@ pub struct Alerts {
 /// # Errors
 /// When the store cannot be read.
 pub async fn start(app: &Shared) -> Result<(), StartError> {
-    let active = app.store.state.active_alerts().await;
-    let active = active.map_err(|error| StartError::Load {
+    let failed = |error: StateError| StartError::Load {
         what: "alerts",
         source: error.into(),
-    })?;
+    };
+    let active = app.store.state.active_alerts().await.map_err(failed)?;
     let true_ms = app.now_ms() + RETURN_MS;
-    app.alerts
-        .rule_states()
-        .for_each(|rule| rule.take_up(&active, true_ms));
-    resolve_orphans(app, active)
-        .await
-        .map_err(|error| StartError::Load {
-            what: "alerts",
-            source: error.into(),
-        })?;
-    for index in 0..app.alerts.groups.len() {
-        let shared = Arc::clone(app);
-        app.spawn(async move { shared.alerts.evaluate_for_ever(index, &shared).await });
+    let groups = app.alerts.groups();
+    let orphans = take_up(&groups, &active, true_ms);
+    resolve(app, orphans).await.map_err(failed)?;
+    for group in groups.iter() {
+        group.start(app);
     }
     Ok(())
 }
 
+/// Gives each alert to the first rule it may be of; returns those that are of none.
+fn take_up(groups: &Groups, active: &[AlertView], true_ms: TimestampMs) -> Vec<AlertView> {
+    let mut left: Vec<&AlertView> = active.iter().collect();
+    for rule in groups.iter().flat_map(|group| &group.rules) {
+        let (ours, others) = left.into_iter().partition(|alert| rule.rule.may_own(&alert.labels));
+        left = others;
+        rule.take_up(&ours, true_ms);
+    }
+    left.into_iter().cloned().collect()
+}
+
 /// Ends alerts of rules that are not there any more, and says so: whoever was told of the fire must hear of its end.
-async fn resolve_orphans(app: &Shared, active: Vec<AlertView>) -> Result<(), StateError> {
-    let has_rule = |alert: &AlertView| app.alerts.rule_states().any(|rule| rule.rule.alert == alert.rule);
+async fn resolve(app: &Shared, orphans: Vec<AlertView>) -> Result<(), StateError> {
     let (now_ms, url) = (app.now_ms(), notify::external_url(app));
-    for mut alert in active.into_iter().filter(|alert| !has_rule(alert)) {
+    for mut alert in orphans {
         if alert.fired_ms.is_none() {
             let forgotten = &[alert.fingerprint.clone()];
             let changes = AlertChanges {
@@ -93,30 +140,33 @@ async fn resolve_orphans(app: &Shared, active: Vec<AlertView>) -> Result<(), Sta
             ..AlertChanges::default()
         };
         app.store.state.apply_alerts(changes, now_ms).await?;
+        app.alerts.notifier.wake();
     }
     Ok(())
 }
 
 impl Alerts {
-    /// The rules that ship with Lockstep, nothing active yet.
+    /// The rules the configuration names, nothing active yet.
     ///
-    /// # Panics
-    /// When a shipped rule is malformed, which tests rule out.
-    #[must_use]
-    pub fn shipped() -> Self {
-        let files = shipped::FILES.iter().map(|(name, text)| {
-            RuleFile::parse(text)
-                .unwrap_or_else(|error| panic!("the shipped rules in {name} are malformed: {error}"))
-        });
-        let groups = files.flat_map(|file| file.groups).map(|group| {
-            let name = group.name.clone();
-            GroupState::new(group)
-                .unwrap_or_else(|error| panic!("a shipped rule in group {name} is malformed: {error}"))
-        });
-        Self {
-            groups: groups.collect(),
+    /// # Errors
+    /// When a rule file cannot be used.
+    pub fn load(config: &Config, registry: &Registry) -> Result<Self, RulesError> {
+        let sources = Sources {
+            patterns: config.rules.clone(),
+            shipped: config.shipped_rules,
+        };
+        let (metrics, interval_ms) = (RuleMetrics::new(registry), config.evaluation_interval_ms);
+        let groups = reload::read(&sources, interval_ms, &metrics)?;
+        metrics.reload_worked.set(1.0);
+        metrics.reloaded_at.set(crate::clock::now_ms() as f64 / 1_000.0);
+        Ok(Self {
+            groups: Arc::new(RwLock::new(groups.into_iter().map(Arc::new).collect())),
+            sources: Arc::new(sources),
+            interval_ms,
+            metrics,
+            reloading: Arc::default(),
             notifier: Notifier::default(),
-        }
+        })
     }
 
     /// Wakes the delivery of messages.
@@ -124,22 +174,12 @@ impl Alerts {
         &self.notifier
     }
 
-    async fn evaluate_for_ever(&self, index: usize, app: &Shared) {
-        let group = &self.groups[index];
-        let mut ticks = tokio::time::interval(Duration::from_millis(group.interval_ms));
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-        loop {
-            ticks.tick().await;
-            for rule in &group.rules {
-                rule.evaluate(app).await;
-            }
-        }
-    }
-
     /// Alerts that are pending or firing.
     #[must_use]
     pub fn active(&self) -> Vec<AlertView> {
-        self.rule_states().flat_map(RuleState::alerts).collect()
+        let groups = self.groups();
+        let rules = groups.iter().flat_map(|group| &group.rules);
+        rules.flat_map(RuleState::alerts).collect()
     }
 
     /// Alerts that fire, read as diagnoses, worst and oldest first.
@@ -158,10 +198,31 @@ impl Alerts {
     /// All rules with their alerts.
     #[must_use]
     pub fn rules(&self) -> Vec<RuleView> {
-        self.rule_states().map(RuleState::view).collect()
+        let groups = self.groups();
+        let rules = groups.iter().flat_map(|group| &group.rules);
+        rules.map(RuleState::view).collect()
     }
 
-    fn rule_states(&self) -> impl Iterator<Item = &RuleState> {
-        self.groups.iter().flat_map(|group| &group.rules)
+    /// All groups with their rules.
+    #[must_use]
+    pub fn group_views(&self) -> Vec<GroupView> {
+        let view = |group: &Arc<GroupState>| GroupView {
+            name: group.definition.name.clone(),
+            file: group.file.clone(),
+            interval_ms: group.schedule.interval_ms(),
+            limit: group.definition.limit,
+            evaluated_ms: group.timing().evaluated_ms,
+            duration_s: group.timing().duration_s,
+            rules: group.rules.iter().map(RuleState::view).collect(),
+        };
+        self.groups().iter().map(view).collect()
+    }
+
+    fn groups(&self) -> Groups {
+        Arc::clone(&self.groups.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_groups(&self, groups: Groups) {
+        *self.groups.write().unwrap_or_else(PoisonError::into_inner) = groups;
     }
 }

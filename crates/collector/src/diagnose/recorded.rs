@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use domain::rule::alert::{Change, Holding, step};
+use domain::rule::alert::{Change, step};
 use domain::rule::{RuleFile, shipped};
 use domain::series::{Budget, Labels, SelectError, Selection, Series, SeriesSet, SeriesSource};
 use query::{Params, Value};
@@ -51,13 +51,10 @@ impl Recorded {
         let rule = files
             .flat_map(|file| file.groups)
             .flat_map(|group| group.rules)
-            .find(|rule| rule.alert == alert);
+            .find(|rule| rule.name == alert);
         let rule = rule.expect("a shipped rule");
         let query = query::parse(&rule.expr).expect("well formed");
-        let holding = Holding {
-            hold_ms: rule.hold_ms(),
-            keep_firing_ms: rule.keep_firing_ms(),
-        };
+        let holding = rule.holding();
         let mut active = Vec::new();
         let times = Arc::clone(&self.0[0].times_ms);
         times.iter().find_map(|&now_ms| {

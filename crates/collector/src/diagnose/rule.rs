@@ -1,25 +1,28 @@
-//! One rule in force: its definition and its alerts.
+//! One rule in force: its definition, what it reads and wrote, and its alerts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use domain::api::alerts::{AlertState, AlertView, RuleView};
-use domain::rule::alert::{Active, Holding};
-use domain::rule::definition::{Group, Rule};
-use domain::series::Labels;
+use domain::api::alerts::{AlertState, AlertView, RuleKind, RuleView};
+use domain::rule::alert::Active;
+use domain::rule::definition::{EVIDENCE_PREFIX, Texts};
+use domain::rule::instance::Instancing;
+use domain::rule::{Group, Rule, trace};
+use domain::series::{Labels, METRIC_NAME, MatchOp};
 use domain::time::TimestampMs;
+use query::{Params, ParseError, Query};
 
-/// A group in force.
-pub(super) struct GroupState {
-    pub(super) interval_ms: u64,
-    pub(super) rules: Vec<RuleState>,
-}
-
-/// A rule in force. Only its group's task changes the status; everyone may look.
+/// A rule in force. Only its group's task changes it; everyone may look.
 pub(super) struct RuleState {
+    pub(super) file: String,
     pub(super) group: String,
     pub(super) rule: Rule,
+    pub(super) query: Query,
+    pub(super) instancing: Instancing,
+    /// The metrics its expression names; none when it may read any.
+    reads: Option<Vec<String>>,
     status: Mutex<Status>,
+    written: Mutex<HashSet<Labels>>,
 }
 
 /// Where a rule's alerts stand.
@@ -33,43 +36,53 @@ pub(super) struct Status {
     pub(super) error: Option<String>,
 }
 
-impl GroupState {
-    /// Checks the expressions.
-    pub(super) fn new(group: Group) -> Result<Self, query::ParseError> {
-        let interval_ms = u64::try_from(group.interval_ms()).unwrap_or(1_000);
-        let name = group.name;
-        let rules = group.rules.into_iter().map(|rule| {
-            rule.queries()
-                .try_for_each(|(_, text)| query::parse(&text).map(drop))?;
-            Ok(RuleState {
-                group: name.clone(),
-                rule,
-                status: Mutex::default(),
-            })
-        });
+impl RuleState {
+    /// A rule that is not evaluated yet; its expression is parsed.
+    pub(super) fn new(file: &str, group: &Group, rule: Rule) -> Result<Self, ParseError> {
+        let query = query::parse(&rule.expr)?;
+        let instancing = Instancing::of(&rule, |name| !name.starts_with(EVIDENCE_PREFIX));
         Ok(Self {
-            interval_ms,
-            rules: rules.collect::<Result<_, _>>()?,
+            file: file.to_owned(),
+            group: group.name.clone(),
+            instancing: instancing.expect("templates are checked when the file is read"),
+            reads: names_read(&query),
+            rule,
+            query,
+            status: Mutex::default(),
+            written: Mutex::default(),
         })
     }
-}
 
-impl RuleState {
     /// The status, whoever panicked while holding it: every change replaces it whole.
     pub(super) fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on with alerts that were active before, and holds them until `true_ms` even if nothing shows them.
-    pub(super) fn take_up(&self, active: &[AlertView], true_ms: TimestampMs) {
-        *self.status() = Status::taken_up(&self.rule, active, true_ms);
+    /// The series it wrote last.
+    pub(super) fn written(&self) -> MutexGuard<'_, HashSet<Labels>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn holding(&self) -> Holding {
-        Holding {
-            hold_ms: self.rule.hold_ms(),
-            keep_firing_ms: self.rule.keep_firing_ms(),
+    /// Whether its answer may depend on what `other` writes.
+    pub(super) fn may_read(&self, other: &Self) -> bool {
+        let Some(reads) = &self.reads else { return true };
+        if other.rule.is_alert() {
+            return reads
+                .iter()
+                .any(|name| name == trace::ALERTS || name == trace::ALERTS_FOR_STATE);
         }
+        reads.contains(&other.rule.name)
+    }
+
+    /// Goes on with alerts that were active before, and holds them until `true_ms` even if nothing shows them.
+    pub(super) fn take_up(&self, active: &[&AlertView], true_ms: TimestampMs) {
+        *self.status() = Status::taken_up(active, true_ms);
+    }
+
+    /// Goes on where another one stopped: the same rule before its file was read again.
+    pub(super) fn take_over(&self, before: &Self) {
+        *self.status() = before.status().clone();
+        *self.written() = std::mem::take(&mut *before.written());
     }
 
     pub(super) fn alerts(&self) -> Vec<AlertView> {
@@ -78,23 +91,21 @@ impl RuleState {
 
     pub(super) fn view(&self) -> RuleView {
         let status = self.status().clone();
+        let holding = self.rule.holding();
         RuleView {
+            file: self.file.clone(),
             group: self.group.clone(),
-            name: self.rule.alert.clone(),
+            kind: if self.rule.is_alert() {
+                RuleKind::Alerting
+            } else {
+                RuleKind::Recording
+            },
+            name: self.rule.name.clone(),
             expr: self.rule.expr.trim().to_owned(),
-            for_ms: self.rule.hold_ms(),
-            labels: Labels::from_trusted(
-                self.rule
-                    .labels
-                    .iter()
-                    .map(|(k, v)| (k.as_str().into(), v.as_str().into())),
-            ),
-            annotations: Labels::from_trusted(
-                self.rule
-                    .annotations
-                    .iter()
-                    .map(|(k, v)| (k.as_str().into(), v.as_str().into())),
-            ),
+            for_ms: holding.hold_ms,
+            keep_firing_ms: holding.keep_firing_ms,
+            labels: as_labels(&self.rule.labels),
+            annotations: as_labels(&self.rule.annotations),
             alerts: status.views.into_values().collect(),
             evaluated_ms: status.evaluated_ms,
             duration_s: status.duration_s,
@@ -103,13 +114,31 @@ impl RuleState {
     }
 }
 
-impl Status {
-    fn taken_up(rule: &Rule, active: &[AlertView], true_ms: TimestampMs) -> Self {
-        let ours = active
+fn as_labels(texts: &Texts) -> Labels {
+    Labels::from_trusted(
+        texts
             .iter()
-            .filter(|view| view.rule == rule.alert && view.state != AlertState::Resolved);
+            .map(|(name, text)| (name.as_str().into(), text.as_str().into())),
+    )
+}
+
+fn names_read(query: &Query) -> Option<Vec<String>> {
+    let selections = query.selections(&Params::instant(0));
+    let names = selections.iter().map(|selection| {
+        let named = selection
+            .matchers
+            .iter()
+            .find(|matcher| matcher.name == METRIC_NAME && matcher.op == MatchOp::Equal);
+        named.map(|matcher| matcher.value.clone())
+    });
+    names.collect()
+}
+
+impl Status {
+    fn taken_up(active: &[&AlertView], true_ms: TimestampMs) -> Self {
         let mut status = Self::default();
-        for view in ours {
+        let active = active.iter().filter(|view| view.state != AlertState::Resolved);
+        for view in active {
             status.active.push(Active {
                 labels: view.labels.clone(),
                 state: view.state,
@@ -118,7 +147,7 @@ impl Status {
                 fired_ms: view.fired_ms,
                 true_ms,
             });
-            status.views.insert(view.fingerprint.clone(), view.clone());
+            status.views.insert(view.fingerprint.clone(), (*view).clone());
         }
         status
     }

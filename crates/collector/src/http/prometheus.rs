@@ -32,6 +32,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/v1/metadata", get(metadata))
         .route("/api/v1/rules", get(rules::rules))
         .route("/api/v1/alerts", get(rules::alerts))
+        .route("/-/reload", post(rules::reload))
         .route("/api/v1/status/buildinfo", get(build_info))
         .route("/api/v1/write", post(remote_write::write))
 }

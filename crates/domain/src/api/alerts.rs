@@ -84,17 +84,37 @@ pub struct Diagnosis {
     pub culprit: String,
 }
 
+/// What a rule makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RuleKind {
+    /// Alerts.
+    #[default]
+    Alerting,
+    /// Series.
+    Recording,
+}
+
 /// One rule: `GET /api/rules`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RuleView {
+    /// The file it was read from.
+    #[serde(default)]
+    pub file: String,
     /// The group it is in.
     pub group: String,
+    /// What it makes.
+    #[serde(default)]
+    pub kind: RuleKind,
     /// Its name.
     pub name: String,
     /// Its expression.
     pub expr: String,
     /// How long the condition must hold.
     pub for_ms: i64,
+    /// How long it goes on firing after the condition ended.
+    #[serde(default)]
+    pub keep_firing_ms: i64,
     /// Labels it adds.
     pub labels: Labels,
     /// Annotations as written.

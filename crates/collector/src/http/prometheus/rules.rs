@@ -1,29 +1,30 @@
-//! `/api/v1/rules` and `/api/v1/alerts` in Prometheus' shape, for Grafana's alert list.
+//! `/api/v1/rules` and `/api/v1/alerts` in Prometheus' shape, for Grafana's alert list; and `/-/reload`, as Prometheus has it.
 
-use std::collections::BTreeMap;
-
-use axum::extract::State;
+use axum::Extension;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
 use axum::response::Response;
-use domain::api::alerts::{AlertState, AlertView, RuleView};
-use domain::time::{DisplayDuration, TimestampMs};
+use domain::api::alerts::{AlertState, AlertView, RuleKind, RuleView};
+use domain::time::TimestampMs;
 use serde_json::{Value, json};
 
 use super::success;
 use crate::Shared;
+use crate::diagnose::GroupView;
+use crate::http::{ApiError, ApiResult, Caller};
 
-pub(super) async fn rules(State(app): State<Shared>) -> Response {
-    let mut groups: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-    for rule in app.alerts.rules() {
-        groups
-            .entry(rule.group.clone())
-            .or_default()
-            .push(rule_json(&rule));
-    }
-    let groups: Vec<Value> = groups
-        .into_iter()
-        .map(|(name, rules)| group_json(&name, &rules))
+pub(super) async fn rules(
+    State(app): State<Shared>,
+    Query(params): Query<Vec<(String, String)>>,
+) -> ApiResult<Response> {
+    let wanted = Wanted::read(&params)?;
+    let groups: Vec<Value> = app
+        .alerts
+        .group_views()
+        .iter()
+        .filter_map(|group| wanted.group_json(group))
         .collect();
-    success(json!({ "groups": groups }), Vec::new())
+    Ok(success(json!({ "groups": groups }), Vec::new()))
 }
 
 pub(super) async fn alerts(State(app): State<Shared>) -> Response {
@@ -31,41 +32,137 @@ pub(super) async fn alerts(State(app): State<Shared>) -> Response {
     success(json!({ "alerts": alerts }), Vec::new())
 }
 
-fn group_json(name: &str, rules: &[Value]) -> Value {
-    json!({ "name": name, "file": "lockstep", "interval": 0, "limit": 0, "rules": rules })
+/// Reads the rule files again.
+pub(super) async fn reload(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> ApiResult<String> {
+    app.audit(&caller.id, "rules_reload", "").await?;
+    let reloaded = app.alerts.reload(&app).await;
+    let reloaded = reloaded.map_err(|error| {
+        ApiError::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("{error}\nThe rules before stay in force."),
+        )
+    })?;
+    Ok(format!(
+        "{} groups with {} rules, {} groups changed\n",
+        reloaded.groups, reloaded.rules, reloaded.changed
+    ))
 }
 
-fn rule_json(rule: &RuleView) -> Value {
-    let alerts: Vec<Value> = rule
-        .alerts
-        .iter()
-        .filter(|alert| alert.state != AlertState::Resolved)
-        .map(alert_json)
-        .collect();
+/// What a request asks for; an empty list asks for all.
+#[derive(Default)]
+struct Wanted<'a> {
+    kind: Option<RuleKind>,
+    names: Vec<&'a str>,
+    groups: Vec<&'a str>,
+    files: Vec<&'a str>,
+    without_alerts: bool,
+}
+
+impl<'a> Wanted<'a> {
+    fn read(params: &'a [(String, String)]) -> ApiResult<Self> {
+        let mut wanted = Self::default();
+        for (name, value) in params {
+            let refused = || ApiError::bad_request(format!("not supported value {value:?} of {name:?}"));
+            match name.as_str() {
+                "type" => {
+                    wanted.kind = match value.to_lowercase().as_str() {
+                        "" => None,
+                        "alert" => Some(RuleKind::Alerting),
+                        "record" => Some(RuleKind::Recording),
+                        _ => return Err(refused()),
+                    }
+                }
+                "rule_name[]" => wanted.names.push(value),
+                "rule_group[]" => wanted.groups.push(value),
+                "file[]" => wanted.files.push(value),
+                "exclude_alerts" => {
+                    wanted.without_alerts = match value.to_lowercase().as_str() {
+                        "1" | "t" | "true" => true,
+                        "" | "0" | "f" | "false" => false,
+                        _ => return Err(refused()),
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// Nothing for a group that is not asked for, or that has no rule that is.
+    fn group_json(&self, group: &GroupView) -> Option<Value> {
+        let has = |list: &[&str], name: &str| list.is_empty() || list.contains(&name);
+        if !has(&self.groups, &group.name) || !has(&self.files, &group.file) {
+            return None;
+        }
+        let rules: Vec<Value> = group
+            .rules
+            .iter()
+            .filter(|rule| self.kind.is_none_or(|kind| kind == rule.kind) && has(&self.names, &rule.name))
+            .map(|rule| self.rule_json(rule))
+            .collect();
+        if rules.is_empty() && !(self.names.is_empty() && self.kind.is_none()) {
+            return None;
+        }
+        Some(json!({
+            "name": group.name,
+            "file": group.file,
+            "rules": rules,
+            "interval": group.interval_ms as f64 / 1_000.0,
+            "limit": group.limit,
+            "evaluationTime": group.duration_s,
+            "lastEvaluation": rfc3339(group.evaluated_ms),
+        }))
+    }
+
+    fn rule_json(&self, rule: &RuleView) -> Value {
+        let mut json = json!({
+            "name": rule.name,
+            "query": rule.expr,
+            "labels": rule.labels,
+            "health": health(rule),
+            "evaluationTime": rule.duration_s,
+            "lastEvaluation": rfc3339(rule.evaluated_ms),
+            "type": rule.kind,
+        });
+        if let Some(error) = &rule.error {
+            json["lastError"] = error.as_str().into();
+        }
+        if rule.kind == RuleKind::Alerting {
+            json["state"] = state(rule).into();
+            json["duration"] = seconds(rule.for_ms);
+            json["keepFiringFor"] = seconds(rule.keep_firing_ms);
+            json["annotations"] = json!(rule.annotations);
+            let alerts = rule.alerts.iter().filter(|_| !self.without_alerts);
+            json["alerts"] = alerts.map(alert_json).collect();
+        }
+        json
+    }
+}
+
+fn seconds(ms: i64) -> Value {
+    (ms as f64 / 1_000.0).into()
+}
+
+fn health(rule: &RuleView) -> &'static str {
+    match (&rule.error, rule.evaluated_ms) {
+        (Some(_), _) => "err",
+        (None, 0) => "unknown",
+        (None, _) => "ok",
+    }
+}
+
+fn state(rule: &RuleView) -> &'static str {
     let is = |state| rule.alerts.iter().any(|alert| alert.state == state);
-    let state = if is(AlertState::Firing) {
+    if is(AlertState::Firing) {
         "firing"
     } else if is(AlertState::Pending) {
         "pending"
     } else {
         "inactive"
-    };
-    json!({
-        "type": "alerting",
-        "name": rule.name,
-        "query": rule.expr,
-        "duration": rule.for_ms as f64 / 1_000.0,
-        "keepFiringFor": 0,
-        "labels": rule.labels,
-        "annotations": rule.annotations,
-        "alerts": alerts,
-        "state": state,
-        "health": if rule.error.is_some() { "err" } else if rule.evaluated_ms == 0 { "unknown" } else { "ok" },
-        "lastError": rule.error.clone().unwrap_or_default(),
-        "evaluationTime": rule.duration_s,
-        "lastEvaluation": rfc3339(rule.evaluated_ms),
-        "for": DisplayDuration(rule.for_ms).to_string(),
-    })
+    }
 }
 
 fn alert_json(alert: &AlertView) -> Value {
@@ -88,8 +185,7 @@ mod tests {
     use domain::event::Severity;
     use domain::series::Labels;
 
-    #[test]
-    fn a_rule_has_prometheus_fields() {
+    fn group() -> GroupView {
         let alert = AlertView {
             fingerprint: "f".into(),
             rule: "Hot".into(),
@@ -103,11 +199,14 @@ mod tests {
             resolved_ms: None,
             evidence: vec![],
         };
-        let rule = RuleView {
+        let alerting = RuleView {
+            file: "a.yaml".into(),
             group: "gpu".into(),
+            kind: RuleKind::Alerting,
             name: "Hot".into(),
             expr: "gpu_temperature_celsius > 90".into(),
             for_ms: 60_000,
+            keep_firing_ms: 5_000,
             labels: Labels::empty(),
             annotations: Labels::empty(),
             alerts: vec![alert],
@@ -115,11 +214,71 @@ mod tests {
             duration_s: 0.001,
             error: None,
         };
-        let json = rule_json(&rule);
+        let recording = RuleView {
+            kind: RuleKind::Recording,
+            name: "a:b".into(),
+            alerts: vec![],
+            error: Some("no".into()),
+            ..alerting.clone()
+        };
+        GroupView {
+            name: "gpu".into(),
+            file: "a.yaml".into(),
+            interval_ms: 1_500,
+            limit: 7,
+            evaluated_ms: 1_435_781_451_781,
+            duration_s: 0.25,
+            rules: vec![alerting, recording],
+        }
+    }
+
+    fn asked(params: &[(&str, &str)]) -> Option<Value> {
+        let params: Vec<_> = params
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        Wanted::read(&params).ok()?.group_json(&group())
+    }
+
+    #[test]
+    fn groups_and_rules_have_prometheus_fields() {
+        let group = asked(&[]).expect("the group");
         assert_eq!(
-            (&json["state"], &json["duration"], &json["health"]),
-            (&"firing".into(), &60.0.into(), &"unknown".into())
+            (&group["interval"], &group["limit"], &group["lastEvaluation"]),
+            (&1.5.into(), &7.into(), &"2015-07-01T20:10:51.781Z".into())
         );
-        assert_eq!(json["alerts"][0]["activeAt"], "2015-07-01T20:10:51.781Z");
+        let (alerting, recording) = (&group["rules"][0], &group["rules"][1]);
+        assert_eq!(
+            (&alerting["state"], &alerting["duration"], &alerting["health"], &alerting["keepFiringFor"]),
+            (&"firing".into(), &60.0.into(), &"unknown".into(), &5.0.into())
+        );
+        assert_eq!(alerting["alerts"][0]["activeAt"], "2015-07-01T20:10:51.781Z");
+        assert_eq!(
+            (&recording["type"], &recording["health"], &recording["lastError"], &recording["alerts"]),
+            (&"recording".into(), &"err".into(), &"no".into(), &Value::Null)
+        );
+    }
+
+    #[test]
+    fn rules_are_chosen_by_kind_name_group_and_file() {
+        let names = |params: &[(&str, &str)]| {
+            let rules = asked(params).map(|group| group["rules"].as_array().cloned().unwrap_or_default());
+            rules.map(|rules| rules.iter().map(|rule| rule["name"].as_str().unwrap_or("").to_owned()).collect::<Vec<_>>())
+        };
+        for (params, expected) in [
+            (&[("type", "alert")][..], Some(vec!["Hot"])),
+            (&[("type", "record")], Some(vec!["a:b"])),
+            (&[("type", "other")], None),
+            (&[("rule_name[]", "a:b"), ("rule_name[]", "c")], Some(vec!["a:b"])),
+            (&[("rule_name[]", "c")], None),
+            (&[("rule_group[]", "gpu"), ("file[]", "a.yaml")], Some(vec!["Hot", "a:b"])),
+            (&[("rule_group[]", "cpu")], None),
+            (&[("file[]", "b.yaml")], None),
+        ] {
+            let expected = expected.map(|names| names.into_iter().map(str::to_owned).collect());
+            assert_eq!(names(params), expected, "{params:?}");
+        }
+        let without = asked(&[("exclude_alerts", "true")]).expect("the group");
+        assert_eq!(without["rules"][0]["alerts"], json!([]));
     }
 }

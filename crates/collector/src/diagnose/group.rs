@@ -1,0 +1,163 @@
+//! A group in force: its rules, evaluated one after the other at the group's own times.
+//!
+//! ```text
+//! sleep ─▶ the latest time of the schedule ─▶ rule 1 ─▶ rule 2 ─▶ … ─▶ samples to the store ─▶ sleep
+//!            └ times in between are left out and counted: evaluations never pile up
+//! ```
+//! A rule that reads what an earlier one of its group writes waits until that is stored and can be read; else the samples of
+//! all rules go to the store together.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use domain::rule::Group;
+use domain::rule::schedule::Schedule;
+use domain::time::TimestampMs;
+use tokio_util::sync::CancellationToken;
+
+use super::metrics::RuleMetrics;
+use super::rule::RuleState;
+use super::write::Writes;
+use crate::app::Shared;
+
+/// A group in force.
+pub(super) struct GroupState {
+    pub(super) file: String,
+    pub(super) definition: Group,
+    pub(super) schedule: Schedule,
+    pub(super) rules: Vec<RuleState>,
+    pub(super) metrics: RuleMetrics,
+    /// What its metrics are labelled with.
+    pub(super) label: String,
+    timing: Mutex<Timing>,
+    stop: CancellationToken,
+    ended: CancellationToken,
+}
+
+/// The last evaluation.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Timing {
+    pub(super) evaluated_ms: TimestampMs,
+    pub(super) duration_s: f64,
+}
+
+impl GroupState {
+    /// A group that is not evaluated yet.
+    pub(super) fn new(
+        file: String,
+        definition: Group,
+        interval_ms: i64,
+        metrics: RuleMetrics,
+    ) -> Result<Self, query::ParseError> {
+        let rules = definition
+            .rules
+            .iter()
+            .map(|rule| RuleState::new(&file, &definition, rule.clone()));
+        let rules = rules.collect::<Result<_, _>>()?;
+        Ok(Self {
+            schedule: Schedule::new(
+                definition.interval_ms.unwrap_or(interval_ms),
+                &file,
+                &definition.name,
+            ),
+            label: format!("{file};{}", definition.name),
+            rules,
+            metrics,
+            file,
+            definition,
+            timing: Mutex::default(),
+            stop: CancellationToken::new(),
+            ended: CancellationToken::new(),
+        })
+    }
+
+    /// Whether another one is the same in every word, so that this one can go on in its place.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (&self.file, &self.definition, self.schedule) == (&other.file, &other.definition, other.schedule)
+    }
+
+    pub(super) fn timing(&self) -> Timing {
+        *self.timing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Evaluates it until it is stopped, or the collector is.
+    pub(super) fn start(self: &Arc<Self>, app: &Shared) {
+        let by = &[self.label.as_str()];
+        let count = i64::try_from(self.rules.len()).unwrap_or(i64::MAX);
+        self.metrics.rules.with_label_values(by).set(count);
+        let interval_s = self.schedule.interval_ms() as f64 / 1_000.0;
+        self.metrics.interval.with_label_values(by).set(interval_s);
+        let (group, shared) = (Arc::clone(self), Arc::clone(app));
+        let ended = self.ended.clone().drop_guard();
+        app.spawn(async move {
+            let _says_so_however_it_ends = ended;
+            group.evaluate_for_ever(&shared).await;
+        });
+    }
+
+    /// Stops it, and waits until the rule it is at is done.
+    pub(super) async fn stop(&self) {
+        self.stop.cancel();
+        self.ended.cancelled().await;
+    }
+
+    async fn evaluate_for_ever(&self, app: &Shared) {
+        let by = &[self.label.as_str()];
+        let interval_ms = self.schedule.interval_ms();
+        let mut due_ms = self.schedule.after(app.now_ms());
+        loop {
+            let wait_ms = due_ms - app.now_ms();
+            if wait_ms > interval_ms {
+                // The clock was set back.
+                due_ms = self.schedule.after(app.now_ms());
+                continue;
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(Duration::from_millis(u64::try_from(wait_ms).unwrap_or_default())) => {}
+            }
+            let now_ms = app.now_ms();
+            if now_ms < due_ms {
+                continue;
+            }
+            let at_ms = self.schedule.at_or_before(now_ms);
+            let missed = u64::try_from((at_ms - due_ms) / interval_ms).unwrap_or_default();
+            self.metrics.missed.with_label_values(by).inc_by(missed);
+            self.metrics.iterations.with_label_values(by).inc_by(missed + 1);
+            self.evaluate(app, at_ms).await;
+            due_ms = at_ms + interval_ms;
+        }
+    }
+
+    async fn evaluate(&self, app: &Shared, at_ms: TimestampMs) {
+        let by = &[self.label.as_str()];
+        let started = Instant::now();
+        let mut writes = Writes::new(self, at_ms - self.definition.query_offset_ms);
+        for (place, rule) in self.rules.iter().enumerate() {
+            if self.stop.is_cancelled() {
+                break;
+            }
+            if writes.may_be_read_by(rule) || writes.is_full() {
+                writes.flush(app).await;
+            }
+            self.metrics.evaluations.with_label_values(by).inc();
+            let began = Instant::now();
+            match rule.evaluate(app, self, at_ms).await {
+                Some(samples) => writes.add(place, samples),
+                None => self.metrics.failures.with_label_values(by).inc(),
+            }
+            let seconds = self.metrics.seconds.with_label_values(by);
+            seconds.observe(began.elapsed().as_secs_f64());
+        }
+        writes.flush(app).await;
+        let duration_s = started.elapsed().as_secs_f64();
+        self.metrics.last_seconds.with_label_values(by).set(duration_s);
+        self.metrics.last_at.with_label_values(by).set(at_ms as f64 / 1_000.0);
+        let samples = writes.samples() as f64;
+        self.metrics.last_samples.with_label_values(by).set(samples);
+        *self.timing.lock().unwrap_or_else(PoisonError::into_inner) = Timing {
+            evaluated_ms: at_ms,
+            duration_s,
+        };
+    }
+}

@@ -1,0 +1,216 @@
+//! Evidence queries: templates whose label values go into PromQL.
+//!
+//! There is `{{ $labels.NAME }}` and `{{ $value }}`, and no more. A label may stand only inside a quoted string, and its value is
+//! escaped, so that whatever a series is called the query stays the query that was written.
+
+use crate::api::prometheus::float;
+use crate::series::Labels;
+
+/// A query's template that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EvidenceError {
+    /// `{{` without `}}`.
+    #[error("a {{{{ is not closed")]
+    Unclosed,
+    /// Not `$labels.NAME` or `$value`.
+    #[error("{0:?} is not known in a query; write $labels.NAME or $value")]
+    Source(String),
+    /// A label where its value would become part of the query.
+    #[error(
+        "$labels.{0} stands outside of a string, where a label's value would be read as PromQL; write \"{{{{ $labels.{0} }}}}\" in \
+         double or single quotes"
+    )]
+    Unquoted(String),
+}
+
+/// Reads the template of a query without using it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(text: &str) -> Result<(), EvidenceError> {
+    expand(text, &Labels::empty(), 0.0).map(drop)
+}
+
+/// Fills the template of a query in, so that each label's value stays within the string it stands in; within `=~` and `!~`
+/// it matches itself only.
+///
+/// # Errors
+/// What is wrong with the template.
+pub fn expand(text: &str, labels: &Labels, value: f64) -> Result<String, EvidenceError> {
+    let mut out = String::with_capacity(text.len());
+    let mut place = Place::default();
+    for piece in pieces(text) {
+        match piece? {
+            Piece::Text(text) => {
+                text.chars().for_each(|c| place.pass(c));
+                out.push_str(text);
+            }
+            Piece::Label(name) => {
+                let quoted = place
+                    .quoted()
+                    .ok_or_else(|| EvidenceError::Unquoted(name.to_owned()))?;
+                quoted.write(labels.get(name).unwrap_or(""), &mut out);
+            }
+            Piece::Value => out.push_str(&float(value)),
+        }
+    }
+    Ok(out)
+}
+
+/// Where in a query one stands.
+#[derive(Clone, Copy, Default)]
+enum Place {
+    /// Between strings; the last character but spaces.
+    Code(char),
+    Quoted(Quoted),
+    /// Behind a backslash in a string.
+    Escaped(Quoted),
+    /// In backquotes, where nothing can be escaped.
+    Raw,
+    Comment,
+    #[default]
+    Start,
+}
+
+#[derive(Clone, Copy)]
+struct Quoted {
+    quote: char,
+    regex: bool,
+}
+
+impl Place {
+    fn pass(&mut self, c: char) {
+        *self = match (*self, c) {
+            (Self::Quoted(quoted), '\\') => Self::Escaped(quoted),
+            (Self::Quoted(quoted), c) if c == quoted.quote => Self::Code(c),
+            (Self::Quoted(quoted) | Self::Escaped(quoted), _) => Self::Quoted(quoted),
+            (Self::Raw, '`') | (Self::Comment, '\n') => Self::Code(c),
+            (Self::Raw, _) => Self::Raw,
+            (Self::Comment, _) => Self::Comment,
+            (Self::Code(_) | Self::Start, '`') => Self::Raw,
+            (Self::Code(_) | Self::Start, '#') => Self::Comment,
+            (Self::Code(last), quote @ ('"' | '\'')) => Self::Quoted(Quoted {
+                quote,
+                regex: last == '~',
+            }),
+            (Self::Start, quote @ ('"' | '\'')) => Self::Quoted(Quoted { quote, regex: false }),
+            (code, c) if c.is_whitespace() => code,
+            (Self::Code(_) | Self::Start, c) => Self::Code(c),
+        };
+    }
+
+    fn quoted(self) -> Option<Quoted> {
+        match self {
+            Self::Quoted(quoted) => Some(quoted),
+            _ => None,
+        }
+    }
+}
+
+impl Quoted {
+    fn write(self, value: &str, out: &mut String) {
+        for c in value.chars() {
+            if self.regex && r"\.+*?()|[]{}^$".contains(c) {
+                out.push_str(r"\\");
+            }
+            match c {
+                '\n' => out.push_str(r"\n"),
+                '\r' => out.push_str(r"\r"),
+                c if c == '\\' || c == self.quote => out.extend(['\\', c]),
+                c => out.push(c),
+            }
+        }
+    }
+}
+
+enum Piece<'a> {
+    Text(&'a str),
+    Label(&'a str),
+    Value,
+}
+
+fn pieces(text: &str) -> impl Iterator<Item = Result<Piece<'_>, EvidenceError>> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        if let Some(inside) = rest.strip_prefix("{{") {
+            let Some((action, tail)) = inside.split_once("}}") else {
+                rest = "";
+                return Some(Err(EvidenceError::Unclosed));
+            };
+            rest = tail;
+            return Some(action_piece(action.trim()));
+        }
+        let end = rest.find("{{").unwrap_or(rest.len());
+        let (text, tail) = rest.split_at(end);
+        rest = tail;
+        Some(Ok(Piece::Text(text)))
+    })
+}
+
+fn action_piece(source: &str) -> Result<Piece<'_>, EvidenceError> {
+    match source.strip_prefix("$labels.") {
+        Some(name) if crate::series::labels::is_label_name(name) => Ok(Piece::Label(name)),
+        None if source == "$value" => Ok(Piece::Value),
+        _ => Err(EvidenceError::Source(source.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        assert_eq!(check("x > {{ $value"), Err(EvidenceError::Unclosed));
+        for text in ["x > {{ .Value }}", "x > {{ $value | humanize }}"] {
+            assert!(matches!(check(text), Err(EvidenceError::Source(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_label_in_a_query_stays_within_its_string() {
+        let hostile = r#"a"} or vector(1) # \ 'x' `y` .*"#;
+        let labels = Labels::new([("run", hostile)]).expect("well formed");
+        for (template, expected) in [
+            (
+                r#"m{run="{{ $labels.run }}"}"#,
+                r#"m{run="a\"} or vector(1) # \\ 'x' `y` .*"}"#,
+            ),
+            (
+                r#"m{run='{{ $labels.run }}'}"#,
+                r#"m{run='a"} or vector(1) # \\ \'x\' `y` .*'}"#,
+            ),
+            (
+                r#"m{run=~ "{{ $labels.run }}|b"}"#,
+                r#"m{run=~ "a\"\\} or vector\\(1\\) # \\\\ 'x' `y` \\.\\*|b"}"#,
+            ),
+            (r#"m{run="a\"b"} > {{ $value }}"#, r#"m{run="a\"b"} > 0.5"#),
+        ] {
+            assert_eq!(
+                expand(template, &labels, 0.5).as_deref(),
+                Ok(expected),
+                "{template}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_label_outside_of_a_string_is_refused_in_a_query() {
+        for template in [
+            "{{ $labels.run }}",
+            "m{run=`{{ $labels.run }}`}",
+            r#"m{run="a"} {{ $labels.run }}"#,
+            r#"m{run="\{{ $labels.run }}"}"#,
+            "m # \"{{ $labels.run }}\"",
+        ] {
+            assert_eq!(
+                check(template),
+                Err(EvidenceError::Unquoted("run".into())),
+                "{template}"
+            );
+        }
+    }
+}

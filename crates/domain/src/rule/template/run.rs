@@ -1,0 +1,366 @@
+//! Filling a template in: a walk over its tree.
+
+use super::function;
+use super::print;
+use super::time;
+use super::tree::{Command, Node, Operand, Pipeline, Term};
+use super::value::Value;
+use super::{Data, STEPS_MAX, TEXT_BYTES_MAX, TemplateError};
+
+/// Texts handed to functions count as work.
+const BYTES_A_STEP: usize = 64;
+
+type Result<T> = std::result::Result<T, TemplateError>;
+
+/// Walks over the nodes with the dot at the data.
+pub(super) fn run(nodes: &[Node], data: &Data<'_>) -> Result<String> {
+    let variables = [
+        ("$", Value::Data),
+        ("$labels", Value::Labels(data.labels.clone())),
+        (
+            "$externalLabels",
+            Value::Labels(data.surroundings.external_labels.clone()),
+        ),
+        ("$externalURL", Value::text(data.surroundings.external_url)),
+        ("$value", Value::Float(data.value)),
+    ];
+    let mut run = Run {
+        data,
+        variables: variables.to_vec(),
+        out: String::new(),
+        steps: 0,
+    };
+    run.nodes(nodes, &Value::Data)?;
+    Ok(run.out)
+}
+
+struct Run<'a> {
+    data: &'a Data<'a>,
+    variables: Vec<(&'a str, Value)>,
+    out: String,
+    steps: u32,
+}
+
+/// How to go on.
+#[derive(PartialEq)]
+enum Flow {
+    On,
+    Break,
+    Continue,
+}
+
+fn failed<T>(message: impl Into<String>) -> Result<T> {
+    Err(TemplateError::Execution(message.into()))
+}
+
+impl<'a> Run<'a> {
+    fn nodes(&mut self, nodes: &'a [Node], dot: &Value) -> Result<Flow> {
+        for node in nodes {
+            let flow = self.node(node, dot)?;
+            if flow != Flow::On {
+                return Ok(flow);
+            }
+        }
+        Ok(Flow::On)
+    }
+
+    /// A block, whose variables end with it.
+    fn block(&mut self, nodes: &'a [Node], dot: &Value) -> Result<Flow> {
+        let outside = self.variables.len();
+        let flow = self.nodes(nodes, dot);
+        self.variables.truncate(outside);
+        flow
+    }
+
+    fn node(&mut self, node: &'a Node, dot: &Value) -> Result<Flow> {
+        self.step()?;
+        match node {
+            Node::Text(text) => self.write(text)?,
+            Node::Write(pipeline) => {
+                let value = self.pipeline(pipeline, dot)?;
+                if pipeline.names.is_empty() {
+                    self.write(&print::plain(&value))?;
+                }
+            }
+            Node::Break => return Ok(Flow::Break),
+            Node::Continue => return Ok(Flow::Continue),
+            Node::If {
+                condition: head,
+                then,
+                otherwise,
+            }
+            | Node::With {
+                subject: head,
+                then,
+                otherwise,
+            } => {
+                let outside = self.variables.len();
+                let value = self.pipeline(head, dot)?;
+                let flow = match (value.is_true(), node) {
+                    (false, _) => self.block(otherwise, dot),
+                    (true, Node::With { .. }) => self.block(then, &value),
+                    (true, _) => self.block(then, dot),
+                };
+                self.variables.truncate(outside);
+                return flow;
+            }
+            Node::Range {
+                over,
+                each,
+                otherwise,
+            } => return self.range(over, each, otherwise, dot),
+        }
+        Ok(Flow::On)
+    }
+
+    fn range(
+        &mut self,
+        over: &'a Pipeline,
+        each: &'a [Node],
+        otherwise: &'a [Node],
+        dot: &Value,
+    ) -> Result<Flow> {
+        let outside = self.variables.len();
+        let value = self.commands(over, dot)?;
+        let elements = elements(&value)?;
+        if elements.is_empty() {
+            return self.block(otherwise, dot);
+        }
+        for (key, element) in elements {
+            self.step()?;
+            self.take_element(over, key, &element)?;
+            let flow = self.block(each, &element)?;
+            self.variables.truncate(outside);
+            if flow == Flow::Break {
+                break;
+            }
+        }
+        Ok(Flow::On)
+    }
+
+    /// Gives index and element, or the element alone, to the variables of a `range`.
+    fn take_element(&mut self, over: &'a Pipeline, key: Value, element: &Value) -> Result<()> {
+        let values = match over.names.len() {
+            2 => vec![key, element.clone()],
+            _ => vec![element.clone()],
+        };
+        for (name, value) in over.names.iter().zip(values) {
+            self.set(name, value, over.declares)?;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, name: &'a str, value: Value, declares: bool) -> Result<()> {
+        if declares {
+            self.variables.push((name, value));
+            return Ok(());
+        }
+        match self.variables.iter_mut().rev().find(|(known, _)| *known == name) {
+            Some((_, slot)) => *slot = value,
+            None => return Err(TemplateError::UndefinedVariable(name.to_owned())),
+        }
+        Ok(())
+    }
+
+    fn pipeline(&mut self, pipeline: &'a Pipeline, dot: &Value) -> Result<Value> {
+        let value = self.commands(pipeline, dot)?;
+        for name in &pipeline.names {
+            self.set(name, value.clone(), pipeline.declares)?;
+        }
+        Ok(value)
+    }
+
+    fn commands(&mut self, pipeline: &'a Pipeline, dot: &Value) -> Result<Value> {
+        let mut last = None;
+        for command in &pipeline.commands {
+            last = Some(self.command(command, dot, last)?);
+        }
+        Ok(last.unwrap_or(Value::Nil))
+    }
+
+    fn command(&mut self, command: &'a Command, dot: &Value, last: Option<Value>) -> Result<Value> {
+        self.step()?;
+        let (first, rest) = command
+            .operands
+            .split_first()
+            .expect("a command has an operand, or is not parsed");
+        let Term::Function(function) = first.term else {
+            let mut arguments = self.arguments(rest, dot)?;
+            arguments.extend(last);
+            return self.look_up(first, dot, &arguments);
+        };
+        if let Some(chosen) = self.short_cut(function, rest, dot, last.as_ref())? {
+            return Ok(chosen);
+        }
+        let mut arguments = self.arguments(rest, dot)?;
+        arguments.extend(last);
+        let value = self.call(function, &arguments)?;
+        self.fields(value, &first.fields, &[])
+    }
+
+    /// `and` and `or` look at no more arguments than they need.
+    fn short_cut(
+        &mut self,
+        function: function::Function,
+        rest: &'a [Operand],
+        dot: &Value,
+        last: Option<&Value>,
+    ) -> Result<Option<Value>> {
+        let stops_at = match function {
+            function::Function::And => false,
+            function::Function::Or => true,
+            _ => return Ok(None),
+        };
+        let mut value = None;
+        for operand in rest {
+            let found = self.operand(operand, dot)?;
+            let stops = found.is_true() == stops_at;
+            value = Some(found);
+            if stops {
+                return Ok(value);
+            }
+        }
+        match last.cloned().or(value) {
+            Some(value) => Ok(Some(value)),
+            None => failed("wrong number of args for and/or: want at least 1 got 0"),
+        }
+    }
+
+    fn arguments(&mut self, operands: &'a [Operand], dot: &Value) -> Result<Vec<Value>> {
+        operands.iter().map(|operand| self.operand(operand, dot)).collect()
+    }
+
+    fn operand(&mut self, operand: &'a Operand, dot: &Value) -> Result<Value> {
+        if let Term::Function(function) = operand.term {
+            let value = self.call(function, &[])?;
+            return self.fields(value, &operand.fields, &[]);
+        }
+        self.look_up(operand, dot, &[])
+    }
+
+    fn call(&mut self, function: function::Function, arguments: &[Value]) -> Result<Value> {
+        let texts = arguments.iter().map(|argument| match argument {
+            Value::Text(text) => text.len(),
+            _ => 0,
+        });
+        let work = texts.sum::<usize>() / BYTES_A_STEP + function.extra_steps();
+        self.steps = self.steps.saturating_add(u32::try_from(work).unwrap_or(u32::MAX));
+        self.step()?;
+        let value =
+            function::call(function, arguments, self.data).map_err(|message| TemplateError::Calling {
+                function: function.name(),
+                message,
+            })?;
+        match &value {
+            Value::Text(text) if text.len() > TEXT_BYTES_MAX => {
+                Err(TemplateError::TooMuch("gives more text than allowed"))
+            }
+            _ => Ok(value),
+        }
+    }
+
+    /// A term that is no function, and its fields.
+    fn look_up(&mut self, operand: &'a Operand, dot: &Value, arguments: &[Value]) -> Result<Value> {
+        let value = match &operand.term {
+            Term::Dot => dot.clone(),
+            Term::Variable(name) => self.variable(name)?,
+            Term::Text(text) => Value::text(text.as_str()),
+            Term::Int(int) => Value::Int(*int),
+            Term::Float(float) => Value::Float(*float),
+            Term::Bool(is) => Value::Bool(*is),
+            Term::Nil => return failed("nil is not a command"),
+            Term::Nested(pipeline) => self.commands(pipeline, dot)?,
+            Term::Function(_) => return failed("a function stands where a value must"),
+        };
+        if operand.fields.is_empty() && !arguments.is_empty() {
+            return failed("can't give argument to non-function");
+        }
+        self.fields(value, &operand.fields, arguments)
+    }
+
+    fn variable(&self, name: &str) -> Result<Value> {
+        let found = self.variables.iter().rev().find(|(known, _)| *known == name);
+        found
+            .map(|(_, value)| value.clone())
+            .ok_or_else(|| TemplateError::UndefinedVariable(name.to_owned()))
+    }
+
+    fn fields(&self, value: Value, fields: &[String], arguments: &[Value]) -> Result<Value> {
+        let mut value = value;
+        for (n, name) in fields.iter().enumerate() {
+            let arguments = if n + 1 == fields.len() { arguments } else { &[] };
+            value = self.field(&value, name, arguments)?;
+        }
+        Ok(value)
+    }
+
+    fn field(&self, value: &Value, name: &str, arguments: &[Value]) -> Result<Value> {
+        if let Value::Time(ms) = value {
+            return time::method(*ms, name, arguments).map_err(TemplateError::Execution);
+        }
+        if !arguments.is_empty() {
+            return failed(format!("{name} has arguments but cannot be invoked as function"));
+        }
+        let surroundings = &self.data.surroundings;
+        match (value, name) {
+            (Value::Labels(labels), name) => Ok(Value::text(labels.get(name).unwrap_or_default())),
+            (Value::Sample(labels, _), "Labels") => Ok(Value::Labels(labels.clone())),
+            (Value::Sample(_, value), "Value") => Ok(Value::Float(*value)),
+            (Value::Data, "Labels") => Ok(Value::Labels(self.data.labels.clone())),
+            (Value::Data, "Value") => Ok(Value::Float(self.data.value)),
+            (Value::Data, "ExternalLabels") => Ok(Value::Labels(surroundings.external_labels.clone())),
+            (Value::Data, "ExternalURL") => Ok(Value::text(surroundings.external_url)),
+            (Value::Args(args), name) => {
+                let found = name.strip_prefix("arg").and_then(|n| n.parse::<usize>().ok());
+                Ok(found
+                    .and_then(|n| args.get(n).cloned())
+                    .unwrap_or(Value::Nil))
+            }
+            (Value::Nil, name) => failed(format!("nil pointer evaluating interface {{}}.{name}")),
+            (other, name) => failed(format!(
+                "can't evaluate field {name} in type {}",
+                other.type_name()
+            )),
+        }
+    }
+
+    fn write(&mut self, text: &str) -> Result<()> {
+        if self.out.len() + text.len() > TEXT_BYTES_MAX {
+            return Err(TemplateError::TooMuch("gives more text than allowed"));
+        }
+        self.out.push_str(text);
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<()> {
+        self.steps += 1;
+        if self.steps > STEPS_MAX {
+            return Err(TemplateError::TooMuch("does more than allowed; a loop in it is too long"));
+        }
+        Ok(())
+    }
+}
+
+/// What `range` goes over, each with its index or key.
+fn elements(value: &Value) -> Result<Vec<(Value, Value)>> {
+    match value {
+        Value::Nil => Ok(vec![]),
+        Value::Samples(samples) => Ok((0..)
+            .zip(samples.iter())
+            .map(|(n, (labels, value))| (Value::Int(n), Value::Sample(labels.clone(), *value)))
+            .collect()),
+        Value::Labels(labels) => Ok(labels
+            .iter()
+            .map(|label| (Value::Text(label.name.clone()), Value::Text(label.value.clone())))
+            .collect()),
+        Value::Args(args) => Ok(args
+            .iter()
+            .enumerate()
+            .map(|(n, value)| (Value::text(format!("arg{n}")), value.clone()))
+            .collect()),
+        Value::Int(count) => Ok((0..(*count).min(i64::from(STEPS_MAX)))
+            .map(|n| (Value::Int(n), Value::Int(n)))
+            .collect()),
+        other => failed(format!("range can't iterate over {}", print::plain(other))),
+    }
+}
