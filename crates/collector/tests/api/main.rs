@@ -11,6 +11,7 @@ mod metrics;
 mod prometheus;
 mod prometheus_writes;
 mod remote_write;
+mod rules;
 mod runs;
 mod start;
 mod store;

@@ -32,6 +32,8 @@ pub(crate) struct CollectorOptions {
     data: Option<PathBuf>,
     #[command(flatten)]
     keeping: Keeping,
+    #[command(flatten)]
+    rules: RuleOptions,
     /// PEM file with the server's certificate, then its chain.
     #[arg(long, env = "LOCKSTEP_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -77,6 +79,32 @@ struct Keeping {
     min_free_space: Option<u64>,
 }
 
+/// Which rules are in force.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Rules")]
+struct RuleOptions {
+    /// Recording and alerting rules in Prometheus' format, like /etc/lockstep/rules/*.yaml; several times, or divided by
+    /// commas. They are read again at SIGHUP and at POST /-/reload.
+    #[arg(long, env = "LOCKSTEP_RULES", value_name = "PATH_OR_GLOB", value_delimiter = ',')]
+    rules: Vec<String>,
+    /// Leave out the rules that ship with Lockstep, and with them all of its own diagnoses.
+    #[arg(long, env = "LOCKSTEP_NO_SHIPPED_RULES")]
+    no_shipped_rules: bool,
+    /// How often groups are evaluated that do not say so themselves. Default: 15s.
+    #[arg(long, env = "LOCKSTEP_EVALUATION_INTERVAL", value_name = "DURATION", value_parser = positive_duration)]
+    evaluation_interval: Option<i64>,
+}
+
+impl RuleOptions {
+    fn apply(&self, config: &mut Config) {
+        config.rules.clone_from(&self.rules);
+        config.shipped_rules = !self.no_shipped_rules;
+        if let Some(interval_ms) = self.evaluation_interval {
+            config.evaluation_interval_ms = interval_ms;
+        }
+    }
+}
+
 impl Keeping {
     fn apply(&self, config: &mut Config) {
         config.retention_ms = self.retention;
@@ -106,6 +134,7 @@ impl CollectorOptions {
         config.listen = self.listen;
         config.insecure_public = self.insecure_public;
         self.keeping.apply(&mut config);
+        self.rules.apply(&mut config);
         config.public_url.clone_from(&self.public_url);
         config.tls = self
             .tls_cert
@@ -113,10 +142,12 @@ impl CollectorOptions {
             .zip(self.tls_key.clone())
             .map(|(cert, key)| TlsFiles { cert, key });
         config.admin_token = std::env::var("LOCKSTEP_ADMIN_TOKEN").ok().map(Secret::new);
-        collector::start(config).await.map_err(|error| match error {
+        let running = collector::start(config).await.map_err(|error| match error {
             StartError::Setting(message) => Failure::Usage(message),
             error => Failure::Failed(error.into()),
-        })
+        })?;
+        reload_at_hangup(&running)?;
+        Ok(running)
     }
 
     /// The address a person or agent on this machine uses.
@@ -132,6 +163,20 @@ impl CollectorOptions {
         }
         format!("{scheme}://{address}")
     }
+}
+
+/// SIGHUP, which says to a service that its files have changed, reads the rules again. What comes of it is in the log.
+fn reload_at_hangup(running: &Running) -> Result<(), Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut hangups = signal(SignalKind::hangup())?;
+    let app = running.app.clone();
+    running.app.spawn(async move {
+        while hangups.recv().await.is_some() {
+            // The log has it, and the rules before stay in force.
+            let _told = app.alerts.reload(&app).await;
+        }
+    });
+    Ok(())
 }
 
 impl Collector {

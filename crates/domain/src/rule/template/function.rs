@@ -7,6 +7,7 @@ use regex::Regex;
 
 use super::value::Value;
 use super::{Data, number, print, text, time};
+use crate::series::Labels;
 use crate::time::parse_duration_ms;
 
 /// The longest regular expression, and the largest program made of one.
@@ -170,8 +171,6 @@ fn sample_of(value: &Value) -> Result<(&Labels, f64)> {
         other => Err(wrong(other, "*template.sample")),
     }
 }
-
-use crate::series::Labels;
 
 fn number_text(arguments: &[Value], write: impl Fn(f64) -> String) -> Result<Value> {
     Ok(Value::text(write(one(arguments)?.number()?)))
