@@ -6,6 +6,7 @@
 
 mod count;
 mod parts;
+mod rules;
 mod setup;
 mod table;
 
@@ -52,7 +53,7 @@ pub(crate) enum Part {
     Python,
     /// Other people's NVML clients read the simulator.
     NvmlClients,
-    /// promtool accepts the shipped rules.
+    /// The shipped rules and their tests, by promtool and by `lockstep rules`.
     Rules,
     /// Chromium uses the dashboard.
     Browser,

@@ -12,7 +12,7 @@ use crate::layout::Layout;
 use crate::progress::{block, say};
 use crate::test::setup::Setup;
 use crate::test::table::Count;
-use crate::test::{Part, count};
+use crate::test::{Part, count, rules};
 use crate::toolchain::{npm, venv};
 use crate::web;
 
@@ -38,7 +38,7 @@ pub(crate) fn run(layout: &Layout, part: Part, setup: &Setup, filter: Option<&st
         Part::Doc => doc(layout, setup),
         Part::Python => python(layout, setup, filter),
         Part::NvmlClients => nvml_clients(layout, setup),
-        Part::Rules => rules(layout, setup),
+        Part::Rules => rules::run(layout, setup),
         Part::Browser => browser(layout, setup, filter),
     }
 }
@@ -160,23 +160,6 @@ fn nvml_clients(layout: &Layout, setup: &Setup) -> Result<Count> {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .end()?;
     counted(&ended, count::nvml_clients)
-}
-
-fn rules(layout: &Layout, setup: &Setup) -> Result<Count> {
-    let folder = layout.root.join("crates/domain/rules");
-    let files = fingerprint::files(&folder, &[])?;
-    let files: Vec<_> = files
-        .iter()
-        .filter(|file| file.extension().is_some_and(|ending| ending == "yaml"))
-        .collect();
-    if files.is_empty() {
-        bail!("no rule file lies in {}", folder.display());
-    }
-    check(
-        Child::new(layout, "rules", setup.promtool.path()?, SHORT)
-            .args(["check", "rules"])
-            .args(files),
-    )
 }
 
 fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {

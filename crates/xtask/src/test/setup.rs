@@ -135,7 +135,7 @@ fn fetch(layout: &Layout, parts: &[Part]) -> Setup {
 fn build(layout: &Layout, parts: &[Part]) -> Need {
     if !parts
         .iter()
-        .any(|part| matches!(part, Part::Rust | Part::Doc | Part::NvmlClients | Part::Browser))
+        .any(|part| matches!(part, Part::Rust | Part::Doc | Part::NvmlClients | Part::Rules | Part::Browser))
     {
         return Need::NotAsked;
     }

@@ -1,0 +1,86 @@
+//! The shipped rules and their tests, by promtool and by `lockstep rules`: both must say the same, also of tests that are
+//! wrong on purpose.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::child::{self, Child};
+use crate::fingerprint;
+use crate::layout::Layout;
+use crate::progress::block;
+use crate::test::setup::Setup;
+use crate::test::table::Count;
+
+const LIMIT: Duration = Duration::from_secs(2 * 60);
+
+/// Checks the rule files, runs each test file, and sees each wrong one fail: each is a test.
+pub(crate) fn run(layout: &Layout, setup: &Setup) -> Result<Count> {
+    let folder = layout.root.join("crates/domain/rules");
+    let tests = folder.join("tests");
+    let wrong = tests.join("wrong");
+    let native = setup.native.path().context("the binary could not be compiled")?;
+    let tools = Tools {
+        layout,
+        promtool: setup.promtool.path()?.to_path_buf(),
+        lockstep: native.join("lockstep"),
+    };
+    let mut count = tools.both("check", &named(&folder, &[&tests], ".yaml")?, true)?;
+    for test in named(&tests, &[&wrong], ".test.yaml")? {
+        count = count.plus(tools.both("test", &[test], true)?);
+    }
+    for test in named(&wrong, &[], ".test.yaml")? {
+        count = count.plus(tools.both("test", &[test], false)?);
+    }
+    Ok(count)
+}
+
+struct Tools<'a> {
+    layout: &'a Layout,
+    promtool: PathBuf,
+    lockstep: PathBuf,
+}
+
+impl Tools<'_> {
+    /// Whether both tools accept the files, or (where they are wrong) both refuse them with exit code 1.
+    fn both(&self, action: &str, files: &[PathBuf], are_right: bool) -> Result<Count> {
+        let mut count = Count::default();
+        for (program, words) in [
+            (&self.promtool, [action, "rules"]),
+            (&self.lockstep, ["rules", action]),
+        ] {
+            let arguments = words.iter().map(OsStr::new).chain(files.iter().map(OsStr::new));
+            let ended = Child::new(self.layout, "rules", program, LIMIT)
+                .args(arguments)
+                .end()?;
+            let expected = if are_right { 0 } else { 1 };
+            if ended.status.code() == Some(expected) {
+                count.passed += 1;
+                continue;
+            }
+            count.failed += 1;
+            let what = format!(
+                "`{} {}` of {} ended with {}, not with {expected}",
+                program.display(),
+                words.join(" "),
+                files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" "),
+                ended.status
+            );
+            block(&what, &child::tail(&ended.log)?);
+        }
+        Ok(count)
+    }
+}
+
+/// The files below a folder whose name ends so; there must be some.
+fn named(folder: &Path, without: &[&Path], ending: &str) -> Result<Vec<PathBuf>> {
+    let without: Vec<PathBuf> = without.iter().map(|path| path.to_path_buf()).collect();
+    let mut files = fingerprint::files(folder, &without)?;
+    files.retain(|file| file.to_string_lossy().ends_with(ending));
+    if files.is_empty() {
+        bail!("no file {ending} lies in {}", folder.display());
+    }
+    Ok(files)
+}
