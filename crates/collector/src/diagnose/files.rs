@@ -41,7 +41,11 @@ pub(super) struct Loaded {
 pub struct RulesError(pub Vec<String>);
 
 fn shown(mistakes: &[String]) -> String {
-    let mut lines: Vec<String> = mistakes.iter().take(MISTAKES_SHOWN).map(|line| format!("  {line}")).collect();
+    let mut lines: Vec<String> = mistakes
+        .iter()
+        .take(MISTAKES_SHOWN)
+        .map(|line| format!("  {line}"))
+        .collect();
     if mistakes.len() > MISTAKES_SHOWN {
         lines.push(format!("  and {} more", mistakes.len() - MISTAKES_SHOWN));
     }
@@ -111,7 +115,10 @@ impl Loaded {
 
     fn check_size(&self, mistakes: &mut Vec<String>) {
         let rules: usize = self.groups.iter().map(|(_, group)| group.rules.len()).sum();
-        for (count, max, what) in [(self.groups.len(), GROUPS_MAX, "groups"), (rules, RULES_MAX, "rules")] {
+        for (count, max, what) in [
+            (self.groups.len(), GROUPS_MAX, "groups"),
+            (rules, RULES_MAX, "rules"),
+        ] {
             if count > max {
                 mistakes.push(format!("there are {count} {what}, more than the {max} allowed"));
             }
@@ -134,7 +141,8 @@ pub fn matching(pattern: &str) -> Result<Vec<PathBuf>, String> {
             Err(error) => Err(format!("{pattern} cannot be read: {error}")),
         };
     }
-    let found = glob::glob(pattern).map_err(|error| format!("{pattern} is not a pattern for files: {error}"))?;
+    let found =
+        glob::glob(pattern).map_err(|error| format!("{pattern} is not a pattern for files: {error}"))?;
     let mut paths = Vec::new();
     for path in found {
         let path = path.map_err(|error| format!("{pattern}: {error}"))?;
@@ -151,7 +159,9 @@ pub fn matching(pattern: &str) -> Result<Vec<PathBuf>, String> {
 /// Each mistake.
 pub fn read(path: &Path) -> Result<RuleFile, Vec<String>> {
     let one = |message: String| vec![message];
-    let length = std::fs::metadata(path).map_err(|error| one(error.to_string()))?.len();
+    let length = std::fs::metadata(path)
+        .map_err(|error| one(error.to_string()))?
+        .len();
     if length > FILE_BYTES_MAX as u64 {
         return Err(one(format!(
             "the file has {length} bytes, more than the {FILE_BYTES_MAX} allowed; split it"
@@ -183,7 +193,11 @@ pub fn check(text: &str) -> Result<RuleFile, Vec<String>> {
             }
         }
     }
-    if mistakes.is_empty() { Ok(file) } else { Err(mistakes) }
+    if mistakes.is_empty() {
+        Ok(file)
+    } else {
+        Err(mistakes)
+    }
 }
 
 #[cfg(test)]
@@ -206,8 +220,11 @@ mod tests {
     fn files_are_found_by_path_and_pattern_each_once() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["a.yaml", "b.yaml", "c.yml"] {
-            std::fs::write(folder.path().join(name), GOOD.replace("record: a", &format!("record: {}", &name[..1])))
-                .unwrap();
+            std::fs::write(
+                folder.path().join(name),
+                GOOD.replace("record: a", &format!("record: {}", &name[..1])),
+            )
+            .unwrap();
         }
         let load = |patterns: &[&str]| sources(folder.path(), patterns).load();
         let loaded = load(&["*.yaml", "a.yaml"]).unwrap();
@@ -223,10 +240,20 @@ mod tests {
     #[test]
     fn mistakes_of_all_files_are_told_with_their_places() {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("a.yaml"), GOOD.replace("expr: b", "expr: 'sum('")).unwrap();
+        std::fs::write(
+            folder.path().join("a.yaml"),
+            GOOD.replace("expr: b", "expr: 'sum('"),
+        )
+        .unwrap();
         std::fs::write(folder.path().join("b.yaml"), "groups: 1").unwrap();
-        let said = sources(folder.path(), &["*.yaml"]).load().unwrap_err().to_string();
-        for part in ["a.yaml: group \"g\", rule 1, \"a\": could not parse expr", "b.yaml: the file is not"] {
+        let said = sources(folder.path(), &["*.yaml"])
+            .load()
+            .unwrap_err()
+            .to_string();
+        for part in [
+            "a.yaml: group \"g\", rule 1, \"a\": could not parse expr",
+            "b.yaml: the file is not",
+        ] {
             assert!(said.contains(part), "{said}");
         }
     }

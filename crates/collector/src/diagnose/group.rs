@@ -7,6 +7,7 @@
 //! A rule that reads what an earlier one of its group writes waits until that is stored and can be read; else the samples of
 //! all rules go to the store together.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,9 @@ pub(super) struct GroupState {
     pub(super) metrics: RuleMetrics,
     /// What its metrics are labelled with.
     pub(super) label: String,
+    /// Whether its samples could not be stored last time, and all be taken: said once, not every second.
+    pub(super) write_failed: AtomicBool,
+    pub(super) write_refused: AtomicBool,
     timing: Mutex<Timing>,
     stop: CancellationToken,
     ended: CancellationToken,
@@ -65,6 +69,8 @@ impl GroupState {
             metrics,
             file,
             definition,
+            write_failed: AtomicBool::default(),
+            write_refused: AtomicBool::default(),
             timing: Mutex::default(),
             stop: CancellationToken::new(),
             ended: CancellationToken::new(),
@@ -152,7 +158,10 @@ impl GroupState {
         writes.flush(app).await;
         let duration_s = started.elapsed().as_secs_f64();
         self.metrics.last_seconds.with_label_values(by).set(duration_s);
-        self.metrics.last_at.with_label_values(by).set(at_ms as f64 / 1_000.0);
+        self.metrics
+            .last_at
+            .with_label_values(by)
+            .set(at_ms as f64 / 1_000.0);
         let samples = writes.samples() as f64;
         self.metrics.last_samples.with_label_values(by).set(samples);
         *self.timing.lock().unwrap_or_else(PoisonError::into_inner) = Timing {

@@ -96,7 +96,12 @@ impl RuleMetrics {
         for counter in [&self.evaluations, &self.failures, &self.iterations, &self.missed] {
             let _was_there = counter.remove_label_values(by);
         }
-        for gauge in [&self.interval, &self.last_seconds, &self.last_at, &self.last_samples] {
+        for gauge in [
+            &self.interval,
+            &self.last_seconds,
+            &self.last_at,
+            &self.last_samples,
+        ] {
             let _was_there = gauge.remove_label_values(by);
         }
         let _was_there = self.rules.remove_label_values(by);

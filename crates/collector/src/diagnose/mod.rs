@@ -107,7 +107,9 @@ pub async fn start(app: &Shared) -> Result<(), StartError> {
 fn take_up(groups: &Groups, active: &[AlertView], true_ms: TimestampMs) -> Vec<AlertView> {
     let mut left: Vec<&AlertView> = active.iter().collect();
     for rule in groups.iter().flat_map(|group| &group.rules) {
-        let (ours, others) = left.into_iter().partition(|alert| rule.rule.may_own(&alert.labels));
+        let (ours, others) = left
+            .into_iter()
+            .partition(|alert| rule.rule.may_own(&alert.labels));
         left = others;
         rule.take_up(&ours, true_ms);
     }

@@ -49,13 +49,23 @@ pub(super) fn read(
 }
 
 impl Alerts {
-    /// Reads the rule files again. Rules that are still there keep their alerts and series.
+    /// Reads the rule files again. Rules that are still there keep their alerts and series. What was begun is carried through,
+    /// also when whoever asked has left.
     ///
     /// # Errors
     /// When a file cannot be used; the rules in force stay then.
     pub async fn reload(&self, app: &Shared) -> Result<Reloaded, RulesError> {
+        let (alerts, shared) = (self.clone(), Arc::clone(app));
+        let reload = app.tasks.spawn(async move { alerts.reload_now(&shared).await });
+        reload
+            .await
+            .unwrap_or_else(|panic| Err(RulesError(vec![panic.to_string()])))
+    }
+
+    async fn reload_now(&self, app: &Shared) -> Result<Reloaded, RulesError> {
         let _one_at_a_time = self.reloading.lock().await;
-        let (sources, interval_ms, metrics) = (Arc::clone(&self.sources), self.interval_ms, self.metrics.clone());
+        let (sources, interval_ms, metrics) =
+            (Arc::clone(&self.sources), self.interval_ms, self.metrics.clone());
         let read = tokio::task::spawn_blocking(move || read(&sources, interval_ms, &metrics)).await;
         let read = read.unwrap_or_else(|panic| Err(RulesError(vec![panic.to_string()])));
         self.metrics.reload_worked.set(f64::from(u8::from(read.is_ok())));
@@ -64,7 +74,11 @@ impl Alerts {
         })?;
         let reloaded = self.replace(app, read).await;
         self.metrics.reloaded_at.set(app.now_ms() as f64 / 1_000.0);
-        let Reloaded { groups, rules, changed } = reloaded;
+        let Reloaded {
+            groups,
+            rules,
+            changed,
+        } = reloaded;
         tracing::info!(groups, rules, changed, "rules were loaded again");
         Ok(reloaded)
     }
@@ -112,9 +126,16 @@ impl Alerts {
         if has_alerts {
             app.changes.send(crate::changes::Change::Diagnoses);
         }
-        let series: Vec<Labels> = gone.iter().flat_map(|rule| rule.written().drain().collect::<Vec<_>>()).collect();
+        let series: Vec<Labels> = gone
+            .iter()
+            .flat_map(|rule| rule.written().drain().collect::<Vec<_>>())
+            .collect();
         // Behind every sample they wrote.
-        let last_ms = gone.iter().map(|rule| rule.status().evaluated_ms).max().unwrap_or_default();
+        let last_ms = gone
+            .iter()
+            .map(|rule| rule.status().evaluated_ms)
+            .max()
+            .unwrap_or_default();
         write::end(app, series, app.now_ms().max(last_ms + 1)).await;
     }
 }

@@ -146,6 +146,7 @@ impl Status {
                 active_ms: view.active_ms,
                 fired_ms: view.fired_ms,
                 true_ms,
+                over_ms: None,
             });
             status.views.insert(view.fingerprint.clone(), (*view).clone());
         }

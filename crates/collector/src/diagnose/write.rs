@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use domain::series::{Labels, STALE};
@@ -98,7 +99,9 @@ impl<'g> Writes<'g> {
             now_written.push((place, is));
         }
         match append(app, samples, self.at_ms).await {
-            Ok(()) => {
+            Ok(appended) => {
+                self.group.write_failed.store(false, Ordering::Relaxed);
+                self.note(app, &appended);
                 for (place, series) in now_written {
                     *self.group.rules[place].written() = series;
                 }
@@ -112,18 +115,54 @@ impl<'g> Writes<'g> {
 
     /// Series that ended are tried again with the next evaluation. An alert is no worse for a trace that is missing.
     fn failed(&self, places: impl Iterator<Item = usize>, error: &str) {
-        let failures = self.group.metrics.failures.with_label_values(&[&self.group.label]);
-        let mut said = false;
+        let failures = self
+            .group
+            .metrics
+            .failures
+            .with_label_values(&[&self.group.label]);
+        if !self.group.write_failed.swap(true, Ordering::Relaxed) {
+            let group = &self.group.label;
+            warn!(group, error, "samples of rules cannot be stored");
+        }
         for place in places {
             failures.inc();
             let rule = &self.group.rules[place];
-            if !std::mem::replace(&mut said, true) {
-                let group = &self.group.label;
-                warn!(group, error, "samples of rules could not be stored");
-            }
             if !rule.rule.is_alert() {
                 rule.status().error = Some(format!("its samples could not be stored: {error}"));
             }
+        }
+    }
+
+    fn note(&self, app: &Shared, appended: &Appended) {
+        let metrics = &app.metrics;
+        metrics
+            .samples
+            .with_label_values(&["rules"])
+            .inc_by(appended.accepted);
+        let refused = [
+            (appended.conflicts, "conflict"),
+            (appended.too_old, "too_old"),
+            (appended.too_new, "too_new"),
+        ];
+        for (count, reason) in refused.iter().filter(|(count, _)| *count > 0) {
+            metrics.refused.with_label_values(&[reason]).inc_by(*count);
+        }
+        let any = refused.iter().any(|(count, _)| *count > 0);
+        if any && !self.group.write_refused.swap(any, Ordering::Relaxed) {
+            let group = &self.group.label;
+            let Appended {
+                conflicts,
+                too_old,
+                too_new,
+                ..
+            } = appended;
+            warn!(
+                group,
+                conflicts,
+                too_old,
+                too_new,
+                "samples of rules were refused; two rules may write the same series"
+            );
         }
     }
 }
@@ -139,7 +178,11 @@ pub(super) async fn end(app: &Shared, series: Vec<Labels>, at_ms: TimestampMs) {
     }
 }
 
-async fn append(app: &Shared, samples: Vec<(Labels, f64)>, at_ms: TimestampMs) -> Result<(), WriteError> {
+async fn append(
+    app: &Shared,
+    samples: Vec<(Labels, f64)>,
+    at_ms: TimestampMs,
+) -> Result<Appended, WriteError> {
     let samples = Arc::new(samples);
     for _ in 1..TRIES_MAX {
         match try_append(app, &samples, at_ms).await {
@@ -154,20 +197,15 @@ async fn try_append(
     app: &Shared,
     samples: &Arc<Vec<(Labels, f64)>>,
     at_ms: TimestampMs,
-) -> Result<(), WriteError> {
+) -> Result<Appended, WriteError> {
     let (store, named) = (app.store.series.clone(), Arc::clone(samples));
     let block = tokio::task::spawn_blocking(move || block(&store, &named, at_ms)).await??;
     let append = Append {
         source: None,
         blocks: vec![block],
     };
-    let appended = app
-        .store
-        .series
-        .append_within(append, app.now_ms(), PATIENCE)
-        .await?;
-    note(app, &appended);
-    Ok(())
+    let store = &app.store.series;
+    Ok(store.append_within(append, app.now_ms(), PATIENCE).await?)
 }
 
 /// Looks the series up.
@@ -179,19 +217,4 @@ fn block(store: &SeriesStore, samples: &[(Labels, f64)], at_ms: TimestampMs) -> 
         times_ms: vec![at_ms],
         values: samples.iter().map(|(_, value)| *value).collect(),
     })
-}
-
-fn note(app: &Shared, appended: &Appended) {
-    let metrics = &app.metrics;
-    metrics.samples.with_label_values(&["rules"]).inc_by(appended.accepted);
-    for (count, reason) in [
-        (appended.conflicts, "conflict"),
-        (appended.too_old, "too_old"),
-        (appended.too_new, "too_new"),
-    ] {
-        if count > 0 {
-            metrics.refused.with_label_values(&[reason]).inc_by(count);
-            warn!(count, reason, "samples of rules were refused; two rules may write the same series");
-        }
-    }
 }

@@ -73,7 +73,11 @@ async fn feed(server: &Server, values: [f64; 3]) {
 }
 
 /// Asks until the answer is as wanted.
-async fn until(server: &Server, query: &str, wanted: impl Fn(&[(Value, String)]) -> bool) -> Vec<(Value, String)> {
+async fn until(
+    server: &Server,
+    query: &str,
+    wanted: impl Fn(&[(Value, String)]) -> bool,
+) -> Vec<(Value, String)> {
     let began = Instant::now();
     loop {
         let answer = server.query(query, collector::clock::now_ms()).await;
@@ -107,17 +111,28 @@ async fn recorded_series_are_there_and_end_with_their_source() {
     let server = started(RULES).await;
     feed(&server, [60.0, 50.0, 40.0]).await;
     let sums = until(&server, "node:power:sum", |answer| answer.len() == 2).await;
-    let labels = |node: &str| json!({ "__name__": "node:power:sum", "kind": "sum", "node": node, "team": "infra" });
+    let labels =
+        |node: &str| json!({ "__name__": "node:power:sum", "kind": "sum", "node": node, "team": "infra" });
     assert_eq!(sums, [(labels("n1"), "110".into()), (labels("n2"), "40".into())]);
     // The second rule sees the first one's samples of the same evaluation.
-    until(&server, "power:total", |answer| answer.first().is_some_and(|(_, value)| value == "150")).await;
+    until(&server, "power:total", |answer| {
+        answer.first().is_some_and(|(_, value)| value == "150")
+    })
+    .await;
     let first = |name: &str| format!("ts_of_first_over_time({name}[1m])");
-    let same_evaluation = format!("{} == on () {}", first("power:total"), first("node:power:sum{node='n1'}"));
+    let same_evaluation = format!(
+        "{} == on () {}",
+        first("power:total"),
+        first("node:power:sum{node='n1'}")
+    );
     until(&server, &same_evaluation, |answer| answer.len() == 1).await;
 
     feed(&server, [60.0, 50.0, STALE]).await;
     until(&server, "node:power:sum", |answer| answer.len() == 1).await;
-    until(&server, "power:total", |answer| answer.first().is_some_and(|(_, value)| value == "110")).await;
+    until(&server, "power:total", |answer| {
+        answer.first().is_some_and(|(_, value)| value == "110")
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,18 +142,31 @@ async fn errors_and_limits_are_shown_with_the_rule() {
     let limited = rule_until(&server, "power:each", |rule| rule["health"] == "err").await;
     assert_eq!(limited["lastError"], "exceeded limit of 2 with 3 series");
     let clash = rule_until(&server, "power:clash", |rule| rule["health"] == "err").await;
-    assert!(clash["lastError"].as_str().unwrap().contains("same labelset"), "{clash}");
+    assert!(
+        clash["lastError"].as_str().unwrap().contains("same labelset"),
+        "{clash}"
+    );
     rule_until(&server, "node:power:sum", |rule| rule["health"] == "ok").await;
     assert_eq!(server.query("power:each", collector::clock::now_ms()).await, []);
 
-    let text = server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
+    let text = server
+        .request(Method::GET, "/metrics")
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
     let group = format!("{};power", server.folder.path().join("a.rules").display());
     for name in [
         "lockstep_rule_evaluation_failures_total",
         "lockstep_rule_group_iterations_total",
         "lockstep_rule_group_last_duration_seconds",
     ] {
-        assert!(text.contains(&format!("{name}{{rule_group=\"{group}\"}}")), "{name}: {text}");
+        assert!(
+            text.contains(&format!("{name}{{rule_group=\"{group}\"}}")),
+            "{name}: {text}"
+        );
     }
     let (_, groups) = server.get("/api/v1/rules?rule_group[]=power&type=record").await;
     let group = &groups["data"]["groups"][0];
@@ -151,15 +179,24 @@ async fn errors_and_limits_are_shown_with_the_rule() {
 async fn alerts_leave_their_traces_and_say_what_templates_ask() {
     let server = started(RULES).await;
     feed(&server, [60.0, 50.0, 40.0]).await;
-    let firing = until(&server, "ALERTS{alertstate='firing'}", |answer| !answer.is_empty()).await;
+    let firing = until(&server, "ALERTS{alertstate='firing'}", |answer| {
+        !answer.is_empty()
+    })
+    .await;
     let labels = json!({ "__name__": "ALERTS", "alertname": "PowerHigh", "alertstate": "firing", "kind": "sum", "node": "n1",
                          "severity": "warning", "team": "infra" });
     assert_eq!(firing, [(labels, "1".into())]);
-    let since = until(&server, "ALERTS_FOR_STATE{alertname='PowerHigh'}", |answer| !answer.is_empty()).await;
+    let since = until(&server, "ALERTS_FOR_STATE{alertname='PowerHigh'}", |answer| {
+        !answer.is_empty()
+    })
+    .await;
     let since: f64 = since[0].1.parse().unwrap();
     assert!((collector::clock::now_ms() as f64 / 1_000.0 - since).abs() < 60.0);
     until(&server, "ALERTS{alertstate='pending'}", |answer| {
-        answer.len() == 2 && answer.iter().all(|(labels, _)| labels["alertname"] == "PowerDrawn")
+        answer.len() == 2
+            && answer
+                .iter()
+                .all(|(labels, _)| labels["alertname"] == "PowerDrawn")
     })
     .await;
     let high = rule_until(&server, "PowerHigh", |rule| {
@@ -181,7 +218,10 @@ async fn rules_are_read_again_all_or_nothing_and_alerts_go_on() {
     let before = rule_until(&server, "PowerHigh", |rule| rule["state"] == "firing").await;
     let reload = || answer(server.request(Method::POST, "/-/reload"));
 
-    write(server.folder.path(), &RULES.replace("sum(node:power:sum)", "sum("));
+    write(
+        server.folder.path(),
+        &RULES.replace("sum(node:power:sum)", "sum("),
+    );
     let refused = server.request(Method::POST, "/-/reload").send().await.unwrap();
     assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY);
     let said = refused.text().await.unwrap();
@@ -192,11 +232,17 @@ async fn rules_are_read_again_all_or_nothing_and_alerts_go_on() {
     let changed = RULES
         .replace("name: power", "name: energy")
         .replace("> 100", "> 90")
-        .replace("- record: power:total\n        expr: sum(node:power:sum)", "- record: power:max\n        expr: max(power)");
+        .replace(
+            "- record: power:total\n        expr: sum(node:power:sum)",
+            "- record: power:max\n        expr: max(power)",
+        );
     write(server.folder.path(), &changed);
     let response = server.request(Method::POST, "/-/reload").send().await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
-    let after = rule_until(&server, "PowerHigh", |rule| rule["query"] == "node:power:sum > 90").await;
+    let after = rule_until(&server, "PowerHigh", |rule| {
+        rule["query"] == "node:power:sum > 90"
+    })
+    .await;
     assert_eq!(after["alerts"][0]["activeAt"], before["alerts"][0]["activeAt"]);
     until(&server, "power:total", <[_]>::is_empty).await;
     until(&server, "power:max", |answer| answer.len() == 1).await;
@@ -206,7 +252,10 @@ async fn rules_are_read_again_all_or_nothing_and_alerts_go_on() {
     assert_eq!(reload().await.0, StatusCode::OK);
     assert_eq!(server.get("/api/v1/alerts").await.1["data"]["alerts"], json!([]));
     let (_, history) = server.get("/api/alerts").await;
-    assert_eq!((&history[0]["rule"], &history[0]["state"]), (&json!("PowerHigh"), &json!("resolved")));
+    assert_eq!(
+        (&history[0]["rule"], &history[0]["state"]),
+        (&json!("PowerHigh"), &json!("resolved"))
+    );
     until(&server, "{__name__=~'ALERTS|node:.*|power:.*'}", <[_]>::is_empty).await;
 }
 
@@ -237,7 +286,10 @@ async fn a_collector_with_rules_that_cannot_be_used_does_not_start() {
     let refused = collector::start(config).await.err().unwrap();
     assert!(matches!(refused, collector::StartError::Setting(_)), "{refused}");
     let said = refused.to_string();
-    for part in ["a.rules: group \"power\", rule 4, \"PowerDrawn\"", "\"ever\" is not a duration"] {
+    for part in [
+        "a.rules: group \"power\", rule 4, \"PowerDrawn\"",
+        "\"ever\" is not a duration",
+    ] {
         assert!(said.contains(part), "{said}");
     }
 }

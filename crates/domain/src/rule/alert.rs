@@ -33,6 +33,8 @@ pub struct Active {
     /// When the condition was last seen true. In the future for an alert that is taken up again at a start: until then it counts
     /// as true unless it is seen to be so, because the nodes that would show it are only just coming back.
     pub true_ms: TimestampMs,
+    /// When a firing alert's condition was first seen to be over; `keep_firing_for` counts from here, as in Prometheus.
+    pub over_ms: Option<TimestampMs>,
 }
 
 /// What an evaluation did to an alert.
@@ -74,7 +76,7 @@ pub fn step(
         .collect();
     for (labels, value) in samples {
         if let Some(&at) = known.get(&labels) {
-            (active[at].value, active[at].true_ms) = (value, now_ms);
+            (active[at].value, active[at].true_ms, active[at].over_ms) = (value, now_ms, None);
             continue;
         }
         let alert = Active {
@@ -84,6 +86,7 @@ pub fn step(
             active_ms: now_ms,
             fired_ms: None,
             true_ms: now_ms,
+            over_ms: None,
         };
         if holding.hold_ms > 0 {
             changes.push(Change::Pending(alert.clone()));
@@ -105,15 +108,17 @@ pub fn step(
 fn advance(alert: &mut Active, holding: Holding, now_ms: TimestampMs) -> Option<Change> {
     let holds = alert.true_ms == now_ms;
     match alert.state {
-        AlertState::Pending if alert.true_ms > now_ms => None,
+        _ if alert.true_ms > now_ms => None,
         AlertState::Pending if !holds => Some(Change::Dropped(alert.clone())),
         AlertState::Pending if now_ms - alert.active_ms >= holding.hold_ms => {
             alert.state = AlertState::Firing;
             alert.fired_ms = Some(now_ms);
             Some(Change::Firing(alert.clone()))
         }
-        AlertState::Firing if !holds && now_ms - alert.true_ms >= holding.keep_firing_ms => {
-            Some(Change::Resolved(alert.clone()))
+        AlertState::Firing if !holds => {
+            let over_ms = *alert.over_ms.get_or_insert(now_ms);
+            let is_over = now_ms - over_ms >= holding.keep_firing_ms;
+            is_over.then(|| Change::Resolved(alert.clone()))
         }
         _ => None,
     }
@@ -182,8 +187,8 @@ mod tests {
             ("0110", 0, 0, ".f.r"),
             ("011110", 2_000, 0, ".p.f.r"),
             ("01010", 2_000, 0, ".pdpd"),
-            ("1100010", 0, 2_000, "f..r.f."),
-            ("1101100", 0, 2_000, "f.....r"),
+            ("1100010", 0, 2_000, "f...rf."),
+            ("11011000", 0, 2_000, "f......r"),
         ] {
             assert_eq!(life(conditions, hold_ms, keep_ms), expected, "{conditions}");
         }
@@ -208,6 +213,7 @@ mod tests {
             active_ms: 0,
             fired_ms: None,
             true_ms: 5_000,
+            over_ms: None,
         };
         let holding = Holding::default();
         for state in [AlertState::Pending, AlertState::Firing] {

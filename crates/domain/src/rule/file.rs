@@ -324,7 +324,12 @@ groups:
 
     #[test]
     fn a_file_without_rules_is_a_file() {
-        for text in ["", "# nothing yet\n", "groups: []", "groups: [{ name: g, rules: }]"] {
+        for text in [
+            "",
+            "# nothing yet\n",
+            "groups: []",
+            "groups: [{ name: g, rules: }]",
+        ] {
             assert!(RuleFile::parse(text).is_ok(), "{text:?}");
         }
     }
@@ -367,7 +372,11 @@ groups:
                 "$lables.gpu }} at",
                 "undefined variable \"$lables\"",
             ),
-            ("$value }} degrees", "$value | shout }} degrees", "\"shout\" not defined"),
+            (
+                "$value }} degrees",
+                "$value | shout }} degrees",
+                "\"shout\" not defined",
+            ),
             (
                 "\"{{ $labels.gpu }}\"}'",
                 "`{{ $labels.gpu }}`}'",

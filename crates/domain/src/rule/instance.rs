@@ -179,7 +179,12 @@ groups: [{ name: g, rules: [{ alert: Hot, expr: x, labels: { severity: critical,
     #[test]
     fn an_alert_is_named_by_sample_and_rule() {
         let found = instances(
-            vec![sample(&[("__name__", "x"), ("gpu", "3"), ("node", "n1"), ("gone", "soon")])],
+            vec![sample(&[
+                ("__name__", "x"),
+                ("gpu", "3"),
+                ("node", "n1"),
+                ("gone", "soon"),
+            ])],
             0,
         );
         let found = &found.expect("one alert")[0];

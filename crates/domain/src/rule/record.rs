@@ -73,7 +73,8 @@ mod tests {
     use crate::rule::{Kind, RuleFile};
 
     fn rule() -> Rule {
-        let text = "groups: [{ name: g, rules: [{ record: 'a:b', expr: x, labels: { team: infra, node: '' } }] }]";
+        let text =
+            "groups: [{ name: g, rules: [{ record: 'a:b', expr: x, labels: { team: infra, node: '' } }] }]";
         let mut file = RuleFile::parse(text).expect("well formed");
         let rule = file.groups.remove(0).rules.remove(0);
         assert_eq!(rule.kind, Kind::Record);
@@ -86,7 +87,12 @@ mod tests {
 
     #[test]
     fn a_series_gets_the_rules_name_and_labels() {
-        let samples = vec![sample(&[("__name__", "x"), ("gpu", "0"), ("node", "n1"), ("team", "old")])];
+        let samples = vec![sample(&[
+            ("__name__", "x"),
+            ("gpu", "0"),
+            ("node", "n1"),
+            ("team", "old"),
+        ])];
         let recorded = recorded(&rule(), samples, 0).expect("one series");
         assert_eq!(recorded[0].0.to_string(), r#"a:b{gpu="0", team="infra"}"#);
     }

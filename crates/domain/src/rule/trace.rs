@@ -44,6 +44,7 @@ mod tests {
             active_ms: 61_500,
             fired_ms: None,
             true_ms: 61_500,
+            over_ms: None,
         };
         let shown: Vec<String> = samples([&active])
             .iter()

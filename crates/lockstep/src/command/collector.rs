@@ -85,7 +85,12 @@ struct Keeping {
 struct RuleOptions {
     /// Recording and alerting rules in Prometheus' format, like /etc/lockstep/rules/*.yaml; several times, or divided by
     /// commas. They are read again at SIGHUP and at POST /-/reload.
-    #[arg(long, env = "LOCKSTEP_RULES", value_name = "PATH_OR_GLOB", value_delimiter = ',')]
+    #[arg(
+        long,
+        env = "LOCKSTEP_RULES",
+        value_name = "PATH_OR_GLOB",
+        value_delimiter = ','
+    )]
     rules: Vec<String>,
     /// Leave out the rules that ship with Lockstep, and with them all of its own diagnoses.
     #[arg(long, env = "LOCKSTEP_NO_SHIPPED_RULES")]

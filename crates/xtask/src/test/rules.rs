@@ -65,7 +65,11 @@ impl Tools<'_> {
                 "`{} {}` of {} ended with {}, not with {expected}",
                 program.display(),
                 words.join(" "),
-                files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" "),
+                files
+                    .iter()
+                    .map(|file| file.display().to_string())
+                    .collect::<Vec<_>>()
+                    .join(" "),
                 ended.status
             );
             block(&what, &child::tail(&ended.log)?);

@@ -133,10 +133,12 @@ fn fetch(layout: &Layout, parts: &[Part]) -> Setup {
 
 /// Compiles everything native with its tests in one go, so that features are unified once and nothing is built twice.
 fn build(layout: &Layout, parts: &[Part]) -> Need {
-    if !parts
-        .iter()
-        .any(|part| matches!(part, Part::Rust | Part::Doc | Part::NvmlClients | Part::Rules | Part::Browser))
-    {
+    if !parts.iter().any(|part| {
+        matches!(
+            part,
+            Part::Rust | Part::Doc | Part::NvmlClients | Part::Rules | Part::Browser
+        )
+    }) {
         return Need::NotAsked;
     }
     say("build", "everything native, with its tests");

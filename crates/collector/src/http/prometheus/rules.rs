@@ -249,12 +249,22 @@ mod tests {
         );
         let (alerting, recording) = (&group["rules"][0], &group["rules"][1]);
         assert_eq!(
-            (&alerting["state"], &alerting["duration"], &alerting["health"], &alerting["keepFiringFor"]),
+            (
+                &alerting["state"],
+                &alerting["duration"],
+                &alerting["health"],
+                &alerting["keepFiringFor"]
+            ),
             (&"firing".into(), &60.0.into(), &"unknown".into(), &5.0.into())
         );
         assert_eq!(alerting["alerts"][0]["activeAt"], "2015-07-01T20:10:51.781Z");
         assert_eq!(
-            (&recording["type"], &recording["health"], &recording["lastError"], &recording["alerts"]),
+            (
+                &recording["type"],
+                &recording["health"],
+                &recording["lastError"],
+                &recording["alerts"]
+            ),
             (&"recording".into(), &"err".into(), &"no".into(), &Value::Null)
         );
     }
@@ -263,7 +273,12 @@ mod tests {
     fn rules_are_chosen_by_kind_name_group_and_file() {
         let names = |params: &[(&str, &str)]| {
             let rules = asked(params).map(|group| group["rules"].as_array().cloned().unwrap_or_default());
-            rules.map(|rules| rules.iter().map(|rule| rule["name"].as_str().unwrap_or("").to_owned()).collect::<Vec<_>>())
+            rules.map(|rules| {
+                rules
+                    .iter()
+                    .map(|rule| rule["name"].as_str().unwrap_or("").to_owned())
+                    .collect::<Vec<_>>()
+            })
         };
         for (params, expected) in [
             (&[("type", "alert")][..], Some(vec!["Hot"])),
@@ -271,7 +286,10 @@ mod tests {
             (&[("type", "other")], None),
             (&[("rule_name[]", "a:b"), ("rule_name[]", "c")], Some(vec!["a:b"])),
             (&[("rule_name[]", "c")], None),
-            (&[("rule_group[]", "gpu"), ("file[]", "a.yaml")], Some(vec!["Hot", "a:b"])),
+            (
+                &[("rule_group[]", "gpu"), ("file[]", "a.yaml")],
+                Some(vec!["Hot", "a:b"]),
+            ),
             (&[("rule_group[]", "cpu")], None),
             (&[("file[]", "b.yaml")], None),
         ] {

@@ -78,7 +78,9 @@ pub(super) fn call(function: Function, arguments: &[Value], data: &Data<'_>) -> 
         F::Query => query(data, text_of(one(arguments)?)?),
         F::First => first(one(arguments)?),
         F::LabelOf => two(arguments).and_then(|(name, sample)| {
-            Ok(Value::text(sample_of(sample)?.0.get(text_of(name)?).unwrap_or_default()))
+            Ok(Value::text(
+                sample_of(sample)?.0.get(text_of(name)?).unwrap_or_default(),
+            ))
         }),
         F::ValueOf => Ok(Value::Float(sample_of(one(arguments)?)?.1)),
         F::StringValue => Ok(Value::text(
@@ -155,7 +157,10 @@ fn two(arguments: &[Value]) -> Result<(&Value, &Value)> {
 }
 
 fn wrong(value: &Value, expected: &str) -> String {
-    format!("wrong type for value; expected {expected}; got {}", value.type_name())
+    format!(
+        "wrong type for value; expected {expected}; got {}",
+        value.type_name()
+    )
 }
 
 fn text_of(value: &Value) -> Result<&str> {
@@ -248,9 +253,7 @@ fn index(arguments: &[Value]) -> Result<Value> {
     let mut value = value.clone();
     for key in keys {
         value = match (&value, key) {
-            (Value::Labels(labels), Value::Text(name)) => {
-                Value::text(labels.get(name).unwrap_or_default())
-            }
+            (Value::Labels(labels), Value::Text(name)) => Value::text(labels.get(name).unwrap_or_default()),
             (Value::Samples(samples), Value::Int(at)) => usize::try_from(*at)
                 .ok()
                 .and_then(|at| samples.get(at))
@@ -273,7 +276,10 @@ fn slice(arguments: &[Value]) -> Result<Value> {
     let at = |n: usize, otherwise: usize| match bounds.get(n) {
         None => Ok(otherwise),
         Some(Value::Int(at)) => usize::try_from(*at).map_err(|_| format!("index out of range: {at}")),
-        Some(other) => Err(format!("cannot index slice/array with type {}", other.type_name())),
+        Some(other) => Err(format!(
+            "cannot index slice/array with type {}",
+            other.type_name()
+        )),
     };
     let (from, to) = (at(0, 0)?, at(1, text.len())?);
     let part = text
@@ -325,5 +331,7 @@ fn ordered(arguments: &[Value], wanted: &[Ordering]) -> Result<Value> {
 
 /// The arguments by name, for `print`.
 pub(super) fn named(args: &Arc<[Value]>) -> impl Iterator<Item = (String, &Value)> {
-    args.iter().enumerate().map(|(n, value)| (format!("arg{n}"), value))
+    args.iter()
+        .enumerate()
+        .map(|(n, value)| (format!("arg{n}"), value))
 }

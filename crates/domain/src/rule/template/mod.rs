@@ -28,7 +28,7 @@ pub const TEXT_BYTES_MAX: usize = 64 << 10;
 /// How deep blocks and brackets may nest.
 const DEPTH_MAX: usize = 32;
 /// Actions one expansion may carry out, loops included.
-const STEPS_MAX: u32 = 100_000;
+const STEPS_MAX: usize = 100_000;
 
 /// A template that was understood.
 #[derive(Debug, Clone, PartialEq)]

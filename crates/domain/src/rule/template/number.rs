@@ -12,7 +12,9 @@ pub(super) fn general(value: f64, digits: Option<usize>) -> String {
     };
     let (mantissa, exponent) = written.split_once('e').unwrap_or((&written, "0"));
     let exponent: i32 = exponent.parse().unwrap_or_default();
-    let limit = digits.map_or(SHORTEST_EXPONENT_MAX, |digits| i32::try_from(digits).unwrap_or(i32::MAX));
+    let limit = digits.map_or(SHORTEST_EXPONENT_MAX, |digits| {
+        i32::try_from(digits).unwrap_or(i32::MAX)
+    });
     let mantissa = if mantissa.contains('.') {
         mantissa.trim_end_matches('0').trim_end_matches('.')
     } else {
@@ -34,7 +36,10 @@ pub(super) fn exponential(value: f64, digits: usize) -> String {
     }
     let written = format!("{value:.digits$e}");
     let (mantissa, exponent) = written.split_once('e').unwrap_or((&written, "0"));
-    format!("{mantissa}{}", exponent_text(exponent.parse().unwrap_or_default()))
+    format!(
+        "{mantissa}{}",
+        exponent_text(exponent.parse().unwrap_or_default())
+    )
 }
 
 /// `%f` with digits behind the point.
@@ -103,11 +108,7 @@ pub(super) fn humanize_1024(value: f64) -> String {
     if value.abs() <= 1.0 || !value.is_finite() {
         return four(value);
     }
-    enlarged(
-        value,
-        1_024.0,
-        &["ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi", "Yi"],
-    )
+    enlarged(value, 1_024.0, &["ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi", "Yi"])
 }
 
 fn enlarged(mut value: f64, base: f64, prefixes: &[&'static str]) -> String {
@@ -153,12 +154,7 @@ pub(super) fn humanize_duration(seconds: f64) -> String {
     let seconds = seconds.abs();
     // A saturating cast: beyond 2^63 seconds nobody counts days.
     let whole = seconds as u64;
-    let (days, hours, minutes, rest) = (
-        whole / 86_400,
-        whole / 3_600 % 24,
-        whole / 60 % 60,
-        whole % 60,
-    );
+    let (days, hours, minutes, rest) = (whole / 86_400, whole / 3_600 % 24, whole / 60 % 60, whole % 60);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{sign}{}s", four(seconds)),
         (0, 0, _) => format!("{sign}{minutes}m {rest}s"),

@@ -208,7 +208,10 @@ impl Parser {
             let command = self.command(words)?;
             let takes_value = matches!(
                 &command.operands[0],
-                Operand { term: Term::Function(_), .. }
+                Operand {
+                    term: Term::Function(_),
+                    ..
+                }
             ) || !command.operands[0].fields.is_empty();
             if !takes_value {
                 return syntax("a non executable command stands behind a |");

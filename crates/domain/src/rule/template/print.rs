@@ -210,7 +210,10 @@ impl Spec {
         if self.left {
             return text + &" ".repeat(missing);
         }
-        let is_number = matches!(self.verb, 'd' | 'f' | 'F' | 'e' | 'E' | 'g' | 'G' | 'x' | 'X' | 'o' | 'b');
+        let is_number = matches!(
+            self.verb,
+            'd' | 'f' | 'F' | 'e' | 'E' | 'g' | 'G' | 'x' | 'X' | 'o' | 'b'
+        );
         if !(self.zero && is_number) {
             return " ".repeat(missing) + &text;
         }
@@ -220,10 +223,7 @@ impl Spec {
 }
 
 /// A width or precision: digits, or `*` for the next value. Bounded, as it makes text from nothing.
-fn count<'v>(
-    rest: &mut &str,
-    values: &mut impl Iterator<Item = &'v Value>,
-) -> Result<Option<usize>, String> {
+fn count<'v>(rest: &mut &str, values: &mut impl Iterator<Item = &'v Value>) -> Result<Option<usize>, String> {
     const COUNT_MAX: usize = 1_000;
     let found = if let Some(tail) = rest.strip_prefix('*') {
         *rest = tail;
@@ -232,9 +232,7 @@ fn count<'v>(
             _ => return Err("a * in printf needs a whole number".to_owned()),
         }
     } else {
-        let end = rest
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(rest.len());
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         let (digits, tail) = rest.split_at(end);
         *rest = tail;
         if digits.is_empty() {

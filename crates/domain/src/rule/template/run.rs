@@ -7,8 +7,10 @@ use super::tree::{Command, Node, Operand, Pipeline, Term};
 use super::value::Value;
 use super::{Data, STEPS_MAX, TEXT_BYTES_MAX, TemplateError};
 
-/// Texts handed to functions count as work.
+/// Texts and answers handed to functions, and given by them, count as work.
 const BYTES_A_STEP: usize = 64;
+/// A sample is a clone and some comparisons.
+const SAMPLE_BYTES: usize = 8;
 
 type Result<T> = std::result::Result<T, TemplateError>;
 
@@ -38,7 +40,7 @@ struct Run<'a> {
     data: &'a Data<'a>,
     variables: Vec<(&'a str, Value)>,
     out: String,
-    steps: u32,
+    steps: usize,
 }
 
 /// How to go on.
@@ -227,7 +229,10 @@ impl<'a> Run<'a> {
     }
 
     fn arguments(&mut self, operands: &'a [Operand], dot: &Value) -> Result<Vec<Value>> {
-        operands.iter().map(|operand| self.operand(operand, dot)).collect()
+        operands
+            .iter()
+            .map(|operand| self.operand(operand, dot))
+            .collect()
     }
 
     fn operand(&mut self, operand: &'a Operand, dot: &Value) -> Result<Value> {
@@ -239,18 +244,14 @@ impl<'a> Run<'a> {
     }
 
     fn call(&mut self, function: function::Function, arguments: &[Value]) -> Result<Value> {
-        let texts = arguments.iter().map(|argument| match argument {
-            Value::Text(text) => text.len(),
-            _ => 0,
-        });
-        let work = texts.sum::<usize>() / BYTES_A_STEP + function.extra_steps();
-        self.steps = self.steps.saturating_add(u32::try_from(work).unwrap_or(u32::MAX));
-        self.step()?;
+        let work: usize = arguments.iter().map(size).sum();
+        self.work(work / BYTES_A_STEP + function.extra_steps())?;
         let value =
             function::call(function, arguments, self.data).map_err(|message| TemplateError::Calling {
                 function: function.name(),
                 message,
             })?;
+        self.work(size(&value) / BYTES_A_STEP)?;
         match &value {
             Value::Text(text) if text.len() > TEXT_BYTES_MAX => {
                 Err(TemplateError::TooMuch("gives more text than allowed"))
@@ -312,9 +313,7 @@ impl<'a> Run<'a> {
             (Value::Data, "ExternalURL") => Ok(Value::text(surroundings.external_url)),
             (Value::Args(args), name) => {
                 let found = name.strip_prefix("arg").and_then(|n| n.parse::<usize>().ok());
-                Ok(found
-                    .and_then(|n| args.get(n).cloned())
-                    .unwrap_or(Value::Nil))
+                Ok(found.and_then(|n| args.get(n).cloned()).unwrap_or(Value::Nil))
             }
             (Value::Nil, name) => failed(format!("nil pointer evaluating interface {{}}.{name}")),
             (other, name) => failed(format!(
@@ -333,11 +332,26 @@ impl<'a> Run<'a> {
     }
 
     fn step(&mut self) -> Result<()> {
-        self.steps += 1;
+        self.work(1)
+    }
+
+    fn work(&mut self, steps: usize) -> Result<()> {
+        self.steps = self.steps.saturating_add(steps);
         if self.steps > STEPS_MAX {
-            return Err(TemplateError::TooMuch("does more than allowed; a loop in it is too long"));
+            return Err(TemplateError::TooMuch(
+                "does more than allowed; a loop in it is too long",
+            ));
         }
         Ok(())
+    }
+}
+
+/// About how many bytes a function looks at.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::Text(text) => text.len(),
+        Value::Samples(samples) => samples.len() * SAMPLE_BYTES,
+        _ => 1,
     }
 }
 
@@ -358,7 +372,7 @@ fn elements(value: &Value) -> Result<Vec<(Value, Value)>> {
             .enumerate()
             .map(|(n, value)| (Value::text(format!("arg{n}")), value.clone()))
             .collect()),
-        Value::Int(count) => Ok((0..(*count).min(i64::from(STEPS_MAX)))
+        Value::Int(count) => Ok((0..(*count).min(STEPS_MAX as i64))
             .map(|n| (Value::Int(n), Value::Int(n)))
             .collect()),
         other => failed(format!("range can't iterate over {}", print::plain(other))),

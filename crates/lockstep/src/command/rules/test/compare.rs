@@ -109,7 +109,11 @@ mod tests {
 
     #[test]
     fn differences_of_samples_are_told() {
-        let (a, b, c) = (labels(&[("a", "1")]), labels(&[("b", "1")]), labels(&[("c", "1")]));
+        let (a, b, c) = (
+            labels(&[("a", "1")]),
+            labels(&[("b", "1")]),
+            labels(&[("c", "1")]),
+        );
         let expected = [(a.clone(), 1.0), (b.clone(), 2.0)];
         assert_eq!(
             samples(&expected, &[(a.clone(), 1.5), (c, 3.0)], false),

@@ -188,7 +188,7 @@ impl WrittenTest {
             ms => ms,
         };
         let input = self.input_series.iter().map(|written| {
-            let read = || Ok((labels(&written.series)?, points(&written.values)?));
+            let read = || -> Result<_> { Ok((labels(&written.series)?, points(&written.values)?)) };
             read().with_context(|| format!("the series {:?}", written.series))
         });
         let external = self.external_labels.iter();
@@ -225,7 +225,9 @@ impl WrittenAlertCase {
                 alert.exp_annotations.unwrap_or_default(),
             );
             labels.insert("alertname".to_owned(), name.clone());
-            let annotations = annotations.into_iter().map(|(name, text)| (name.into(), text.into()));
+            let annotations = annotations
+                .into_iter()
+                .map(|(name, text)| (name.into(), text.into()));
             Ok((Labels::new(labels)?, Labels::from_trusted(annotations)))
         };
         let expected = self.exp_alerts.unwrap_or_default().into_iter().map(alert);

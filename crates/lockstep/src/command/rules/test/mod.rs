@@ -58,7 +58,11 @@ fn tests(path: &Path, options: &Options) -> Result<usize> {
     let (mut passed, mut failed, mut left_out) = (0, 0, 0);
     let mut said = Vec::new();
     for (n, test) in (1..).zip(&file.tests) {
-        if options.run.as_ref().is_some_and(|only| !only.is_match(&test.name)) {
+        if options
+            .run
+            .as_ref()
+            .is_some_and(|only| !only.is_match(&test.name))
+        {
             left_out += 1;
             continue;
         }

@@ -17,7 +17,10 @@ pub(super) fn labels(text: &str) -> Result<Labels> {
     }
     let matchers = query::parse_selector(text)?;
     if let Some(other) = matchers.iter().find(|matcher| matcher.op != MatchOp::Equal) {
-        bail!("the label {:?} of {text:?} has no value of its own; write =", other.name);
+        bail!(
+            "the label {:?} of {text:?} has no value of its own; write =",
+            other.name
+        );
     }
     let pairs = matchers.into_iter().map(|matcher| (matcher.name, matcher.value));
     Ok(Labels::new(pairs)?)
@@ -63,9 +66,8 @@ fn read(word: &str, points: &mut Points) -> Result<()> {
 /// `a+b`, `a-b` or `a`.
 fn sum(text: &str) -> Result<(f64, f64)> {
     let bytes = text.as_bytes();
-    let sign = (1..bytes.len()).find(|&at| {
-        matches!(bytes[at], b'+' | b'-') && !matches!(bytes[at - 1], b'e' | b'E')
-    });
+    let sign = (1..bytes.len())
+        .find(|&at| matches!(bytes[at], b'+' | b'-') && !matches!(bytes[at - 1], b'e' | b'E'));
     match sign {
         None => Ok((number(text)?, 0.0)),
         Some(at) => {
@@ -124,7 +126,10 @@ mod tests {
 
     #[test]
     fn labels_are_read() {
-        assert_eq!(labels(r#"x{b="2", a="1"}"#).unwrap().to_string(), r#"x{a="1", b="2"}"#);
+        assert_eq!(
+            labels(r#"x{b="2", a="1"}"#).unwrap().to_string(),
+            r#"x{a="1", b="2"}"#
+        );
         assert_eq!(labels("{}").unwrap(), Labels::empty());
         assert!(labels(r#"x{a=~"1"}"#).is_err());
         assert!(labels("x{").is_err());
