@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use domain::rule::instance::{Instance, Instancing, Surroundings};
+use domain::rule::instance::{Answer, Instance, Instancing, Surroundings};
 use domain::series::Labels;
 use domain::time::TimestampMs;
 use query::{Params, Query, Value};
@@ -15,8 +15,6 @@ use crate::notify;
 const TEMPLATE_QUERIES_MAX: usize = 100;
 /// How often a template may ask with what an earlier question of its gave.
 const TEMPLATE_ROUNDS_MAX: usize = 5;
-
-type Answer = Result<Vec<(Labels, f64)>, String>;
 
 /// The series a query gives at a time.
 pub(super) async fn samples(app: &Shared, query: &Query, at_ms: TimestampMs) -> Answer {

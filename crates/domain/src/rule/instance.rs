@@ -29,6 +29,9 @@ pub struct Instance {
     pub value: f64,
 }
 
+/// The samples of a query, or why there are none.
+pub type Answer = Result<Vec<(Labels, f64)>, String>;
+
 /// What templates may know besides the sample.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
@@ -39,7 +42,7 @@ pub struct Surroundings<'a> {
     /// When the rule is evaluated, in milliseconds.
     pub now_ms: i64,
     /// Answers the function `query`.
-    pub query: &'a dyn Fn(&str) -> Result<Vec<(Labels, f64)>, String>,
+    pub query: &'a dyn Fn(&str) -> Answer,
 }
 
 /// Why an evaluation finds no alerts.

@@ -10,5 +10,6 @@ mod receiver;
 mod crashes;
 mod diagnosis;
 mod peers;
+mod rules;
 mod runs;
 mod store;

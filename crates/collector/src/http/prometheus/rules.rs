@@ -5,6 +5,7 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use domain::api::alerts::{AlertState, AlertView, RuleKind, RuleView};
+use domain::series::matcher::CompiledMatcher;
 use domain::time::TimestampMs;
 use serde_json::{Value, json};
 
@@ -58,6 +59,8 @@ struct Wanted<'a> {
     names: Vec<&'a str>,
     groups: Vec<&'a str>,
     files: Vec<&'a str>,
+    /// Any of these, all matchers of it.
+    selectors: Vec<Vec<CompiledMatcher>>,
     without_alerts: bool,
 }
 
@@ -78,6 +81,7 @@ impl<'a> Wanted<'a> {
                 "rule_name[]" => wanted.names.push(value),
                 "rule_group[]" => wanted.groups.push(value),
                 "file[]" => wanted.files.push(value),
+                "match[]" => wanted.selectors.push(selector(value).ok_or_else(refused)?),
                 "exclude_alerts" => {
                     wanted.without_alerts = match value.to_lowercase().as_str() {
                         "1" | "t" | "true" => true,
@@ -101,9 +105,11 @@ impl<'a> Wanted<'a> {
             .rules
             .iter()
             .filter(|rule| self.kind.is_none_or(|kind| kind == rule.kind) && has(&self.names, &rule.name))
+            .filter(|rule| self.is_matched(rule))
             .map(|rule| self.rule_json(rule))
             .collect();
-        if rules.is_empty() && !(self.names.is_empty() && self.kind.is_none()) {
+        let has_all = self.names.is_empty() && self.kind.is_none() && self.selectors.is_empty();
+        if rules.is_empty() && !has_all {
             return None;
         }
         Some(json!({
@@ -115,6 +121,13 @@ impl<'a> Wanted<'a> {
             "evaluationTime": group.duration_s,
             "lastEvaluation": rfc3339(group.evaluated_ms),
         }))
+    }
+
+    /// By the labels the rule writes, templates as they are written.
+    fn is_matched(&self, rule: &RuleView) -> bool {
+        let holds =
+            |matcher: &CompiledMatcher| matcher.matches(rule.labels.get(matcher.name()).unwrap_or(""));
+        self.selectors.is_empty() || self.selectors.iter().any(|all| all.iter().all(holds))
     }
 
     fn rule_json(&self, rule: &RuleView) -> Value {
@@ -140,6 +153,14 @@ impl<'a> Wanted<'a> {
         }
         json
     }
+}
+
+fn selector(text: &str) -> Option<Vec<CompiledMatcher>> {
+    let matchers = query::parse_selector(text).ok()?;
+    matchers
+        .iter()
+        .map(|matcher| CompiledMatcher::new(matcher).ok())
+        .collect()
 }
 
 fn seconds(ms: i64) -> Value {
@@ -207,7 +228,7 @@ mod tests {
             expr: "gpu_temperature_celsius > 90".into(),
             for_ms: 60_000,
             keep_firing_ms: 5_000,
-            labels: Labels::empty(),
+            labels: Labels::new([("team", "infra")]).expect("well formed"),
             annotations: Labels::empty(),
             alerts: vec![alert],
             evaluated_ms: 0,
@@ -217,6 +238,7 @@ mod tests {
         let recording = RuleView {
             kind: RuleKind::Recording,
             name: "a:b".into(),
+            labels: Labels::empty(),
             alerts: vec![],
             error: Some("no".into()),
             ..alerting.clone()
@@ -291,6 +313,9 @@ mod tests {
                 Some(vec!["Hot", "a:b"]),
             ),
             (&[("rule_group[]", "cpu")], None),
+            (&[("match[]", "{team=~'inf.*'}")], Some(vec!["Hot"])),
+            (&[("match[]", "{team='x'}")], None),
+            (&[("match[]", "sum(")], None),
             (&[("file[]", "b.yaml")], None),
         ] {
             let expected = expected.map(|names| names.into_iter().map(str::to_owned).collect());

@@ -20,9 +20,9 @@ pub(super) fn nodes(pieces: Vec<Piece>) -> Result<Vec<Node>> {
     };
     let (nodes, end) = parser.block()?;
     match end {
-        End::Template => Ok(nodes),
-        End::End => syntax("unexpected {{end}}"),
-        End::Else(_) => syntax("unexpected {{else}}"),
+        Closing::Template => Ok(nodes),
+        Closing::End => syntax("unexpected {{end}}"),
+        Closing::Else(_) => syntax("unexpected {{else}}"),
     }
 }
 
@@ -38,7 +38,7 @@ struct Parser {
 }
 
 /// What ended a block.
-enum End {
+enum Closing {
     Template,
     End,
     /// With what follows the word: `else if …`.
@@ -46,7 +46,7 @@ enum End {
 }
 
 impl Parser {
-    fn block(&mut self) -> Result<(Vec<Node>, End)> {
+    fn block(&mut self) -> Result<(Vec<Node>, Closing)> {
         let mut nodes = Vec::new();
         while let Some(piece) = self.pieces.next() {
             let tokens = match piece {
@@ -61,8 +61,8 @@ impl Parser {
                 _ => "",
             };
             match keyword {
-                "end" if tokens.len() == 1 => return Ok((nodes, End::End)),
-                "else" => return Ok((nodes, End::Else(tokens[1..].to_vec()))),
+                "end" if tokens.len() == 1 => return Ok((nodes, Closing::End)),
+                "else" => return Ok((nodes, Closing::Else(tokens[1..].to_vec()))),
                 "if" | "with" | "range" => nodes.push(self.control(keyword, &tokens[1..])?),
                 "break" | "continue" if tokens.len() == 1 => {
                     if self.loops == 0 {
@@ -80,7 +80,7 @@ impl Parser {
                 _ => nodes.push(Node::Write(self.pipeline(&tokens, 1)?)),
             }
         }
-        Ok((nodes, End::Template))
+        Ok((nodes, Closing::Template))
     }
 
     /// `if`, `with` or `range`, up to its `end`.
@@ -95,9 +95,9 @@ impl Parser {
         self.variables.truncate(inside);
         self.loops -= usize::from(is_range);
         let otherwise = match end {
-            End::End => vec![],
-            End::Template => return syntax("unexpected EOF: an {{end}} is missing"),
-            End::Else(tokens) => self.otherwise(keyword, &tokens)?,
+            Closing::End => vec![],
+            Closing::Template => return syntax("unexpected EOF: an {{end}} is missing"),
+            Closing::Else(tokens) => self.otherwise(keyword, &tokens)?,
         };
         self.variables.truncate(outside);
         self.depth -= 1;
@@ -131,9 +131,9 @@ impl Parser {
             return Ok(vec![self.control(keyword, &tokens[1..])?]);
         }
         match self.block()? {
-            (nodes, End::End) => Ok(nodes),
-            (_, End::Template) => syntax("unexpected EOF: an {{end}} is missing"),
-            (_, End::Else(_)) => syntax("expected {{end}}; found {{else}}"),
+            (nodes, Closing::End) => Ok(nodes),
+            (_, Closing::Template) => syntax("unexpected EOF: an {{end}} is missing"),
+            (_, Closing::Else(_)) => syntax("expected {{end}}; found {{else}}"),
         }
     }
 

@@ -107,3 +107,109 @@ fn groups(file: &TestFile, path: &Path) -> Result<Vec<Group>> {
     groups.sort_by_key(|group| place(group).unwrap_or(usize::MAX));
     Ok(groups)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use std::path::PathBuf;
+
+    use super::*;
+
+    const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../domain/rules/tests");
+
+    fn files(pattern: &str) -> Vec<PathBuf> {
+        let files = collector::diagnose::files::matching(&format!("{FOLDER}/{pattern}")).unwrap();
+        assert!(!files.is_empty(), "{pattern}");
+        files
+    }
+
+    fn options(run: Option<&str>) -> Options {
+        Options {
+            run: run.map(|text| Regex::new(text).unwrap()),
+            debug: false,
+        }
+    }
+
+    #[test]
+    fn the_shipped_rules_pass_their_tests() {
+        for path in files("*.test.yaml") {
+            assert_eq!(tests(&path, &options(None)).unwrap(), 0, "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn tests_that_are_wrong_fail() {
+        for path in files("wrong/*.test.yaml") {
+            let failed = tests(&path, &options(None)).unwrap_or(1);
+            assert_eq!(failed, 1, "{}", path.display());
+            assert!(all(&[&path], &options(None)).is_err());
+        }
+    }
+
+    #[test]
+    fn tests_are_chosen_by_name() {
+        let wrong = files("wrong/labels.test.yaml");
+        assert_eq!(tests(&wrong[0], &options(Some("no such name"))).unwrap(), 0);
+    }
+
+    #[test]
+    fn times_groups_and_rules_are_as_promtool_has_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        file(
+            "a.yaml",
+            "groups: [{ name: b, rules: [{ record: y, expr: x }] }, { name: a, rules: [{ record: z, expr: y * 2 }] }]",
+        );
+        let test = |extra: &str, case: &str| {
+            file(
+                "t.yaml",
+                &format!(
+                    "{{ rule_files: ['*.yam[l]'], evaluation_interval: 5m, {extra} tests: [{{ interval: 1m, start_timestamp: 3600,
+                       input_series: [{{ series: x, values: '0+1x20' }}], promql_expr_test: [{case}] }}] }}"
+                ),
+            )
+        };
+        // The pattern matches the test file as well, which is no rule file.
+        let path = test("", "{ expr: x, eval_time: 0m }");
+        assert!(tests(&path, &options(None)).is_err());
+        std::fs::rename(folder.path().join("a.yaml"), folder.path().join("a.rules")).unwrap();
+        let rerun = |extra: &str, case: &str| {
+            let text = std::fs::read_to_string(test(extra, case)).unwrap();
+            tests(
+                &file("t.yaml", &text.replace("*.yam[l]", "*.rules")),
+                &options(None),
+            )
+            .unwrap()
+        };
+        for (extra, case, failed) in [
+            // Samples come in at evaluations only: at 7m there is what was there at 5m.
+            (
+                "",
+                "{ expr: x, eval_time: 7m, exp_samples: [{ labels: x, value: 5 }] }",
+                0,
+            ),
+            (
+                "",
+                "{ expr: time(), eval_time: 0m, exp_samples: [{ value: 3600 }] }",
+                0,
+            ),
+            (
+                "",
+                "{ expr: z, eval_time: 5m, exp_samples: [{ labels: z, value: 10 }] }",
+                0,
+            ),
+            (
+                "group_eval_order: [a, b],",
+                "{ expr: z, eval_time: 5m, exp_samples: [{ labels: z, value: 10 }] }",
+                1,
+            ),
+        ] {
+            assert_eq!(rerun(extra, case), failed, "{extra} {case}");
+        }
+    }
+}
