@@ -102,7 +102,7 @@ impl Evaluator<'_> {
                     .enumerate()
                     .filter(|(_, value)| !is_absent(**value))
                 {
-                    let labels = group.labels.with(&name, &format::float(*value));
+                    let labels = group.labels.with(&name, &format::label(*value));
                     let place = match places.get(&labels) {
                         Some(place) => *place,
                         None => {

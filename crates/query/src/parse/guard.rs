@@ -116,12 +116,12 @@ impl Scan<'_> {
     }
 }
 
-fn is_word(byte: u8) -> bool {
+pub(super) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':' || byte == b'.' || !byte.is_ascii()
 }
 
 /// Bytes of a quoted string with its quotes; all that is left when it is not closed.
-fn quoted_length(text: &[u8]) -> usize {
+pub(super) fn quoted_length(text: &[u8]) -> usize {
     let quote = text[0];
     let mut at = 1;
     while at < text.len() && text[at] != quote {

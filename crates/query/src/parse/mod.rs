@@ -3,6 +3,7 @@
 //! The parser's tree is converted to our own at once, because its shape changes with its minor versions. It is never shown
 //! a text that [`guard`] refuses: deep nesting would overflow its stack and end the process.
 
+mod alias;
 mod convert;
 mod guard;
 
@@ -18,7 +19,7 @@ use crate::expr::{Expr, Shift};
 /// When the text is too long or too deeply nested, is not PromQL, or uses what this engine does not have.
 pub fn parse(text: &str) -> Result<Query, ParseError> {
     guard::check(text)?;
-    let expr = convert::expression(&parse_guarded(text)?)?;
+    let expr = convert::expression(&parse_guarded(&alias::resolved(text))?)?;
     Ok(Query {
         text: text.to_owned(),
         expr,
