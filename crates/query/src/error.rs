@@ -21,6 +21,11 @@ pub enum ParseError {
         /// How many are allowed.
         max: usize,
     },
+    /// A regular expression that explodes once compiled.
+    #[error(
+        "the regular expression {0:?} would take more than 1 MiB once compiled; repeat less in it, or split it"
+    )]
+    RegexTooLarge(String),
     /// Not PromQL.
     #[error("invalid query: {0}")]
     Syntax(String),

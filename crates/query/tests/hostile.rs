@@ -1,6 +1,12 @@
 //! Queries that mean harm, or were written by a program that went wrong: refused in words, within bounds, never a crash.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![allow(
+    clippy::print_stdout,
+    reason = "what each query costs is what this test is read for"
+)]
 
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -12,6 +18,13 @@ use query::{EvalError, Params, ParseError, Value, parse};
 const STACK_BYTES: usize = 1 << 20;
 const BRACKETS_MAX: usize = 64;
 const OPERATORS_MAX: usize = 200;
+/// Samples and series of a query in these tests: fewer than a server allows.
+const BUDGET: (u64, u64) = (5_000_000, 1_000);
+/// Processor time of one query in a build without optimisation; a server is some ten times as fast.
+const QUERY_MS_MAX: u64 = 4_000;
+/// Memory of the whole test process: the parser's tables, and queries that are paid for by the budget.
+const PEAK_MB_MAX: u64 = 400;
+const MESSAGE_BYTES_MAX: usize = 1_000;
 
 /// Some series with a sample a second, whatever is asked for.
 struct Seconds {
@@ -47,13 +60,78 @@ fn evaluate(text: &str, params: &Params, budget: &Budget) -> Result<Value, Strin
 
 /// Parses, plans, evaluates and drops on a small stack; an overflow would end the whole test process.
 fn on_a_small_stack(text: String) -> Result<Value, String> {
-    let work = move || evaluate(&text, &Params::range(0, 60_000, 30_000), &Budget::unlimited());
+    let work = move || {
+        let budget = || Budget::new(BUDGET.0, BUDGET.1);
+        evaluate(&text, &Params::instant(300_000), &budget())?;
+        evaluate(&text, &Params::range(0, 60_000, 30_000), &budget())
+    };
     thread::Builder::new()
         .stack_size(STACK_BYTES)
         .spawn(work)
         .unwrap()
         .join()
         .unwrap()
+}
+
+/// Each file is a query, in `refused` or in `answered`.
+#[test]
+fn every_kept_query_is_refused_or_answered_within_bounds() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile");
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for (verdict, must_fail) in [("refused", true), ("answered", false)] {
+        let mut files: Vec<_> = fs::read_dir(folder.join(verdict))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        files.sort();
+        for file in files {
+            let (text, started) = (fs::read_to_string(&file).unwrap(), cpu_ms());
+            let result = on_a_small_stack(text);
+            let (name, took) = (
+                file.file_name().unwrap().display().to_string(),
+                cpu_ms() - started,
+            );
+            println!("{took:>6} ms  {name:<50} {}", shown(&result));
+            seen += 1;
+            // A clear error is a sentence of its own; the query may be thousands of characters long.
+            let is_told = result
+                .as_ref()
+                .err()
+                .is_none_or(|error| !error.is_empty() && error.len() < MESSAGE_BYTES_MAX);
+            if result.is_err() != must_fail || !is_told || took > QUERY_MS_MAX {
+                wrong.push(format!("{name} must be {verdict}: {took} ms, {}", shown(&result)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen > 60, "only {seen} files in {}", folder.display());
+    let peak = peak_mb();
+    assert!(peak < PEAK_MB_MAX, "{peak} MB");
+}
+
+fn shown(result: &Result<Value, String>) -> String {
+    match result {
+        Ok(value) => format!("{value:?}").chars().take(100).collect(),
+        Err(error) => error.chars().take(200).collect(),
+    }
+}
+
+/// Processor time of this process, which does not pass while the machine does something else.
+fn cpu_ms() -> u64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    // User and system time, in hundredths of a second.
+    fields[11..13]
+        .iter()
+        .map(|ticks| ticks.parse::<u64>().unwrap() * 10)
+        .sum()
+}
+
+/// The most memory this process ever had.
+fn peak_mb() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1_024
 }
 
 #[test]
@@ -114,11 +192,15 @@ fn deeper_and_longer_queries_are_refused_before_the_parser() {
 #[test]
 fn a_regex_bomb_is_an_error() {
     let bomb = "(((a{100}){100}){100}){100}";
-    assert!(parse(&format!("x{{a=~{bomb:?}}}")).is_err());
+    let error = parse(&format!("x{{a=~{bomb:?}}}")).unwrap_err();
+    assert!(
+        error.to_string().contains("more than 1 MiB once compiled"),
+        "{error}"
+    );
     let replace = format!("label_replace(x, \"a\", \"b\", \"c\", {bomb:?})");
     let error = evaluate(&replace, &Params::instant(0), &Budget::unlimited()).unwrap_err();
     assert!(
-        error.contains("invalid regular expression in label_replace()"),
+        error.contains("in label_replace() would take more than 1 MiB once compiled"),
         "{error}"
     );
 }

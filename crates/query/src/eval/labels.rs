@@ -13,6 +13,9 @@ use crate::plan::Grid;
 
 /// The most memory the expression of `label_replace` may take once compiled.
 const REGEX_BYTES_MAX: usize = 1 << 20;
+/// The longest label that a function may make: 32 times what a series may have. Each use of `$1` can double a value, and calls
+/// can stand within calls.
+const VALUE_BYTES_MAX: usize = 64 << 10;
 
 impl Evaluator<'_> {
     /// `label_replace(v, destination, replacement, source, regex)`
@@ -30,10 +33,13 @@ impl Evaluator<'_> {
         let regex = RegexBuilder::new(&format!("^(?s:{pattern})$"))
             .size_limit(REGEX_BYTES_MAX)
             .build()
-            .map_err(|_| {
-                EvalError::execution(format!(
-                    "invalid regular expression in label_replace(): {pattern}"
-                ))
+            .map_err(|error| {
+                EvalError::execution(match error {
+                    regex::Error::CompiledTooBig(_) => {
+                        format!("regular expression in label_replace() would take more than 1 MiB once compiled: {pattern}")
+                    }
+                    _ => format!("invalid regular expression in label_replace(): {pattern}"),
+                })
             })?;
         if destination.is_empty() {
             return Err(EvalError::execution(format!(
@@ -41,10 +47,21 @@ impl Evaluator<'_> {
             )));
         }
         self.relabelled(vector, grid, destination, |labels| {
-            let captures = regex.captures(labels.get(source).unwrap_or(""))?;
+            let text = labels.get(source).unwrap_or("");
+            let Some(captures) = regex.captures(text) else {
+                return Ok(None);
+            };
+            // Each `$` stands for the whole value at most.
+            let references = replacement.matches('$').count();
+            check_length(
+                "label_replace",
+                references
+                    .saturating_mul(text.len())
+                    .saturating_add(replacement.len()),
+            )?;
             let mut value = String::new();
             captures.expand(replacement, &mut value);
-            Some(value)
+            Ok(Some(value))
         })
     }
 
@@ -76,7 +93,9 @@ impl Evaluator<'_> {
                 .iter()
                 .map(|name| labels.get(name).unwrap_or(""))
                 .collect();
-            Some(values.join(separator))
+            let length: usize = values.iter().map(|value| value.len() + separator.len()).sum();
+            check_length("label_join", length)?;
+            Ok(Some(values.join(separator)))
         })
     }
 
@@ -86,11 +105,11 @@ impl Evaluator<'_> {
         vector: &Expr,
         grid: Grid,
         destination: &str,
-        value: impl Fn(&Labels) -> Option<String>,
+        value: impl Fn(&Labels) -> Result<Option<String>>,
     ) -> Result<Vec<Column>> {
         let mut columns = self.vector(vector, grid)?;
         for column in &mut columns {
-            if let Some(value) = value(&column.labels) {
+            if let Some(value) = value(&column.labels)? {
                 column.labels = column.labels.with(destination, &value);
                 column.drop_name &= destination != METRIC_NAME;
             }
@@ -143,6 +162,15 @@ impl Evaluator<'_> {
         }
         self.vector(vector, grid)
     }
+}
+
+fn check_length(function: &str, bytes: usize) -> Result<()> {
+    if bytes <= VALUE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(EvalError::execution(format!(
+        "{function}() would make a label of up to {bytes} bytes, more than the {VALUE_BYTES_MAX} allowed"
+    )))
 }
 
 /// NaN comes last either way.

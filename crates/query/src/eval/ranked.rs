@@ -8,6 +8,7 @@ use super::labels::by_value;
 use super::{Evaluator, Result};
 use crate::error::EvalError;
 use crate::expr::{Aggregate, AggregateOp, Expr};
+use crate::format;
 use crate::plan::Grid;
 
 impl Evaluator<'_> {
@@ -63,14 +64,24 @@ fn limit(param: f64) -> Result<usize> {
     }
     if param >= i64::MAX as f64 {
         return Err(EvalError::execution(format!(
-            "Scalar value {param} overflows int64"
+            "Scalar value {} overflows int64",
+            shown(param)
         )));
     }
     if param <= i64::MIN as f64 {
         return Err(EvalError::execution(format!(
-            "Scalar value {param} underflows int64"
+            "Scalar value {} underflows int64",
+            shown(param)
         )));
     }
     // A negative cast saturates at zero.
     Ok(param as usize)
+}
+
+/// A large number as Go writes it.
+fn shown(param: f64) -> String {
+    if param.is_infinite() || param.abs() < 1e21 {
+        return format::float(param);
+    }
+    format!("{param:e}").replace('e', "e+")
 }

@@ -3,6 +3,7 @@
 //! Every bracket and every operator can add a level to the tree, and everything that walks the tree (the parser's own
 //! checks, its `Drop`, our evaluator) recurses. So both are counted here, on the characters, before any tree exists.
 
+use super::pattern;
 use crate::error::ParseError;
 
 /// The longest query. Grafana's longest are a few KiB.
@@ -39,13 +40,16 @@ pub(crate) fn check(text: &str) -> Result<(), ParseError> {
     for (what, count, max) in [
         ("levels of brackets", scan.deepest, DEPTH_MAX),
         ("operators", scan.operators, OPERATORS_MAX),
-        ("regular expressions", scan.regexes, REGEXES_MAX),
     ] {
         if count > max {
-            return Err(ParseError::TooComplex { what, max });
+            return Err(too_many(what, max));
         }
     }
     Ok(())
+}
+
+fn too_many(what: &'static str, max: usize) -> ParseError {
+    ParseError::TooComplex { what, max }
 }
 
 struct Scan<'a> {
@@ -70,8 +74,10 @@ impl Scan<'_> {
                 self.at += 1;
             }
             b'=' | b'!' if self.in_braces() => {
-                self.regexes += usize::from(rest.get(1) == Some(&b'~'));
                 self.at += 1;
+                if rest.get(1) == Some(&b'~') {
+                    self.regex()?;
+                }
             }
             b'+' | b'-' | b'*' | b'/' | b'%' | b'^' | b'=' | b'!' | b'<' | b'>' => {
                 self.operators += 1;
@@ -81,6 +87,15 @@ impl Scan<'_> {
             _ => self.at += 1,
         }
         Ok(())
+    }
+
+    /// Stands before the `~` of a matcher.
+    fn regex(&mut self) -> Result<(), ParseError> {
+        self.regexes += 1;
+        if self.regexes > REGEXES_MAX {
+            return Err(too_many("regular expressions", REGEXES_MAX));
+        }
+        pattern::check(&self.text[self.at + 1..])
     }
 
     fn in_braces(&self) -> bool {

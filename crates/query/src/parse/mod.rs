@@ -6,6 +6,7 @@
 mod alias;
 mod convert;
 mod guard;
+mod pattern;
 
 use domain::series::Matcher;
 
