@@ -56,6 +56,9 @@ functions! {
     SortByLabel = "sort_by_label", SortByLabelDesc = "sort_by_label_desc",
     // On what is not there, and on histograms.
     Absent = "absent", HistogramQuantile = "histogram_quantile", HistogramFraction = "histogram_fraction",
+    // On native histograms, which this engine does not have.
+    HistogramCount = "histogram_count", HistogramSum = "histogram_sum", HistogramAvg = "histogram_avg",
+    HistogramStddev = "histogram_stddev", HistogramStdvar = "histogram_stdvar",
 }
 
 impl Function {

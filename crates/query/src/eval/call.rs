@@ -54,6 +54,11 @@ impl Evaluator<'_> {
             Function::SortByLabelDesc => self.sorted_by_label(args, grid, true)?,
             Function::HistogramQuantile => self.histogram_quantile(args, grid)?,
             Function::HistogramFraction => self.histogram_fraction(args, grid)?,
+            Function::HistogramCount
+            | Function::HistogramSum
+            | Function::HistogramAvg
+            | Function::HistogramStddev
+            | Function::HistogramStdvar => self.of_native_histograms(first()?, grid)?,
             other => {
                 return Err(EvalError::execution(format!(
                     "{}() cannot be called so",
@@ -61,6 +66,11 @@ impl Evaluator<'_> {
                 )));
             }
         }))
+    }
+
+    /// Numbers are left out by functions of native histograms, and all samples here are numbers.
+    fn of_native_histograms(&self, arg: &Expr, grid: Grid) -> Result<Vec<Column>> {
+        self.vector(arg, grid).map(|_| Vec::new())
     }
 
     // === scalars ===

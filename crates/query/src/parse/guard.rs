@@ -18,14 +18,20 @@ pub(crate) const REGEXES_MAX: usize = 50;
 const SECONDS_MAX: f64 = 1e12;
 
 /// # Errors
-/// When the text is larger, deeper or odder than the parser can be trusted with.
-pub(crate) fn check(text: &str) -> Result<(), ParseError> {
+/// When the text is longer than anybody writes.
+pub(super) fn check_length(text: &str) -> Result<(), ParseError> {
     if text.len() > LENGTH_MAX {
         return Err(ParseError::TooLong {
             length: text.len(),
             max: LENGTH_MAX,
         });
     }
+    Ok(())
+}
+
+/// # Errors
+/// When the text is deeper or odder than the parser can be trusted with.
+pub(super) fn check(text: &str) -> Result<(), ParseError> {
     let mut scan = Scan {
         text,
         at: 0,

@@ -3,10 +3,10 @@
 //! The parser's tree is converted to our own at once, because its shape changes with its minor versions. It is never shown
 //! a text that [`guard`] refuses: deep nesting would overflow its stack and end the process.
 
-mod alias;
 mod convert;
 mod guard;
 mod pattern;
+mod spelling;
 
 use domain::series::Matcher;
 
@@ -19,8 +19,10 @@ use crate::expr::{Expr, Shift};
 /// # Errors
 /// When the text is too long or too deeply nested, is not PromQL, or uses what this engine does not have.
 pub fn parse(text: &str) -> Result<Query, ParseError> {
-    guard::check(text)?;
-    let expr = convert::expression(&parse_guarded(&alias::resolved(text))?)?;
+    guard::check_length(text)?;
+    let readable = spelling::readable(text)?;
+    guard::check(&readable)?;
+    let expr = convert::expression(&parse_guarded(&readable)?)?;
     Ok(Query {
         text: text.to_owned(),
         expr,
@@ -72,7 +74,7 @@ mod tests {
             (r#"{a=""}"#, "at least one non-empty matcher"),
             ("x[0s]", "duration must be greater than 0"),
             (r#"x{a="1" or b="2"}"#, "not supported"),
-            ("histogram_avg(x)", "not supported"),
+            ("limit_ratio(0.5, x)", "not supported"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
