@@ -88,6 +88,7 @@ pub(crate) enum AggregateOp {
     Topk,
     Bottomk,
     Limitk,
+    LimitRatio,
     Quantile,
     CountValues,
 }

@@ -234,7 +234,7 @@ impl Grammar {
     /// differences of angles that are nearly the same are a matter of rounding.
     fn powers(&mut self, shape: Shape) -> String {
         let (left, right) = (self.vector(shape, 1), self.vector(shape, 1));
-        let fold = self.pick(&["sum", "max by (node)", "min without (gpu)", "avg"]);
+        let fold = self.pick(&["max", "max by (node)", "min without (gpu)", "count"]);
         match self.number(0, 5) {
             // Of samples as they are: what is nearly a multiple would be one here and not there.
             4 => format!(

@@ -28,6 +28,7 @@ impl Evaluator<'_> {
             AggregateOp::Topk | AggregateOp::Bottomk | AggregateOp::Limitk => {
                 return self.ranked(aggregate, param, grid);
             }
+            AggregateOp::LimitRatio => return self.limit_ratio(aggregate, param, grid),
             AggregateOp::CountValues => return self.count_values(aggregate, param, grid),
             _ => self.vector(&aggregate.expr, grid)?,
         };

@@ -14,6 +14,7 @@ mod call;
 mod column;
 mod histogram;
 mod labels;
+mod limit_ratio;
 mod matching;
 mod math;
 mod numeric;

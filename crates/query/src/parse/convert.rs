@@ -161,6 +161,7 @@ fn aggregate_op(op: token::TokenType) -> Result<AggregateOp, ParseError> {
         token::T_TOPK => AggregateOp::Topk,
         token::T_BOTTOMK => AggregateOp::Bottomk,
         token::T_LIMITK => AggregateOp::Limitk,
+        token::T_LIMIT_RATIO => AggregateOp::LimitRatio,
         token::T_QUANTILE => AggregateOp::Quantile,
         token::T_COUNT_VALUES => AggregateOp::CountValues,
         _ => return Err(ParseError::Unsupported(format!("the aggregation {op}"))),

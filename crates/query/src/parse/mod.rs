@@ -74,7 +74,7 @@ mod tests {
             (r#"{a=""}"#, "at least one non-empty matcher"),
             ("x[0s]", "duration must be greater than 0"),
             (r#"x{a="1" or b="2"}"#, "not supported"),
-            ("limit_ratio(0.5, x)", "not supported"),
+            ("info(x)", "not supported"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
