@@ -37,23 +37,6 @@ fn api_series(series: &MatrixSeries) -> ApiSeries {
     }
 }
 
-/// A value as `count_values` puts it into a label, where two spellings are two series: of the shortest decimals that read as
-/// this number the nearest, and of two equally near ones the even, as in Go.
-#[must_use]
-pub fn label(value: f64) -> String {
-    let shortest = float(value);
-    let decimals = shortest.split_once('.').map_or(0, |(_, decimals)| decimals.len());
-    if decimals == 0 {
-        return shortest;
-    }
-    let nearest = format!("{value:.decimals$}");
-    if nearest.parse() == Ok(value) {
-        nearest
-    } else {
-        shortest
-    }
-}
-
 fn point(time: TimestampMs, value: f64) -> Point {
     (seconds(time), float(value))
 }
@@ -85,21 +68,6 @@ mod tests {
             (domain::series::STALE, "NaN"),
         ] {
             assert_eq!(float(value), text);
-        }
-    }
-
-    #[test]
-    fn of_two_spellings_equally_near_a_label_has_the_even_one() {
-        for (value, text) in [
-            (553_322.0 + 18.0 / 4_096.0, "553322.0043945312"),
-            (836_405.0 + 34.0 / 4_096.0, "836405.0083007812"),
-            (1_012_849.001_708_984_4, "1012849.0017089844"),
-            (0.1, "0.1"),
-            (5e-324, &format!("0.{}5", "0".repeat(323))),
-            (-0.0, "-0"),
-            (f64::NEG_INFINITY, "-Inf"),
-        ] {
-            assert_eq!(label(value), text);
         }
     }
 

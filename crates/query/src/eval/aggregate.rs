@@ -6,10 +6,11 @@ use domain::series::{ABSENT, Labels, METRIC_NAME, is_absent};
 
 use super::column::{Column, holes};
 use super::numeric::{Mean, Sum, Variance, quantile};
+use super::spelling::spelled;
 use super::{Evaluator, Result};
 use crate::error::EvalError;
 use crate::expr::{Aggregate, AggregateOp, Expr, Grouping};
-use crate::format;
+
 use crate::plan::Grid;
 
 /// Series that are aggregated together.
@@ -103,7 +104,7 @@ impl Evaluator<'_> {
                     .enumerate()
                     .filter(|(_, value)| !is_absent(**value))
                 {
-                    let labels = group.labels.with(&name, &format::label(*value));
+                    let labels = group.labels.with(&name, &spelled(*value));
                     let place = match places.get(&labels) {
                         Some(place) => *place,
                         None => {

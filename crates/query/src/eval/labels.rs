@@ -13,9 +13,6 @@ use crate::plan::Grid;
 
 /// The most memory the expression of `label_replace` may take once compiled.
 const REGEX_BYTES_MAX: usize = 1 << 20;
-/// The longest label that a function may make: 32 times what a series may have. Each use of `$1` can double a value, and calls
-/// can stand within calls.
-const VALUE_BYTES_MAX: usize = 64 << 10;
 
 impl Evaluator<'_> {
     /// `label_replace(v, destination, replacement, source, regex)`
@@ -164,12 +161,16 @@ impl Evaluator<'_> {
     }
 }
 
+/// The most bytes that are put together for a label: 32 times what a series may have. Each use of `$1` can double a value, and
+/// calls can stand within calls, so this is asked before anything is written.
+const EXPANDED_BYTES_MAX: usize = 64 << 10;
+
 fn check_length(function: &str, bytes: usize) -> Result<()> {
-    if bytes <= VALUE_BYTES_MAX {
+    if bytes <= EXPANDED_BYTES_MAX {
         return Ok(());
     }
     Err(EvalError::execution(format!(
-        "{function}() would make a label of up to {bytes} bytes, more than the {VALUE_BYTES_MAX} allowed"
+        "{function}() would make a label of up to {bytes} bytes, more than the {EXPANDED_BYTES_MAX} allowed"
     )))
 }
 

@@ -24,6 +24,7 @@ mod range;
 mod ranked;
 mod rate;
 mod select;
+mod spelling;
 mod windows;
 
 use std::cell::RefCell;
