@@ -95,6 +95,13 @@ impl Fleet {
         }
     }
 
+    /// The metrics that count up all the time.
+    #[must_use]
+    pub fn counters(&self) -> Vec<u32> {
+        let counts = |metric: &u32| matches!(METRICS[*metric as usize % METRICS.len()].1, Shape::Counter(_));
+        (0..self.metrics).filter(counts).collect()
+    }
+
     /// When a node takes its samples.
     #[must_use]
     pub fn time_ms(&self, start_ms: i64, node: u32, tick: u64) -> i64 {

@@ -37,6 +37,12 @@ impl Latencies {
         }
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
     /// Adds another's.
     pub fn merge(&mut self, other: &Self) {
         self.count += other.count;

@@ -4,9 +4,11 @@
 //! signal ─ value of (seed, series, tick), a pure function
 //! fleet  ─ nodes × GPUs × metrics: names, labels, times
 //!   ├─▶ remote_write   Prometheus, VictoriaMetrics and Lockstep get the same bytes
+//!   ├─▶ history        a month of it in little, by remote write
 //!   ├─▶ agents         N agents over Lockstep's own protocol, live or catching up
 //!   ├─▶ verify         reads back over HTTP and compares every sample
-//!   └─▶ read           times queries by shape
+//!   ├─▶ read           times reads of samples by shape
+//!   └─▶ query          times PromQL by kind, and compares the answers of servers
 //! ```
 //! It stands beside the server it measures, on the same cores, so it has to be much cheaper than any server: labels are encoded
 //! once, values cost some nanoseconds, and nothing that was sent is kept.
@@ -15,8 +17,10 @@ pub mod fleet;
 pub mod signal;
 
 pub mod agents;
+pub mod history;
 pub mod remote_write;
 
+pub mod query;
 pub mod read;
 pub mod verify;
 

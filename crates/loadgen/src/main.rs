@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use loadgen::http::Server;
-use loadgen::{Fleet, agents, fleet, read, remote_write, verify};
+use loadgen::{Fleet, agents, fleet, history, query, read, remote_write, verify};
 use serde::Serialize;
 
 /// Sends a GPU fleet's samples to a server, and checks what became of them.
@@ -27,6 +27,15 @@ enum Command {
         fleet: Fleet,
         #[command(flatten)]
         plan: remote_write::Plan,
+    },
+    /// A month of history in little, by remote write: the last hour of all, six hours of some, 30 days of a few.
+    History {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        fleet: Fleet,
+        #[command(flatten)]
+        plan: history::Plan,
     },
     /// Agents over Lockstep's own protocol.
     Agents {
@@ -49,7 +58,16 @@ enum Command {
         #[command(flatten)]
         plan: verify::Plan,
     },
-    /// Times queries of one shape.
+    /// Times PromQL of one kind on such a history, and compares answers with those another server gave.
+    Query {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        fleet: Fleet,
+        #[command(flatten)]
+        plan: query::Plan,
+    },
+    /// Times reads of one shape.
     Read {
         #[command(flatten)]
         target: Target,
@@ -93,6 +111,14 @@ async fn execute(command: Command) -> Result<ExitCode> {
         Command::RemoteWrite { target, fleet, plan } => {
             let outcome = remote_write::run(&target.server()?, fleet, &plan, fleet::now_ms()).await?;
             print(&outcome, outcome.refused == 0)
+        }
+        Command::History { target, fleet, plan } => {
+            let outcome = history::run(&target.server()?, fleet, &plan).await?;
+            print(&outcome, outcome.refused == 0)
+        }
+        Command::Query { target, fleet, plan } => {
+            let outcome = query::run(&target.server()?, fleet, &plan).await?;
+            print(&outcome, outcome.agrees())
         }
         Command::Agents {
             target,

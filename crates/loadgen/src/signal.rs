@@ -1,7 +1,8 @@
 //! What a GPU's metrics look like over time, as a pure function of (key, tick): any later check computes the same value.
 //!
 //! Walks are sums of noise on lattices of different widths (slow drift, load phases, jitter), rounded as exporters round.
-//! Counters are a line plus noise that is smaller than a tick's growth, so they never fall.
+//! Counters are a line plus noise that is smaller than a tick's growth, so they fall only when they begin anew, each after hours of
+//! its own, as they do when a driver is loaded again.
 
 /// How a metric behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub enum Shape {
     Clock,
     /// MiB in use, plateaus.
     Plateau,
-    /// Whole numbers that grow by about this much a tick, with a noisy rate.
+    /// Whole numbers that grow by about this much a tick, with a noisy rate, and begin anew every 5 to 16 hours.
     Counter(u64),
     /// Whole numbers that grow once in many ticks.
     RareCounter,
@@ -39,6 +40,11 @@ const EDGES: [f64; 8] = [
 ];
 /// One constant series in this many holds an edge value.
 const EDGE_EVERY: u64 = 24;
+
+/// Ticks after which a counter begins anew: so many, and up to as many again as [`LIFE_SPREAD`] says.
+const LIFE_MIN: u64 = 20_000;
+/// See [`LIFE_MIN`].
+const LIFE_SPREAD: u64 = 40_000;
 
 /// One series' values.
 #[derive(Debug, Clone, Copy)]
@@ -104,7 +110,9 @@ impl Signal {
     fn counter(&self, tick: u64, rate: u64) -> f64 {
         let own_rate = rate / 2 + (self.own(1) * rate as f64) as u64;
         let jitter = (self.noise(2, tick) * own_rate as f64 * 0.2) as u64;
-        (self.key % 1_000_000_007 + own_rate * tick + jitter) as f64
+        let life = LIFE_MIN + self.key % LIFE_SPREAD;
+        let age = (tick + (self.own(3) * life as f64) as u64) % life;
+        (own_rate * age + jitter) as f64
     }
 
     /// A number of this series alone, 0 to 1.
@@ -183,17 +191,21 @@ mod tests {
     }
 
     #[test]
-    fn counters_never_fall() {
+    fn counters_fall_only_when_they_begin_anew() {
         for shape in [
             Shape::Counter(700_000),
             Shape::Counter(2_000_000_000),
             Shape::RareCounter,
         ] {
-            for key in 0..50 {
+            for key in 0..20 {
                 let signal = Signal::new(key, shape);
+                let values: Vec<_> = (0..LIFE_MIN + LIFE_SPREAD).map(|tick| signal.at(tick)).collect();
+                let falls: Vec<_> = values.windows(2).filter(|pair| pair[1] < pair[0]).collect();
+                let expected = if shape == Shape::RareCounter { 0..=0 } else { 1..=3 };
+                assert!(expected.contains(&falls.len()), "{shape:?}: {falls:?}");
                 assert!(
-                    (0..2_000).all(|tick| signal.at(tick) <= signal.at(tick + 1)),
-                    "{shape:?}"
+                    falls.iter().all(|pair| pair[1] * 1_000.0 < pair[0]),
+                    "{shape:?}: {falls:?}"
                 );
             }
         }
