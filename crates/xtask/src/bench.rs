@@ -3,9 +3,11 @@
 //! Every server is started here, in a fresh folder, on loopback, one after the other, and ended by its own process id. Only
 //! `--only` leaves parts out; a part that fails is named, and the others go on.
 
+mod query;
 mod store;
 
 mod peer;
+mod report;
 mod table;
 
 use std::process::ExitCode;
@@ -26,11 +28,14 @@ pub(crate) struct Options {
 enum What {
     /// The series store against Prometheus and VictoriaMetrics: cost, memory, disk, reads, start after a kill.
     Store(store::Options),
+    /// PromQL against Prometheus and VictoriaMetrics: latency, CPU and memory for each kind of query, answers compared.
+    Query(query::Options),
 }
 
 /// Measures, prints the table and keeps it in docs/benchmarks.md.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     match &options.what {
         What::Store(options) => store::run(layout, options),
+        What::Query(options) => query::run(layout, options),
     }
 }

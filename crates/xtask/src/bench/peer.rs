@@ -20,6 +20,26 @@ use crate::toolchain::apt;
 /// How long a merge may take.
 const MERGE_WITHIN: Duration = Duration::from_secs(600);
 
+/// For how long a server is told to keep samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// As it does by itself.
+    Default,
+    /// More than a month, and it takes samples that are a month late.
+    Month,
+}
+
+impl Keep {
+    fn options(self, peer: Peer) -> &'static [&'static str] {
+        match (self, peer) {
+            (Self::Default, _) => &[],
+            (Self::Month, Peer::Prometheus) => &["--storage.tsdb.retention.time=45d"],
+            (Self::Month, Peer::VictoriaMetrics) => &["-retentionPeriod=45d"],
+            (Self::Month, Peer::Lockstep) => &["--retention=45d", "--out-of-order=31d"],
+        }
+    }
+}
+
 /// One of the compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Peer {
@@ -40,10 +60,10 @@ impl Peer {
     }
 
     /// Starts one in an empty folder and waits until it is ready.
-    pub(crate) fn start(self, layout: &Layout) -> Result<Running> {
+    pub(crate) fn start(self, layout: &Layout, keep: Keep) -> Result<Running> {
         let folder = layout.target().join("bench").join(self.name());
         folder::empty(&folder)?;
-        let server = Server::start(layout, self.plan(layout, &folder)?)?;
+        let server = Server::start(layout, self.plan(layout, &folder, keep)?)?;
         Ok(Running {
             peer: self,
             server,
@@ -51,11 +71,11 @@ impl Peer {
         })
     }
 
-    fn plan(self, layout: &Layout, folder: &Path) -> Result<Plan> {
+    fn plan(self, layout: &Layout, folder: &Path, keep: Keep) -> Result<Plan> {
         let (step, data) = (format!("bench-{}", self.name()), folder.join("data"));
         let (port, at) = (free_port()?, data.display());
-        let (tool, ready, arguments) = match self {
-            Self::Lockstep => return Plan::collector(layout, &step, &data, &[]),
+        let (tool, ready, mut arguments) = match self {
+            Self::Lockstep => return Plan::collector(layout, &step, &data, keep.options(self)),
             Self::Prometheus => {
                 let config = folder.join("prometheus.yml");
                 fs::write(&config, "scrape_configs: []\n")
@@ -79,6 +99,7 @@ impl Peer {
                 (apt::VICTORIA_METRICS, "/health", arguments)
             }
         };
+        arguments.extend(keep.options(self).iter().map(ToString::to_string));
         Ok(Plan {
             step,
             program: apt::unpacked(layout, &tool)?,

@@ -17,17 +17,14 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
-use super::table::{self, Row};
+use super::report::{Measured, Report};
+use super::table;
 use crate::layout::Layout;
 use crate::measure::generator::Fleet;
-use crate::measure::{build, machine, section};
+use crate::measure::{build, machine};
 use crate::progress::{block, result, say};
 use crate::toolchain::apt;
 
-const INTRODUCTION: &str = "# Benchmarks
-
-Written by `cargo xtask bench`; each run replaces its own section. Figures are of one machine and one run: read the ratios.
-";
 /// The collector takes samples up to 70 minutes late: more ticks of history would be refused.
 const TICKS_MAX: u64 = 4_100;
 
@@ -86,13 +83,6 @@ pub(crate) struct Scale {
     pub(crate) restart_ticks: u64,
 }
 
-/// Figures, and what a reader must know about them.
-#[derive(Default)]
-pub(crate) struct Measured {
-    pub(crate) rows: Vec<Row>,
-    pub(crate) notes: Vec<String>,
-}
-
 /// Builds, measures, prints and keeps.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let scale = options.scale();
@@ -110,8 +100,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         match measure(layout, &scale, part) {
             Ok(measured) => {
                 result(&table::render(&measured.rows));
-                all.rows.extend(measured.rows);
-                all.notes.extend(measured.notes);
+                all.add(measured);
             }
             Err(error) => {
                 block(&format!("{part:?} failed"), &format!("{error:#}"));
@@ -120,12 +109,12 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
             }
         }
     }
-    let text = options.section(&revision, &scale, &all);
-    result(&format!("\n{text}"));
-    if options.only.is_empty() && !options.dry {
-        let file = layout.root.join("docs/benchmarks.md");
-        section::keep(&file, INTRODUCTION, options.heading(), &text)?;
-    }
+    let report = Report {
+        heading: options.heading(),
+        revision,
+        about: about(&scale),
+    };
+    report.finish(layout, &all, options.only.is_empty() && !options.dry)?;
     if !failed.is_empty() {
         bail!("failed: {failed:?}");
     }
@@ -177,26 +166,19 @@ impl Options {
             "Series store"
         }
     }
+}
 
-    fn section(&self, revision: &str, scale: &Scale, all: &Measured) -> String {
-        let command: Vec<String> = std::env::args().skip(1).collect();
-        let notes: String = all.notes.iter().map(|note| format!("- {note}\n")).collect();
-        format!(
-            "{} · revision {revision} · `cargo xtask {}`\n\n{}\n\n\
-             Remote write: {} series × {} ticks of 1 s. Agents: {} nodes × {} series, live for {} s, backfill of {} s. Each server alone, with \
-             the generator beside it.\n\n{}\n{notes}",
-            machine::today(),
-            command.join(" "),
-            machine::describe(),
-            scale.fleet.series(),
-            scale.ticks,
-            scale.cluster.nodes,
-            scale.cluster.gpus * scale.cluster.metrics,
-            scale.live_ticks,
-            scale.backfill_ticks,
-            table::render(&all.rows),
-        )
-    }
+fn about(scale: &Scale) -> String {
+    format!(
+        "Remote write: {} series × {} ticks of 1 s. Agents: {} nodes × {} series, live for {} s, backfill of {} s. Each server alone, \
+         with the generator beside it.",
+        scale.fleet.series(),
+        scale.ticks,
+        scale.cluster.nodes,
+        scale.cluster.gpus * scale.cluster.metrics,
+        scale.live_ticks,
+        scale.backfill_ticks,
+    )
 }
 
 #[cfg(test)]

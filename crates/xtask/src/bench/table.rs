@@ -12,6 +12,8 @@ pub(crate) struct Row {
     pub(crate) values: BTreeMap<Peer, f64>,
     /// The most Lockstep may have, as a part of VictoriaMetrics' figure.
     pub(crate) target: Option<f64>,
+    /// The figures are of different work, so that no aim can be met.
+    void: bool,
 }
 
 impl Row {
@@ -20,6 +22,7 @@ impl Row {
             what: what.into(),
             values: BTreeMap::new(),
             target: None,
+            void: false,
         }
     }
 
@@ -33,6 +36,12 @@ impl Row {
         self
     }
 
+    /// Says whether the servers answered differently.
+    pub(crate) fn void(mut self, void: bool) -> Self {
+        self.void = void;
+        self
+    }
+
     /// Lockstep's figure as a part of another's.
     fn ratio(&self, to: Peer) -> Option<f64> {
         let (own, other) = (self.values.get(&Peer::Lockstep)?, self.values.get(&to)?);
@@ -41,6 +50,7 @@ impl Row {
 
     fn verdict(&self) -> String {
         match (self.target, self.ratio(Peer::VictoriaMetrics)) {
+            (Some(target), Some(_)) if self.void => format!("≤ {target}: answers differ"),
             (Some(target), Some(ratio)) if ratio <= target => format!("≤ {target}: yes"),
             (Some(target), Some(_)) => format!("≤ {target}: NO"),
             (Some(target), None) => format!("≤ {target}: not measured"),
@@ -135,6 +145,7 @@ mod tests {
     fn an_aim_is_met_or_not_by_the_ratio() {
         assert!(row(0.6, 0.33).verdict().ends_with("yes"));
         assert!(row(0.7, 0.33).verdict().ends_with("NO"));
+        assert!(row(0.6, 0.33).void(true).verdict().ends_with("differ"));
         assert!(Row::new("x").target(0.1).verdict().ends_with("not measured"));
     }
 

@@ -31,6 +31,11 @@ pub(crate) fn peak_mib(pid: u32) -> Result<f64> {
     status_mib(pid, "VmHWM:")
 }
 
+/// Lets [`peak_mib`] begin again at what is resident now (proc(5): 5 in `clear_refs`).
+pub(crate) fn forget_peak(pid: u32) -> Result<()> {
+    fs::write(format!("/proc/{pid}/clear_refs"), "5").context("cannot forget a process' peak of memory")
+}
+
 /// The memory a process has resident now, in MiB.
 pub(crate) fn resident_mib(pid: u32) -> Result<f64> {
     status_mib(pid, "VmRSS:")
@@ -78,6 +83,12 @@ mod tests {
         let pid = std::process::id();
         let resident = resident_mib(pid).unwrap();
         assert!(resident > 1.0 && peak_mib(pid).unwrap() >= resident);
+        let large = vec![7_u8; 64 << 20];
+        assert!(large.iter().step_by(4_096).all(|byte| *byte == 7));
+        drop(large);
+        let before_mib = peak_mib(pid).unwrap();
+        forget_peak(pid).unwrap();
+        assert!(peak_mib(pid).unwrap() < before_mib - 32.0);
         let deadline = Instant::now() + Duration::from_secs(20);
         let before = cpu_s(pid).unwrap();
         while cpu_s(pid).unwrap() < before + 0.03 {

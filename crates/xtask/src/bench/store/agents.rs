@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
+use super::Scale;
 use super::ingest::{CONNECTIONS, REQUEST};
-use super::{Measured, Scale};
-use crate::bench::peer::{Peer, Running};
+use crate::bench::peer::{Keep, Peer, Running};
+use crate::bench::report::Measured;
 use crate::bench::table::Row;
 use crate::layout::Layout;
 use crate::measure::generator::{self, damaged, number, start_ms};
@@ -97,7 +98,7 @@ fn memory(peer: &Cost, own: &Cost) -> Row {
 
 /// A tick before shows it every name, as the agents' definitions, which are sent before the measurement, show Lockstep.
 fn remote_write(layout: &Layout, scale: &Scale, args: &[String]) -> Result<Cost> {
-    let mut server = Peer::VictoriaMetrics.start(layout)?;
+    let mut server = Peer::VictoriaMetrics.start(layout, Keep::Default)?;
     say(server.name(), "learns the names of all series");
     let names = ["--ticks=1", CONNECTIONS, REQUEST].map(str::to_owned);
     generator::run(
@@ -119,7 +120,7 @@ fn remote_write(layout: &Layout, scale: &Scale, args: &[String]) -> Result<Cost>
 
 /// Also reads some nodes back: a cheap server that loses samples is not cheap.
 fn by_agents(layout: &Layout, scale: &Scale, args: &[String], ticks: u64) -> Result<(Cost, String)> {
-    let mut server = Peer::Lockstep.start(layout)?;
+    let mut server = Peer::Lockstep.start(layout, Keep::Default)?;
     let cost = run(layout, scale, &mut server, "agents", args)?;
     let missing = number(&cost.outcome, "/unacknowledged")?;
     if missing > 0.0 {

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::{Measured, Scale};
-use crate::bench::peer::{Peer, Running};
+use super::Scale;
+use crate::bench::peer::{Keep, Peer, Running};
+use crate::bench::report::Measured;
 use crate::bench::table::Row;
 use crate::layout::Layout;
 use crate::measure::generator::{self, number, start_ms};
@@ -46,7 +47,7 @@ pub(super) fn measure(layout: &Layout, scale: &Scale, reads: bool) -> Result<Mea
     let mut rows = rows(scale);
     let (mut shapes, mut notes) = (Reads::new(scale), Vec::new());
     for peer in Peer::ALL {
-        let mut server = peer.start(layout)?;
+        let mut server = peer.start(layout, Keep::Default)?;
         let fed = feed(layout, scale, &mut server)?;
         notes.push(format!("{}: merge = {}.", peer.name(), fed.merge));
         for (row, value) in rows.iter_mut().zip(fed.figures()) {

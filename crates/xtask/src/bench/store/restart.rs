@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::Scale;
 use super::ingest::{CONNECTIONS, REQUEST};
-use super::{Measured, Scale};
-use crate::bench::peer::{self, Peer};
+use crate::bench::peer::{self, Keep, Peer};
+use crate::bench::report::Measured;
 use crate::bench::table::Row;
 use crate::layout::Layout;
 use crate::measure::generator::{self, number, start_ms};
@@ -47,7 +48,7 @@ pub(super) fn measure(layout: &Layout, scale: &Scale) -> Result<Measured> {
 }
 
 fn of(layout: &Layout, scale: &Scale, peer: Peer) -> Result<(f64, f64, Option<String>)> {
-    let mut server = peer.start(layout)?;
+    let mut server = peer.start(layout, Keep::Default)?;
     let ticks = format!("--ticks={}", scale.restart_ticks);
     let fed = generator::run(
         layout,

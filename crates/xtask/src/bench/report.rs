@@ -1,0 +1,65 @@
+//! What a benchmark says: rows, and what a reader must know about them; printed, and kept as a section of docs/benchmarks.md.
+
+use anyhow::Result;
+
+use super::table::{self, Row};
+use crate::layout::Layout;
+use crate::measure::{machine, section};
+use crate::progress::result;
+
+const INTRODUCTION: &str = "# Benchmarks
+
+Written by `cargo xtask bench`; each run replaces its own section. Figures are of one machine and one run: read the ratios.
+";
+
+/// Figures, and what a reader must know about them.
+#[derive(Default)]
+pub(crate) struct Measured {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Measured {
+    /// Adds what another part found.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.rows.extend(other.rows);
+        self.notes.extend(other.notes);
+    }
+}
+
+/// A section of the document.
+pub(crate) struct Report {
+    pub(crate) heading: &'static str,
+    /// Taken before the run: the checkout may go on while it measures.
+    pub(crate) revision: String,
+    /// What was measured, in a paragraph.
+    pub(crate) about: String,
+}
+
+impl Report {
+    /// Prints it; with `keep` it also takes its section's place in the document.
+    pub(crate) fn finish(&self, layout: &Layout, measured: &Measured, keep: bool) -> Result<()> {
+        let text = self.text(measured);
+        result(&format!("\n{text}"));
+        if keep {
+            let file = layout.root.join("docs/benchmarks.md");
+            section::keep(&file, INTRODUCTION, self.heading, &text)?;
+        }
+        Ok(())
+    }
+
+    fn text(&self, measured: &Measured) -> String {
+        let command: Vec<String> = std::env::args().skip(1).collect();
+        let notes = measured.notes.iter().map(|note| format!("- {note}\n"));
+        format!(
+            "{} · revision {} · `cargo xtask {}`\n\n{}\n\n{}\n\n{}\n{}",
+            machine::today(),
+            self.revision,
+            command.join(" "),
+            machine::describe(),
+            self.about,
+            table::render(&measured.rows),
+            notes.collect::<String>(),
+        )
+    }
+}
