@@ -32,6 +32,8 @@ const ABREAST_TICKS: u64 = 600;
 
 /// How much there is.
 #[derive(Debug, Clone, Copy, Args)]
+// clap makes a group of each struct and each subcommand, by its name; one of that name is taken.
+#[group(id = "extent")]
 pub struct History {
     /// The end of the newest second, seconds since the epoch.
     #[arg(long)]
