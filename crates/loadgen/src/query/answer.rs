@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 /// Values that are this much apart, as a part of the larger, are the same: sums in another order, and a format with 15 digits.
 pub(super) const TOLERANCE: f64 = 1e-9;
+/// Values that are closer than this are the same: VictoriaMetrics makes 0 of 5e-324, which some constants are.
+const NOTHING: f64 = 1e-300;
 
 /// An answer as it is compared: samples by series, in milliseconds.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -167,7 +169,7 @@ impl Comparison {
 
 /// As a part of the larger; 1 when one is a number and the other is none.
 fn apart(a: f64, b: f64) -> f64 {
-    if a == b || (a.is_nan() && b.is_nan()) {
+    if a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() < NOTHING {
         return 0.0;
     }
     let apart = (a - b).abs() / a.abs().max(b.abs());
@@ -210,6 +212,18 @@ mod tests {
             assert_eq!(counts(&all), expected, "{all:?}");
             assert_eq!(all.first.is_some(), expected[1..] != [0, 0, 0]);
         }
+    }
+
+    #[test]
+    fn distance_is_a_part_of_the_larger() {
+        assert_eq!(
+            [apart(-0.0, 0.0), apart(0.0, 5e-324), apart(f64::NAN, f64::NAN)],
+            [0.0; 3]
+        );
+        assert_eq!(
+            [apart(1.0, 2.0), apart(0.0, -3.0), apart(f64::INFINITY, 7.0)],
+            [0.5, 1.0, 1.0]
+        );
     }
 
     #[test]
