@@ -201,7 +201,17 @@ fn rate(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use std::collections::HashMap;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+    use tokio::net::{TcpListener, TcpStream};
+
     use super::*;
+    use crate::fleet::TICK_MS;
 
     const FLEET: Fleet = Fleet {
         nodes: 2,
@@ -220,5 +230,81 @@ mod tests {
             let sizes: Vec<_> = shards(FLEET, &plan).iter().map(Vec::len).collect();
             assert_eq!(sizes, expected);
         }
+    }
+
+    /// The newest tick each connection has sent, and the furthest any was ahead of another.
+    #[derive(Default)]
+    struct Seen {
+        newest: HashMap<u16, i64>,
+        ahead: i64,
+    }
+
+    /// Takes requests, the one connection more slowly than the other.
+    async fn serve(stream: TcpStream, seen: Arc<Mutex<Seen>>) {
+        let port = stream.peer_addr().unwrap().port();
+        let mut stream = BufReader::new(stream);
+        loop {
+            let (mut line, mut length) = (String::new(), 0);
+            while stream.read_line(&mut line).await.unwrap_or(0) > 2 {
+                if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+                    length = value.trim().parse().unwrap();
+                }
+                line.clear();
+            }
+            let mut body = vec![0; length];
+            if length == 0 || stream.read_exact(&mut body).await.is_err() {
+                return;
+            }
+            let raw = snap::raw::Decoder::new().decompress_vec(&body).unwrap();
+            // A request ends with its last sample's time, a varint of six bytes.
+            let time = raw[raw.len() - 6..].iter().rev();
+            let time_ms = time.fold(0, |time, byte| time << 7 | i64::from(byte & 0x7f));
+            let slow = {
+                let mut seen = seen.lock().unwrap();
+                seen.newest.insert(port, (time_ms - START_MS) / TICK_MS);
+                let newest = || seen.newest.values();
+                let ahead = newest().max().unwrap() - newest().min().unwrap();
+                seen.ahead = seen.ahead.max(ahead);
+                seen.newest.keys().max() == Some(&port)
+            };
+            if slow {
+                tokio::time::sleep(Duration::from_millis(3)).await;
+            }
+            let answer = b"HTTP/1.1 204 No Content\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(answer).await.unwrap();
+        }
+    }
+
+    const START_MS: i64 = 1_790_000_000_000;
+
+    #[tokio::test]
+    async fn connections_stay_abreast_whatever_their_shares() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let taker = seen.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, taker.clone()));
+            }
+        });
+        let server = Server::new(&url, None).unwrap();
+        let fleet = Fleet { nodes: 3, ..FLEET };
+        let plan = Plan {
+            ticks: 400,
+            start_ms: Some(START_MS),
+            samples_per_request: 12,
+            connections: 2,
+            spacing: 3,
+            abreast: Some(20),
+            ..Plan::default()
+        };
+        let sent = run(&server, fleet, &plan, 0);
+        let sent = tokio::time::timeout(Duration::from_secs(60), sent).await;
+        let sent = sent.expect("connections do not wait for ever").unwrap();
+        assert_eq!(sent.samples, 9 * 134);
+        // A stage, and what a request holds beyond it: 12 samples of 3 series are 4 ticks, 3 apart.
+        let ahead = seen.lock().unwrap().ahead;
+        assert!((1..=20 + 4 * 3).contains(&ahead), "{ahead}");
     }
 }

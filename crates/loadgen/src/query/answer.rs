@@ -118,19 +118,23 @@ impl Answer {
             for (time, value) in ours {
                 match theirs.get(time) {
                     Some(their) => all.value(*value, *their, tolerance, || {
-                        format!("{query}: {series} at {time} is {value}, not {their}")
+                        format!("{query} at {time} is {value:?}, not {their:?}: {series}")
                     }),
-                    None => all.extra(1, || format!("{query}: {series} has {value} at {time}")),
+                    None => all.extra(1, || {
+                        format!("{query} at {time} is {value:?}, not missing: {series}")
+                    }),
                 }
             }
             let both = ours.iter().filter(|(time, _)| theirs.contains_key(time)).count();
             all.missing((theirs.len() - both) as u64, || {
-                format!("{query}: {series} has {both} values, not {}", theirs.len())
+                format!("{query} has {both} values, not {}: {series}", theirs.len())
             });
         }
         for (series, ours) in &self.series {
             if !other.series.contains_key(series) {
-                all.extra(ours.len() as u64, || format!("{query}: {series} is there"));
+                all.extra(ours.len() as u64, || {
+                    format!("{query} has {} values, not none: {series}", ours.len())
+                });
             }
         }
     }

@@ -4,12 +4,13 @@ use std::fs;
 use std::process::Command;
 use std::thread;
 
+use super::process;
 use crate::child;
 use crate::layout::Layout;
 
 /// Cores, memory, processor and kernel, in one line.
 pub(crate) fn describe() -> String {
-    let cores = thread::available_parallelism().map_or(0, usize::from);
+    let cores = cores();
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
     let gib =
         field(&read("/proc/meminfo"), "MemTotal").and_then(|kib| kib.split(' ').next()?.parse::<f64>().ok());
@@ -42,6 +43,26 @@ pub(crate) fn revision(layout: &Layout) -> String {
     }
 }
 
+/// CPU seconds all processes of the machine have used so far.
+pub(crate) fn cpu_s() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    // user nice system idle iowait irq softirq steal, in ticks; guests are in user already.
+    let ticks: Vec<f64> = stat
+        .lines()
+        .next()?
+        .split_whitespace()
+        .skip(1)
+        .map_while(|field| field.parse().ok())
+        .collect();
+    let idle = ticks.get(3)? + ticks.get(4)?;
+    Some((ticks.iter().take(8).sum::<f64>() - idle) / process::USER_HZ)
+}
+
+/// How many cores there are.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// The date, UTC.
 pub(crate) fn today() -> String {
     child::output(Command::new("date").args(["-u", "+%Y-%m-%d"]))
@@ -61,6 +82,7 @@ mod tests {
     fn this_machine_can_be_described() {
         assert!(describe().contains("Linux") && !describe().contains(" 0 GiB"));
         assert_eq!(field("a: 1 kB\nb: 2\n", "b"), Some("2".to_owned()));
+        assert!(cpu_s().is_some_and(|seconds| seconds > 0.0));
         assert_eq!(today().len(), "2000-01-01".len());
     }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use crate::progress::say;
 
 /// Ticks of `/proc/PID/stat` in a second: USER_HZ is 100 on every architecture Linux has for us.
-const USER_HZ: f64 = 100.0;
+pub(crate) const USER_HZ: f64 = 100.0;
 /// A server is quiet when it used less than this share of one core over [`QUIET_FOR`]: its own housekeeping goes on for ever.
 const QUIET_SHARE: f64 = 0.06;
 /// See [`QUIET_SHARE`].

@@ -1,6 +1,6 @@
 //! One server: fed, merged, and asked every kind of query.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
@@ -10,13 +10,15 @@ use super::kind::{CLIENTS, Kind};
 use crate::bench::peer::{Keep, Peer, Running};
 use crate::layout::Layout;
 use crate::measure::generator::{self, number};
-use crate::measure::process;
+use crate::measure::{machine, process};
 use crate::progress::say;
 
 /// The slowest took four minutes for the full history on two quiet cores.
 const FEED_LIMIT: Duration = Duration::from_secs(1_800);
 /// The slowest kind of the slowest server took a minute.
 const ASK_LIMIT: Duration = Duration::from_secs(900);
+/// A machine on which others use less than this part of all cores is quiet.
+const QUIET_SHARE: f64 = 0.05;
 /// As vmagent sends on two cores: see `bench store`.
 const SENDING: [&str; 2] = ["--connections=4", "--samples-per-request=10000"];
 
@@ -26,6 +28,7 @@ pub(super) fn measure(layout: &Layout, scale: &Scale, peer: Peer, answers: &mut 
     feed(layout, scale, &mut server, answers)?;
     let pid = server.server.pid()?;
     process::forget_peak(pid)?;
+    let (others, mut failed) = (Others::begin(pid), Vec::new());
     for kind in &scale.kinds {
         match ask(layout, scale, &mut server, *kind, answers) {
             Ok(answered) => answers.add(*kind, peer, answered),
@@ -33,11 +36,51 @@ pub(super) fn measure(layout: &Layout, scale: &Scale, peer: Peer, answers: &mut 
                 server.server.check()?;
                 answers.note(format!("{}, {}: {error:#}", peer.name(), kind.words()));
                 say(peer.name(), &format!("{} failed: {error:#}", kind.name()));
+                failed.push(kind.name());
             }
         }
     }
     answers.peak(peer, process::peak_mib(pid)?);
+    if let Some(share) = others.share().filter(|share| *share > QUIET_SHARE) {
+        answers.note(format!(
+            "{}: while it was asked, others used {:.0} % of the machine: read CPU times, not latencies.",
+            peer.name(),
+            share * 100.0
+        ));
+    }
+    if !failed.is_empty() {
+        bail!("no figures for {}", failed.join(", "));
+    }
     Ok(())
+}
+
+/// What other processes use of the machine meanwhile.
+struct Others {
+    pid: u32,
+    begin: Instant,
+    before_s: Option<f64>,
+}
+
+impl Others {
+    fn begin(pid: u32) -> Self {
+        Self {
+            pid,
+            begin: Instant::now(),
+            before_s: Self::used_s(pid),
+        }
+    }
+
+    /// CPU seconds of all but the server, this program and the clients it has run.
+    fn used_s(pid: u32) -> Option<f64> {
+        let own = process::cpu_s(pid).ok()? + process::cpu_s(std::process::id()).ok()?;
+        Some(machine::cpu_s()? - own)
+    }
+
+    /// As a part of all its cores' time.
+    fn share(&self) -> Option<f64> {
+        let used_s = Self::used_s(self.pid)? - self.before_s?;
+        Some(used_s / (self.begin.elapsed().as_secs_f64() * machine::cores() as f64))
+    }
 }
 
 fn feed(layout: &Layout, scale: &Scale, server: &mut Running, answers: &mut Answers) -> Result<()> {
