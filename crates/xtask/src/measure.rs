@@ -9,5 +9,6 @@ pub(crate) mod generator;
 
 pub(crate) mod folder;
 pub(crate) mod machine;
+pub(crate) mod others;
 pub(crate) mod process;
 pub(crate) mod section;

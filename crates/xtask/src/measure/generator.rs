@@ -12,6 +12,11 @@ use super::server::Server;
 use crate::child::Child;
 use crate::layout::Layout;
 
+/// As vmagent sends on two cores: twice as many connections as cores, ten thousand samples a request.
+pub(crate) const CONNECTIONS: &str = "--connections=4";
+/// See [`CONNECTIONS`].
+pub(crate) const REQUEST: &str = "--samples-per-request=10000";
+
 /// Nodes × GPUs × metrics.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Fleet {

@@ -1,6 +1,6 @@
 //! One server: fed, merged, and asked every kind of query.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
@@ -9,37 +9,25 @@ use super::answers::{Answered, Answers};
 use super::kind::{CLIENTS, Kind};
 use crate::bench::peer::{Keep, Peer, Running};
 use crate::layout::Layout;
-use crate::measure::generator::{self, number};
-use crate::measure::{machine, process};
+use crate::measure::generator::{self, CONNECTIONS, REQUEST, number};
+use crate::measure::others::Others;
+use crate::measure::process;
 use crate::progress::say;
 
-/// The slowest took four minutes for the full history on two quiet cores.
+/// Prometheus takes five CPU seconds a million samples, on a busy machine several times as long.
 const FEED_LIMIT: Duration = Duration::from_secs(1_800);
-/// The slowest kind of the slowest server took a minute.
+/// Two thousand answers, each slower than any seen.
 const ASK_LIMIT: Duration = Duration::from_secs(900);
 /// A machine on which others use less than this part of all cores is quiet.
 const QUIET_SHARE: f64 = 0.05;
-/// As vmagent sends on two cores: see `bench store`.
-const SENDING: [&str; 2] = ["--connections=4", "--samples-per-request=10000"];
-
 /// Feeds and merges it, then asks; what was measured until something failed is kept.
 pub(super) fn measure(layout: &Layout, scale: &Scale, peer: Peer, answers: &mut Answers) -> Result<()> {
     let mut server = peer.start(layout, Keep::Month)?;
     feed(layout, scale, &mut server, answers)?;
     let pid = server.server.pid()?;
     process::forget_peak(pid)?;
-    let (others, mut failed) = (Others::begin(pid), Vec::new());
-    for kind in &scale.kinds {
-        match ask(layout, scale, &mut server, *kind, answers) {
-            Ok(answered) => answers.add(*kind, peer, answered),
-            Err(error) => {
-                server.server.check()?;
-                answers.note(format!("{}, {}: {error:#}", peer.name(), kind.words()));
-                say(peer.name(), &format!("{} failed: {error:#}", kind.name()));
-                failed.push(kind.name());
-            }
-        }
-    }
+    let others = Others::begin(pid);
+    let failed = ask_all(layout, scale, &mut server, answers)?;
     answers.peak(peer, process::peak_mib(pid)?);
     if let Some(share) = others.share().filter(|share| *share > QUIET_SHARE) {
         answers.note(format!(
@@ -54,40 +42,11 @@ pub(super) fn measure(layout: &Layout, scale: &Scale, peer: Peer, answers: &mut 
     Ok(())
 }
 
-/// What other processes use of the machine meanwhile.
-struct Others {
-    pid: u32,
-    begin: Instant,
-    before_s: Option<f64>,
-}
-
-impl Others {
-    fn begin(pid: u32) -> Self {
-        Self {
-            pid,
-            begin: Instant::now(),
-            before_s: Self::used_s(pid),
-        }
-    }
-
-    /// CPU seconds of all but the server, this program and the clients it has run.
-    fn used_s(pid: u32) -> Option<f64> {
-        let own = process::cpu_s(pid).ok()? + process::cpu_s(std::process::id()).ok()?;
-        Some(machine::cpu_s()? - own)
-    }
-
-    /// As a part of all its cores' time.
-    fn share(&self) -> Option<f64> {
-        let used_s = Self::used_s(self.pid)? - self.before_s?;
-        Some(used_s / (self.begin.elapsed().as_secs_f64() * machine::cores() as f64))
-    }
-}
-
 fn feed(layout: &Layout, scale: &Scale, server: &mut Running, answers: &mut Answers) -> Result<()> {
     let (pid, fleet) = (server.server.pid()?, scale.fleet);
     say(server.name(), &format!("is fed a history: {}", scale.about()));
     let mut args = scale.history.arguments();
-    args.extend(SENDING.map(str::to_owned));
+    args.extend([CONNECTIONS, REQUEST].map(str::to_owned));
     args.push(format!("--server-pid={pid}"));
     let fed = generator::run(layout, &mut server.server, fleet, "history", &args, FEED_LIMIT)?;
     let (samples, refused) = (number(&fed, "/samples")?, number(&fed, "/refused")?);
@@ -122,12 +81,35 @@ fn merge(server: &mut Running) -> Result<&'static str> {
     }
 }
 
+/// Asks every kind; returns those that failed while the server lived on.
+fn ask_all(
+    layout: &Layout,
+    scale: &Scale,
+    server: &mut Running,
+    answers: &mut Answers,
+) -> Result<Vec<String>> {
+    let mut failed = Vec::new();
+    for kind in &scale.kinds {
+        match ask(layout, scale, server, *kind, answers) {
+            Ok(answered) => answers.add(*kind, server.peer, answered),
+            Err(error) => {
+                server.server.check()?;
+                let text = format!("{}: {error:#}", kind.words());
+                say(server.name(), &text);
+                answers.note(format!("{}, {text}", server.name()));
+                failed.push(kind.name());
+            }
+        }
+    }
+    Ok(failed)
+}
+
 fn ask(
     layout: &Layout,
     scale: &Scale,
     server: &mut Running,
     kind: Kind,
-    answers: &mut Answers,
+    answers: &Answers,
 ) -> Result<Answered> {
     let pid = server.server.pid()?;
     let repeats = kind.repeats(scale.repeats);

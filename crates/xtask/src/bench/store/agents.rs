@@ -6,12 +6,11 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::Scale;
-use super::ingest::{CONNECTIONS, REQUEST};
 use crate::bench::peer::{Keep, Peer, Running};
 use crate::bench::report::Measured;
 use crate::bench::table::Row;
 use crate::layout::Layout;
-use crate::measure::generator::{self, damaged, number, start_ms};
+use crate::measure::generator::{self, CONNECTIONS, REQUEST, damaged, number, start_ms};
 use crate::measure::process;
 use crate::progress::say;
 

@@ -9,16 +9,12 @@ use crate::bench::peer::{Keep, Peer, Running};
 use crate::bench::report::Measured;
 use crate::bench::table::Row;
 use crate::layout::Layout;
-use crate::measure::generator::{self, number, start_ms};
+use crate::measure::generator::{self, CONNECTIONS, REQUEST, number, start_ms};
 use crate::measure::{folder, process};
 use crate::progress::say;
 
 /// The slowest of the three took 130 s for the full run's 27.6 M samples on two cores.
 const FEED_LIMIT: Duration = Duration::from_secs(1_800);
-/// As vmagent sends on two cores: twice as many connections as cores, ten thousand samples a request.
-pub(super) const CONNECTIONS: &str = "--connections=4";
-/// See [`CONNECTIONS`].
-pub(super) const REQUEST: &str = "--samples-per-request=10000";
 const READ_LIMIT: Duration = Duration::from_secs(600);
 /// The name `loadgen` knows, and what a row says.
 const SHAPES: [(&str, &str); 5] = [

@@ -10,12 +10,11 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::Scale;
-use super::ingest::{CONNECTIONS, REQUEST};
 use crate::bench::peer::{self, Keep, Peer};
 use crate::bench::report::Measured;
 use crate::bench::table::Row;
 use crate::layout::Layout;
-use crate::measure::generator::{self, number, start_ms};
+use crate::measure::generator::{self, CONNECTIONS, REQUEST, number, start_ms};
 use crate::progress::say;
 
 const FEED_LIMIT: Duration = Duration::from_secs(600);
