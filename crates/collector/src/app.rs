@@ -28,6 +28,8 @@ pub type Shared = Arc<App>;
 pub struct App {
     /// What it was told at the start.
     pub config: Config,
+    /// When it started.
+    pub started_ms: TimestampMs,
     /// Series and state.
     pub store: Store,
     /// Rules and our own questions go through here.

@@ -1,23 +1,29 @@
 //! The one way to ask for series: parse, prefetch, evaluate on a blocking thread, within a budget and a time.
 //!
 //! ```text
-//! text ─ query::parse ─▶ selections ─ store prefetch (async) ─▶ evaluate (blocking pool) ─▶ Output
-//!         └ refused: malformed            └──── cancelled when the time is up or the caller drops the future ────┘
+//! text ─ query::parse ─▶ slot ─▶ selections ─ store prefetch (async) ─▶ evaluate (blocking pool) ─▶ Output
+//!         │                └ refused: too many wait   └─ cancelled when the time is up or the caller drops the future ─┘
+//!         └ refused: malformed
 //! ```
 //! The HTTP API, the event stream and the rules all call this, so they agree.
 
+mod load;
+mod rolled_up;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use domain::series::{Budget, BudgetExceeded, SelectError};
+use domain::series::{Budget, BudgetExceeded, SelectError, Selection};
 use domain::time::TimestampMs;
 use query::{EvalError, Output, Params, ParseError, Query};
 use store::SeriesStore;
-use tokio::sync::Semaphore;
+use store::series::Prefetched;
 
 use crate::own_series::OwnSeries;
 use crate::self_metrics::SelfMetrics;
+use load::Load;
+pub(crate) use load::slots;
 
 /// Samples one query may read; Prometheus' default, 800 MB at worst.
 pub const SAMPLES_MAX: u64 = 50_000_000;
@@ -25,16 +31,41 @@ pub const SAMPLES_MAX: u64 = 50_000_000;
 pub const SERIES_MAX: u64 = 300_000;
 /// How long one query may take, waiting included.
 pub const TIME_MAX: Duration = Duration::from_secs(30);
-/// Queries evaluated at once, a core; more only share the same cores and hold more memory.
-const CONCURRENT_A_CORE: usize = 2;
+
+/// What a name or a series' labels in a list count as: 256 bytes.
+const SAMPLES_A_NAME: u64 = 16;
 
 /// Evaluates queries over the store. Cheap to clone.
 #[derive(Clone)]
 pub struct Evaluator {
     series: SeriesStore,
     own: Arc<OwnSeries>,
-    slots: Arc<Semaphore>,
+    load: Load,
     metrics: SelfMetricsOfQueries,
+}
+
+/// An answer with what it took. Its samples count as held, for the bound on all queries together, until this is dropped.
+#[derive(Debug)]
+pub struct Answered {
+    /// The answer.
+    pub output: Output,
+    /// What it took.
+    pub cost: Cost,
+    /// What it holds.
+    pub(crate) held: Budget,
+}
+
+/// What a query took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Samples read, and cells of intermediate results.
+    pub samples: u64,
+    /// Waiting for others.
+    pub queued: Duration,
+    /// Reading series.
+    pub reading: Duration,
+    /// Evaluating.
+    pub evaluating: Duration,
 }
 
 #[derive(Clone)]
@@ -53,20 +84,38 @@ pub enum QueryError {
     #[error("{0}")]
     Params(String),
     /// Too much work.
-    #[error(transparent)]
+    #[error("{}", in_prometheus_words(*.0))]
     TooMuch(BudgetExceeded),
     /// The time was up.
     #[error(
-        "the query did not finish within {} s; select fewer series, a shorter range or a larger step",
-        TIME_MAX.as_secs()
+        "query timed out in expression evaluation: it did not finish within {} s; select fewer series, a shorter range or a \
+         larger step",
+        .0.as_secs_f64()
     )]
-    Timeout,
+    Timeout(Duration),
+    /// Too many are asking.
+    #[error("{0} queries are waiting already; ask again in a second")]
+    Busy(usize),
     /// The data does not fit the query.
     #[error("{0}")]
     Execution(String),
     /// The store failed.
     #[error("the series store could not answer: {0}")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A fault of the engine.
+    #[error("the query engine failed")]
+    Engine(#[source] tokio::task::JoinError),
+}
+
+/// Programs look for the words that Prometheus has; people read on.
+fn in_prometheus_words(exceeded: BudgetExceeded) -> String {
+    match exceeded {
+        BudgetExceeded::Samples(_) => {
+            format!("query processing would load too many samples into memory in query execution: {exceeded}")
+        }
+        BudgetExceeded::Cancelled => "query was canceled in expression evaluation".into(),
+        BudgetExceeded::Series(_) | BudgetExceeded::Together(_) => exceeded.to_string(),
+    }
 }
 
 impl Evaluator {
@@ -80,7 +129,7 @@ impl Evaluator {
         Self {
             series,
             own: Arc::default(),
-            slots: Arc::new(Semaphore::new(slots())),
+            load: Load::new(),
             metrics,
         }
     }
@@ -91,13 +140,19 @@ impl Evaluator {
         &self.own
     }
 
-    /// The same evaluator with slots of its own, so that neither side's queries hold up the other's.
+    /// The same evaluator with slots and samples of its own, so that neither side's queries hold up the other's.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self {
-            slots: Arc::new(Semaphore::new(slots())),
+            load: Load::new(),
             ..self.clone()
         }
+    }
+
+    /// Slots nobody has, and samples nobody holds.
+    #[must_use]
+    pub fn free(&self) -> (usize, u64) {
+        self.load.free()
     }
 
     /// The value of a query at one time.
@@ -133,10 +188,28 @@ impl Evaluator {
     /// # Errors
     /// See [`QueryError`].
     pub async fn evaluate(&self, query: Query, params: Params) -> Result<Output, QueryError> {
+        Ok(self.answer(query, params, TIME_MAX).await?.output)
+    }
+
+    /// The same within a time of the caller's, [`TIME_MAX`] at most, and with what it took.
+    ///
+    /// # Errors
+    /// See [`QueryError`].
+    pub async fn answer(
+        &self,
+        query: Query,
+        params: Params,
+        within: Duration,
+    ) -> Result<Answered, QueryError> {
+        let within = within.min(TIME_MAX);
         let timer = self.metrics.seconds.start_timer();
-        let answer = tokio::time::timeout(TIME_MAX, self.work(query, params))
-            .await
-            .unwrap_or(Err(QueryError::Timeout));
+        let answer = if within.is_zero() {
+            // A timer of no time might still let a quick answer through.
+            Err(QueryError::Timeout(within))
+        } else {
+            let answer = tokio::time::timeout(within, self.work(query, params)).await;
+            answer.unwrap_or(Err(QueryError::Timeout(within)))
+        };
         timer.observe_duration();
         if let Err(error) = &answer {
             self.metrics.failures.with_label_values(&[error.reason()]).inc();
@@ -144,27 +217,104 @@ impl Evaluator {
         answer
     }
 
-    async fn work(&self, query: Query, params: Params) -> Result<Output, QueryError> {
-        let slot = Arc::clone(&self.slots)
-            .acquire_owned()
-            .await
-            .expect("the semaphore is never closed");
-        let budget = Budget::new(SAMPLES_MAX, SERIES_MAX);
+    /// Looks for names or series in the store's index, on a thread that may take its time, as one of the queries under way.
+    /// The budget holds what was found against all of them, until it is dropped.
+    ///
+    /// # Errors
+    /// See [`QueryError`].
+    pub(crate) async fn list<T: Send + 'static>(
+        &self,
+        look_up: impl FnOnce(&SeriesStore) -> Result<Vec<T>, SelectError> + Send + 'static,
+    ) -> Result<(Vec<T>, Budget), QueryError> {
+        let listed = tokio::time::timeout(TIME_MAX, async {
+            let slot = self.load.slot().await?;
+            let (series, budget) = (self.series.clone(), self.load.budget());
+            let found = tokio::task::spawn_blocking(move || {
+                let _slot_until_the_work_ends = slot;
+                look_up(&series)
+            });
+            let found = found.await.map_err(QueryError::Engine)??;
+            budget
+                .take(0, (found.len() as u64).saturating_mul(SAMPLES_A_NAME))
+                .map_err(QueryError::TooMuch)?;
+            Ok((found, budget))
+        });
+        listed.await.unwrap_or(Err(QueryError::Timeout(TIME_MAX)))
+    }
+
+    async fn work(&self, query: Query, params: Params) -> Result<Answered, QueryError> {
+        let began = Instant::now();
+        match self.attempt(query.clone(), params, began).await {
+            Err(QueryError::TooMuch(BudgetExceeded::Together(_))) => {
+                let _turn = self.load.room().await;
+                self.attempt(query, params, began).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn attempt(&self, query: Query, params: Params, began: Instant) -> Result<Answered, QueryError> {
+        let slot = self.load.slot().await?;
+        let budget = self.load.budget();
         let _cancel_on_drop = CancelOnDrop(budget.cancel_flag());
-        let selections = query.selections(&params);
-        let source = self.own.beside(self.series.prefetch(&selections, &budget).await?);
+        let queued = began.elapsed();
+        let Source {
+            stored,
+            params,
+            warnings,
+        } = self.read(&query, params, &budget).await?;
+        let source = self.own.beside(stored);
+        let reading = began.elapsed() - queued;
+        let paid = budget.clone();
         let evaluated = tokio::task::spawn_blocking(move || {
             let _slot_until_the_work_ends = slot;
-            query.evaluate(&source, &params, &budget)
+            query.evaluate(&source, &params, &paid)
         });
-        Ok(evaluated
-            .await
-            .map_err(|panic| QueryError::Execution(format!("the query engine failed: {panic}")))??)
+        let mut output = evaluated.await.map_err(QueryError::Engine)??;
+        output.warnings.extend(warnings);
+        let cost = Cost {
+            samples: budget.samples_spent(),
+            queued,
+            reading,
+            evaluating: began.elapsed() - queued - reading,
+        };
+        Ok(Answered {
+            output,
+            cost,
+            held: budget,
+        })
+    }
+
+    /// Reads what the query selects; a second time, further back, where an hour's buckets would hide between lookbacks.
+    async fn read(&self, query: &Query, mut params: Params, budget: &Budget) -> Result<Source, QueryError> {
+        let mut selections = query.selections(&params);
+        let mut stored = self.series.prefetch(&selections, budget).await?;
+        if let Some(lookback_ms) = rolled_up::lookback_ms(&rolled_up(&selections, &stored), &params) {
+            params.lookback_ms = lookback_ms;
+            selections = query.selections(&params);
+            drop(std::mem::take(&mut stored));
+            stored = self.series.prefetch(&selections, budget).await?;
+        }
+        let warnings = rolled_up::warnings(&rolled_up(&selections, &stored), &params);
+        Ok(Source {
+            stored,
+            params,
+            warnings,
+        })
     }
 }
 
-fn slots() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from) * CONCURRENT_A_CORE
+/// Series ready for a query, the parameters they were read for, and what to know about them.
+struct Source {
+    stored: Prefetched,
+    params: Params,
+    warnings: Vec<String>,
+}
+
+/// The selections whose answers come from roll-ups.
+fn rolled_up<'a>(selections: &'a [Selection], stored: &Prefetched) -> Vec<(&'a Selection, i64)> {
+    let resolution = |selection| Some((selection, stored.resolution_ms(selection)?));
+    selections.iter().filter_map(resolution).collect()
 }
 
 /// Makes the evaluation stop at its next look at the budget when nobody waits for it any more.
@@ -183,9 +333,10 @@ impl QueryError {
         match self {
             Self::Parse(_) | Self::Params(_) => "bad_data",
             Self::TooMuch(BudgetExceeded::Cancelled) => "canceled",
+            Self::TooMuch(BudgetExceeded::Together(_)) | Self::Busy(_) => "unavailable",
             Self::TooMuch(_) | Self::Execution(_) => "execution",
-            Self::Timeout => "timeout",
-            Self::Store(_) => "internal",
+            Self::Timeout(_) => "timeout",
+            Self::Store(_) | Self::Engine(_) => "internal",
         }
     }
 }

@@ -184,6 +184,7 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
     let changes = Changes::default();
     let evaluator = Evaluator::new(store.series.clone(), &metrics);
     let app = App {
+        started_ms: crate::clock::now_ms(),
         runs: crate::runs::Runs::new(&config, store.state.clone(), changes.clone(), evaluator.clone()),
         client_evaluator: evaluator.apart(),
         evaluator,

@@ -23,7 +23,7 @@ use domain::series::{Budget, Selection, SeriesSource};
 
 pub use error::{EvalError, ParseError};
 pub use output::{MatrixSeries, Output, Value, VectorSample};
-pub use parse::{parse, parse_selector};
+pub use parse::{parse, parse_selector, pretty};
 pub use plan::{LOOKBACK_DEFAULT_MS, Params, STEPS_MAX};
 
 /// A query that was understood: parsed, checked for types, within the limits of size and nesting.

@@ -1,8 +1,9 @@
-//! Who asks, and whether they may: bearer tokens for programs, a session cookie for browsers.
+//! Who asks, and whether they may: bearer tokens for programs, a session cookie for browsers. Programs made for Prometheus may
+//! send a token as the password of Basic authentication, where Prometheus has its API.
 //!
 //! ```text
 //! policy(method, path) ─▶ none: open to all (health, log-in, the dashboard's own files)
-//!                      └▶ role ─▶ bearer │ cookie ─▶ role allows? ─▶ cookie and changing: X-CSRF-Token ─▶ handler
+//!                      └▶ role ─▶ bearer │ basic │ cookie ─▶ role allows? ─▶ cookie and changing: X-CSRF-Token ─▶ handler
 //! ```
 
 mod throttle;
@@ -14,6 +15,8 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use domain::api::session::Role;
 use domain::time::TimestampMs;
 use store::state::StateError;
@@ -103,7 +106,7 @@ pub(super) async fn guard(
     let Some(needed) = policy(request.method(), request.uri().path()) else {
         return next.run(request).await;
     };
-    let caller = match identify(&app, request.headers(), peer.ip(), &throttle).await {
+    let caller = match identify(&app, &request, peer.ip(), &throttle).await {
         Ok(caller) => caller,
         Err(error) => return error.into_response(),
     };
@@ -114,17 +117,28 @@ pub(super) async fn guard(
     next.run(request).await
 }
 
-async fn identify(
-    app: &Shared,
-    headers: &HeaderMap,
+/// Who asks. Only what may live on while others are awaited is taken from the request.
+fn identify<'a>(
+    app: &'a Shared,
+    request: &Request,
     peer: IpAddr,
-    throttle: &Throttle,
-) -> Result<Caller, ApiError> {
-    let now_ms = app.now_ms();
-    if let Some(token) = bearer(headers) {
-        return identify_bearer(app, token, peer, throttle, now_ms).await;
+    throttle: &'a Throttle,
+) -> impl Future<Output = Result<Caller, ApiError>> + Send + use<'a> {
+    let headers = request.headers();
+    let token = bearer(headers).map(ToOwned::to_owned);
+    let password = basic(request);
+    let cookie = cookie(headers).map(ToOwned::to_owned);
+    async move {
+        match token.or(password?) {
+            Some(token) => identify_bearer(app, &token, peer, throttle, app.now_ms()).await,
+            None => identify_browser(app, cookie.as_deref()).await,
+        }
     }
-    if let Some(cookie) = cookie(headers) {
+}
+
+async fn identify_browser(app: &Shared, cookie: Option<&str>) -> Result<Caller, ApiError> {
+    let now_ms = app.now_ms();
+    if let Some(cookie) = cookie {
         let session = session(app, cookie, now_ms).await?;
         let ended = || ApiError::unauthorized("the session has ended; log in again");
         return session
@@ -240,6 +254,33 @@ pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
+/// The password of an `Authorization: Basic` header, which is a token; the name before it may be anything. Taken where
+/// Prometheus' own clients ask, and nowhere else. A browser that was given such an address sends it along with whatever
+/// another site's page asks for, so what changes something must come from a program or from our own page.
+fn basic(request: &Request) -> Result<Option<String>, ApiError> {
+    let path = request.uri().path();
+    if !(path.starts_with("/api/v1/") || path == "/metrics") {
+        return Ok(None);
+    }
+    let Some(password) = password(request.headers()) else {
+        return Ok(None);
+    };
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        same_origin(request.headers(), request.uri())?;
+    }
+    Ok(Some(password))
+}
+
+fn password(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, pair) = value.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let pair = String::from_utf8(STANDARD.decode(pair.trim()).ok()?).ok()?;
+    pair.split_once(':').map(|(_, password)| password.to_owned())
+}
+
 /// The value of the session cookie.
 pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
     let lines = headers
@@ -298,7 +339,16 @@ mod tests {
         );
         assert_eq!((bearer(&headers), cookie(&headers)), (Some("abc"), Some("xyz")));
         headers.insert(header::AUTHORIZATION, HeaderValue::from_static("Basic abc"));
-        assert_eq!(bearer(&headers), None);
+        assert_eq!((bearer(&headers), password(&headers)), (None, None));
+        // "me:abc:d"
+        headers.insert(
+            header::AUTHORIZATION,
+            HeaderValue::from_static("basic bWU6YWJjOmQ="),
+        );
+        assert_eq!(
+            (bearer(&headers), password(&headers)),
+            (None, Some("abc:d".into()))
+        );
     }
 
     #[test]

@@ -135,6 +135,7 @@ impl ApiError {
             error_type: Some(self.prometheus.unwrap_or(error_type(self.status)).into()),
             error: Some(self.detail.clone()),
             warnings: Vec::new(),
+            infos: Vec::new(),
         }
     }
 }
@@ -186,6 +187,7 @@ impl From<QueryError> for ApiError {
             "bad_data" => StatusCode::BAD_REQUEST,
             "execution" => StatusCode::UNPROCESSABLE_ENTITY,
             "timeout" | "canceled" => StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable" => return Self::unavailable(error.to_string()),
             _ => return Self::internal("reading series", &error),
         };
         Self {

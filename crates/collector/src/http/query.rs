@@ -10,6 +10,9 @@ use super::{ApiError, ApiResult};
 
 /// Times beyond this (some 70,000 years) are refused, so that sums of times never overflow.
 const TIME_MS_MAX: f64 = (i64::MAX / 4_096) as f64;
+/// How clients of Prometheus write the earliest and the latest time there are.
+const TIME_FIRST: &str = "-292273086-05-16T16:47:06Z";
+const TIME_LAST: &str = "292277025-08-18T07:12:54.999999999Z";
 /// The most `match[]` of one request.
 const SELECTORS_MAX: usize = 64;
 
@@ -20,7 +23,7 @@ pub(super) struct Params(Vec<(String, String)>);
 impl<S: Send + Sync> FromRequest<S> for Params {
     type Rejection = ApiError;
 
-    /// From the address, and for a POST also from the form in the body.
+    /// From the form in the body of a POST, and then from the address: where both have a parameter, the form's counts.
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let (mut parts, body) = request.into_parts();
         let Query(mut pairs) = Query::<Vec<(String, String)>>::from_request_parts(&mut parts, state)
@@ -31,7 +34,7 @@ impl<S: Send + Sync> FromRequest<S> for Params {
             let Form(form) = Form::<Vec<(String, String)>>::from_request(request, state)
                 .await
                 .map_err(|error| ApiError::new(error.status(), error.body_text()))?;
-            pairs.extend(form);
+            pairs = [form, pairs].concat();
         }
         Ok(Self(pairs))
     }
@@ -46,12 +49,6 @@ impl Params {
             .map(|(_, value)| value.as_str())
     }
 
-    /// A parameter that must be there.
-    pub(super) fn required(&self, name: &str) -> ApiResult<&str> {
-        self.get(name)
-            .ok_or_else(|| ApiError::bad_request(format!("the parameter {name:?} is missing")))
-    }
-
     /// A time, when there is one.
     pub(super) fn time(&self, name: &str) -> ApiResult<Option<TimestampMs>> {
         self.get(name)
@@ -61,8 +58,7 @@ impl Params {
 
     /// A time that must be there.
     pub(super) fn required_time(&self, name: &str) -> ApiResult<TimestampMs> {
-        self.required(name)?;
-        Ok(self.time(name)?.unwrap_or_default())
+        parse_time_ms(self.get(name).unwrap_or_default()).map_err(|detail| invalid(name, &detail))
     }
 
     /// A duration in milliseconds, when there is one.
@@ -72,15 +68,31 @@ impl Params {
             .transpose()
     }
 
-    /// `limit`, bounded; 0 and nothing mean the bound.
-    pub(super) fn limit(&self, most: usize) -> ApiResult<usize> {
+    /// A duration in milliseconds that must be there.
+    pub(super) fn required_duration(&self, name: &str) -> ApiResult<i64> {
+        parse_step_ms(self.get(name).unwrap_or_default()).map_err(|detail| invalid(name, &detail))
+    }
+
+    /// `limit`, when there is one; 0 means none.
+    pub(super) fn limit(&self) -> ApiResult<Option<usize>> {
         let Some(text) = self.get("limit") else {
-            return Ok(most);
+            return Ok(None);
         };
-        let limit: usize = text
-            .parse()
-            .map_err(|_| invalid("limit", "it is not a number of results"))?;
-        Ok(if limit == 0 { most } else { limit.min(most) })
+        let limit: i64 = text.parse().map_err(|_| {
+            invalid(
+                "limit",
+                &format!("cannot parse {:?} to a number", shortened(text)),
+            )
+        })?;
+        let limit = usize::try_from(limit).map_err(|_| invalid("limit", "limit must be non-negative"))?;
+        Ok((limit > 0).then_some(limit))
+    }
+
+    /// A count, when there is one; a negative one means none.
+    pub(super) fn count(&self, name: &str) -> ApiResult<Option<usize>> {
+        let count = self.get(name).map(str::parse::<i64>).transpose();
+        let count = count.map_err(|_| ApiError::bad_request(format!("{name} must be a number")))?;
+        Ok(count.and_then(|count| usize::try_from(count).ok()))
     }
 
     /// The selectors of all `match[]`.
@@ -96,12 +108,21 @@ impl Params {
         }
         texts
             .into_iter()
-            .map(|text| query::parse_selector(text).map_err(|error| invalid("match[]", &error.to_string())))
+            .map(|text| query::parse_selector(text).map_err(|error| unparsed("match[]", &error)))
             .collect()
     }
 }
 
-fn invalid(name: &str, detail: &str) -> ApiError {
+/// 400 for a parameter that is not PromQL.
+pub(super) fn unparsed(name: &str, error: &query::ParseError) -> ApiError {
+    match error {
+        query::ParseError::Syntax(message) => invalid(name, &format!("parse error: {message}")),
+        error => invalid(name, &error.to_string()),
+    }
+}
+
+/// 400, in Prometheus' words.
+pub(super) fn invalid(name: &str, detail: &str) -> ApiError {
     ApiError::bad_request(format!("invalid parameter {name:?}: {detail}"))
 }
 
@@ -109,6 +130,11 @@ fn invalid(name: &str, detail: &str) -> ApiError {
 fn parse_time_ms(text: &str) -> Result<TimestampMs, String> {
     if let Ok(seconds) = text.parse::<f64>() {
         return whole_ms(seconds * 1_000.0).ok_or_else(|| format!("{text} is out of range"));
+    }
+    match text {
+        TIME_FIRST => return Ok(i64::MIN / 4_096),
+        TIME_LAST => return Ok(i64::MAX / 4_096),
+        _ => {}
     }
     let parsed = text
         .parse::<jiff::Timestamp>()
@@ -146,6 +172,9 @@ mod tests {
             ("-1.5", Some(-1_500)),
             ("2015-07-01T20:10:51.781Z", Some(1_435_781_451_781)),
             ("2015-07-01T22:10:51.781+02:00", Some(1_435_781_451_781)),
+            (TIME_FIRST, Some(i64::MIN / 4_096)),
+            (TIME_LAST, Some(i64::MAX / 4_096)),
+            ("", None),
             ("1e30", None),
             ("NaN", None),
             ("inf", None),

@@ -334,3 +334,43 @@ async fn a_flood_of_bad_tokens_locks_out_only_the_unknown() {
         StatusCode::OK
     );
 }
+
+/// What `http://any:TOKEN@…` becomes in Grafana, promtool and Prometheus itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_may_be_a_password_where_prometheus_clients_ask() {
+    let server = Server::start().await;
+    let [viewer, scrape] = [
+        server.token(Role::Viewer, None).await.token,
+        server.token(Role::Scrape, None).await.token,
+    ];
+    let as_password = async |method: Method, path: &str, token: &str, origin: Option<&str>| {
+        let mut request = server.anonymous(method, path).basic_auth("anyone", Some(token));
+        if let Some(origin) = origin {
+            request = request.header("origin", origin);
+        }
+        request.send().await.unwrap().status()
+    };
+    let (get, post) = (Method::GET, Method::POST);
+    let query = "/api/v1/query?query=1";
+    for (method, path, token, origin, status) in [
+        (&get, query, &*viewer, None, StatusCode::OK),
+        (&post, query, &viewer, None, StatusCode::OK),
+        (
+            &post,
+            query,
+            &viewer,
+            Some("http://evil.example"),
+            StatusCode::FORBIDDEN,
+        ),
+        (&get, query, &scrape, None, StatusCode::FORBIDDEN),
+        (&get, query, "guess", None, StatusCode::UNAUTHORIZED),
+        (&get, "/metrics", &scrape, None, StatusCode::OK),
+        (&post, "/api/v1/write", &viewer, None, StatusCode::FORBIDDEN),
+        // Elsewhere a password opens nothing.
+        (&get, "/api/runs", &viewer, None, StatusCode::UNAUTHORIZED),
+        (&get, "/api/tokens", ADMIN, None, StatusCode::UNAUTHORIZED),
+    ] {
+        let got = as_password(method.clone(), path, token, origin).await;
+        assert_eq!(got, status, "{method} {path} {origin:?}");
+    }
+}

@@ -81,13 +81,20 @@ pub(crate) async fn push(server: &Server, series: &[TimeSeries]) -> (StatusCode,
 }
 
 async fn send(server: &Server, request: &WriteRequest) -> (StatusCode, Value) {
-    raw(
-        server,
-        snap::raw::Encoder::new()
-            .compress_vec(&request.encode_to_vec())
-            .unwrap(),
-    )
-    .await
+    raw(server, compressed(request)).await
+}
+
+/// The body of a request with these series, for whoever takes remote write.
+pub(crate) fn body(series: &[TimeSeries]) -> Vec<u8> {
+    compressed(&WriteRequest {
+        timeseries: series.to_vec(),
+        metadata: vec![],
+    })
+}
+
+fn compressed(request: &WriteRequest) -> Vec<u8> {
+    let mut encoder = snap::raw::Encoder::new();
+    encoder.compress_vec(&request.encode_to_vec()).unwrap()
 }
 
 async fn raw(server: &Server, body: Vec<u8>) -> (StatusCode, Value) {

@@ -22,6 +22,9 @@ pub struct Answer<T> {
     /// Things to know about the answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// Harmless oddities.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub infos: Vec<String>,
 }
 
 /// What a query gave.

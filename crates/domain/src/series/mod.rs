@@ -8,4 +8,4 @@ pub mod source;
 pub use batch::{ABSENT, Frame, STALE, is_absent, is_stale};
 pub use labels::{Label, Labels, LabelsError, METRIC_NAME};
 pub use matcher::{MatchOp, Matcher};
-pub use source::{Budget, BudgetExceeded, SelectError, Selection, Series, SeriesSet, SeriesSource};
+pub use source::{Budget, BudgetExceeded, Pool, SelectError, Selection, Series, SeriesSet, SeriesSource};

@@ -79,6 +79,22 @@ pub struct Budget {
     series_left: Arc<AtomicU64>,
     cancelled: Arc<AtomicBool>,
     limits: (u64, u64),
+    lease: Option<Arc<Lease>>,
+}
+
+/// Samples that several queries may hold together, so that many large ones at once are bounded as one is. Clones are the
+/// same pool.
+#[derive(Debug, Clone)]
+pub struct Pool {
+    left: Arc<AtomicU64>,
+    samples: u64,
+}
+
+/// What one query took out of a pool; it goes back when the last clone of the query's budget is dropped.
+#[derive(Debug)]
+struct Lease {
+    pool: Pool,
+    taken: AtomicU64,
 }
 
 /// A spent budget, in words for the person who asked.
@@ -92,6 +108,9 @@ pub enum BudgetExceeded {
     /// More series than allowed.
     #[error("the query selects more than {0} series; add label matchers")]
     Series(u64),
+    /// More samples than all queries together may hold; this one alone may be small.
+    #[error("all queries together would hold more than {0} samples; ask again in a moment")]
+    Together(u64),
     /// The client left or the time was up.
     #[error("the query was cancelled")]
     Cancelled,
@@ -106,6 +125,20 @@ impl Budget {
             series_left: Arc::new(AtomicU64::new(series)),
             cancelled: Arc::default(),
             limits: (samples, series),
+            lease: None,
+        }
+    }
+
+    /// The same budget, paid out of a pool too for as long as a clone of it lives.
+    #[must_use]
+    pub fn within(self, pool: &Pool) -> Self {
+        let lease = Lease {
+            pool: pool.clone(),
+            taken: AtomicU64::new(0),
+        };
+        Self {
+            lease: Some(Arc::new(lease)),
+            ..self
         }
     }
 
@@ -127,17 +160,13 @@ impl Budget {
     /// When the budget does not cover them, or the query was cancelled.
     pub fn take(&self, series: u64, samples: u64) -> Result<(), BudgetExceeded> {
         self.check_cancelled()?;
-        let pay = |left: &AtomicU64, cost: u64| {
-            left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| now.checked_sub(cost))
-                .is_ok()
-        };
         if !pay(&self.series_left, series) {
             return Err(BudgetExceeded::Series(self.limits.1));
         }
         if !pay(&self.samples_left, samples) {
             return Err(BudgetExceeded::Samples(self.limits.0));
         }
-        Ok(())
+        self.lease.as_ref().map_or(Ok(()), |lease| lease.take(samples))
     }
 
     /// Samples paid for so far.
@@ -159,6 +188,44 @@ impl Budget {
     }
 }
 
+impl Pool {
+    /// A pool of so many samples.
+    #[must_use]
+    pub fn new(samples: u64) -> Self {
+        Self {
+            left: Arc::new(AtomicU64::new(samples)),
+            samples,
+        }
+    }
+
+    /// Samples that nobody holds.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+}
+
+impl Lease {
+    fn take(&self, samples: u64) -> Result<(), BudgetExceeded> {
+        if !pay(&self.pool.left, samples) {
+            return Err(BudgetExceeded::Together(self.pool.samples));
+        }
+        self.taken.fetch_add(samples, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.pool.left.fetch_add(*self.taken.get_mut(), Ordering::Relaxed);
+    }
+}
+
+fn pay(left: &AtomicU64, cost: u64) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| now.checked_sub(cost))
+        .is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,5 +238,19 @@ mod tests {
         assert_eq!(budget.take(5, 0), Err(BudgetExceeded::Series(2)));
         budget.cancel_flag().store(true, Ordering::Relaxed);
         assert_eq!(budget.take(0, 0), Err(BudgetExceeded::Cancelled));
+    }
+
+    #[test]
+    fn a_pool_is_shared_and_filled_again() {
+        let pool = Pool::new(10);
+        let (one, other) = (Budget::new(9, 1).within(&pool), Budget::new(9, 1).within(&pool));
+        assert_eq!(one.take(0, 7), Ok(()));
+        assert_eq!(other.take(0, 4), Err(BudgetExceeded::Together(10)));
+        assert_eq!(other.take(0, 3), Ok(()));
+        let clone = one.clone();
+        drop(one);
+        assert_eq!(pool.left(), 0);
+        drop((clone, other));
+        assert_eq!(pool.left(), 10);
     }
 }

@@ -14,6 +14,11 @@ use crate::plan::Grid;
 /// The most memory the expression of `label_replace` may take once compiled.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
+/// The longest value of a label that a query makes: four of the longest stored ones. `$1$1$1…` would make megabytes of each.
+const VALUE_BYTES_MAX: usize = 8 << 10;
+/// Bytes of new values that count as one sample.
+const BYTES_A_SAMPLE: usize = 16;
+
 impl Evaluator<'_> {
     /// `label_replace(v, destination, replacement, source, regex)`
     pub(super) fn label_replace(&self, args: &[Expr], grid: Grid) -> Result<Vec<Column>> {
@@ -106,7 +111,15 @@ impl Evaluator<'_> {
     ) -> Result<Vec<Column>> {
         let mut columns = self.vector(vector, grid)?;
         for column in &mut columns {
+            self.budget.check_cancelled()?;
             if let Some(value) = value(&column.labels)? {
+                if value.len() > VALUE_BYTES_MAX {
+                    let bytes = value.len();
+                    return Err(EvalError::execution(format!(
+                        "a value of {bytes} bytes for the label {destination:?} is longer than the {VALUE_BYTES_MAX} allowed"
+                    )));
+                }
+                self.budget.take(0, (value.len() / BYTES_A_SAMPLE) as u64)?;
                 column.labels = column.labels.with(destination, &value);
                 column.drop_name &= destination != METRIC_NAME;
             }

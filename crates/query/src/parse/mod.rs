@@ -42,6 +42,15 @@ pub fn parse_selector(text: &str) -> Result<Vec<Matcher>, ParseError> {
     }
 }
 
+/// The query as people lay it out: one part a line, where it is long.
+///
+/// # Errors
+/// As [`parse`].
+pub fn pretty(text: &str) -> Result<String, ParseError> {
+    guard::check(text)?;
+    Ok(parse_guarded(text)?.prettify())
+}
+
 /// A panic within the parser is a parse error: it has arithmetic that panics on odd numbers, and a query must never take the
 /// process along. [`guard`] keeps the known ones away.
 fn parse_guarded(text: &str) -> Result<promql_parser::parser::Expr, ParseError> {

@@ -108,7 +108,39 @@ pub(crate) async fn run() {
         end_ms: START_MS + 6 * HOUR_MS,
         ..metric(0, 60_000, rate, false)
     };
-    read(&store.series, "1 GPU × 30 metrics × 6 h", gpu).await;
+    read(&store.series, "1 GPU × 30 metrics × 6 h", gpu.clone()).await;
+    let recent = Selection {
+        start_ms: START_MS + 5 * HOUR_MS,
+        end_ms: START_MS + 5 * HOUR_MS + 14 * 60_000,
+        ..gpu
+    };
+    read(&store.series, "the same, 14 min", recent.clone()).await;
+    let thin = Selection {
+        step_ms: 15_000,
+        function: None,
+        ..recent.clone()
+    };
+    read(
+        &store.series,
+        "the same, an instant selector in steps of 15 s",
+        thin,
+    )
+    .await;
+    let one = Selection {
+        matchers: vec![
+            Matcher::equal("__name__", "gpu_metric_7"),
+            Matcher::equal("node", "node-0100"),
+            Matcher::equal("gpu", "3"),
+        ],
+        ..recent
+    };
+    read(&store.series, "1 series × 14 min", one.clone()).await;
+    let none = Selection {
+        start_ms: 0,
+        end_ms: 1_000,
+        ..one
+    };
+    read(&store.series, "1 series, nothing of it", none).await;
     let month = |days: i64| Selection {
         matchers: vec![Matcher::equal("node", "node-0200"), Matcher::equal("gpu", "3")],
         start_ms: START_MS + (30 - days) * DAY_MS,

@@ -25,6 +25,14 @@ pub struct Prefetched {
     sets: HashMap<Selection, SeriesSet>,
 }
 
+impl Prefetched {
+    /// The longest bucket in the answer to a selection, where some of it comes from roll-ups.
+    #[must_use]
+    pub fn resolution_ms(&self, selection: &Selection) -> Option<i64> {
+        self.sets.get(selection).and_then(|set| set.resolution_ms)
+    }
+}
+
 impl SeriesSource for Prefetched {
     /// Costs no budget: [`SeriesStore::prefetch`] has paid.
     fn select(&self, selection: &Selection, budget: &Budget) -> Result<SeriesSet, SelectError> {

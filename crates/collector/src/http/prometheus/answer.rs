@@ -1,0 +1,362 @@
+//! Answers that worked: Prometheus' envelope around lists, single things and the results of queries.
+//!
+//! ```text
+//! {"status":"success","data":…,"warnings":[…],"infos":[…]}        the last two only when there are any
+//! ```
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use domain::api::prometheus::Answer;
+use domain::series::Budget;
+use query::{MatrixSeries, Value, VectorSample, format};
+use serde::Serialize;
+use serde_json::json;
+
+use super::pages::{self, Write};
+use crate::evaluator::{Answered, Cost, QueryError};
+use crate::http::ApiResult;
+
+/// Samples one answer may carry, some 300 MB of text: more than any client shows, and what a slow one is sent for minutes.
+pub(super) const ANSWER_SAMPLES_MAX: usize = 10_000_000;
+/// What Prometheus says when a `limit` cut something off.
+const TRUNCATED: &str = "results truncated due to limit";
+
+/// One thing, small.
+pub(super) fn success<T: Serialize>(data: T, warnings: Vec<String>) -> Response {
+    let answer = Answer {
+        status: "success".into(),
+        data: Some(data),
+        error_type: None,
+        error: None,
+        warnings,
+        infos: Vec::new(),
+    };
+    Json(answer).into_response()
+}
+
+/// A list of any length. `held` is given back when the last of it is sent.
+pub(super) fn list<T: Serialize + Send + 'static>(
+    items: Vec<T>,
+    is_truncated: bool,
+    held: Budget,
+) -> Response {
+    let warnings: &[String] = if is_truncated {
+        &[TRUNCATED.to_owned()]
+    } else {
+        &[]
+    };
+    let head = format!("{OPENING}[");
+    let tail = format!("]{}}}", notes(warnings, &[]));
+    let items = each(items, |out, item| write_json(out, &item));
+    pages::respond(in_turn(head, items, tail, held))
+}
+
+/// The result of a query, at most `limit` series of it, and what it took where that was asked for.
+pub(super) fn result(answered: Answered, limit: Option<usize>, with_stats: bool) -> ApiResult<Response> {
+    let Answered {
+        mut output,
+        cost,
+        held,
+    } = answered;
+    if limit.is_some_and(|limit| truncated(&mut output.value, limit)) {
+        output.warnings.push(TRUNCATED.to_owned());
+    }
+    let samples = samples(&output.value);
+    if samples > ANSWER_SAMPLES_MAX {
+        return Err(QueryError::Execution(format!(
+            "the answer would have {samples} samples, more than the {ANSWER_SAMPLES_MAX} of one answer; aggregate, ask for a larger \
+             step or a shorter range, or set a limit"
+        ))
+        .into());
+    }
+    let stats = if with_stats {
+        format!(",\"stats\":{}", stats(&cost))
+    } else {
+        String::new()
+    };
+    let list = |kind: &str| format!("{OPENING}{{\"resultType\":\"{kind}\",\"result\":[");
+    let (head, items, close): (_, Write, _) = match output.value {
+        Value::Vector(samples) => (list("vector"), each(samples, write_sample), "]"),
+        Value::Matrix(series) => (list("matrix"), matrix(series), "]"),
+        single => (OPENING.to_owned(), once(single), ""),
+    };
+    let tail = format!("{close}{stats}}}{}}}", notes(&output.warnings, &output.infos));
+    Ok(pages::respond(in_turn(head, items, tail, held)))
+}
+
+/// How every answer begins that is written here.
+const OPENING: &str = r#"{"status":"success","data":"#;
+
+fn notes(warnings: &[String], infos: &[String]) -> String {
+    let of = |name: &str, notes: &[String]| match notes {
+        [] => String::new(),
+        notes => format!(",\"{name}\":{}", json!(notes)),
+    };
+    of("warnings", warnings) + &of("infos", infos)
+}
+
+/// Cuts a result down to so many series; whether there were more.
+fn truncated(value: &mut Value, limit: usize) -> bool {
+    match value {
+        Value::Vector(samples) => truncated_list(samples, limit),
+        Value::Matrix(series) => truncated_list(series, limit),
+        Value::Scalar(..) | Value::String(..) => false,
+    }
+}
+
+fn truncated_list<T>(list: &mut Vec<T>, limit: usize) -> bool {
+    let is_longer = list.len() > limit;
+    list.truncate(limit);
+    is_longer
+}
+
+fn samples(value: &Value) -> usize {
+    match value {
+        Value::Vector(samples) => samples.len(),
+        Value::Matrix(series) => series.iter().map(|series| series.times.len()).sum(),
+        Value::Scalar(..) | Value::String(..) => 1,
+    }
+}
+
+/// Prometheus' fields, as far as this engine has them: all that a query reads it holds at once, so the peak is the sum.
+fn stats(cost: &Cost) -> serde_json::Value {
+    let [queued, reading, evaluating] =
+        [cost.queued, cost.reading, cost.evaluating].map(|time| time.as_secs_f64());
+    json!({
+        "timings": {
+            "evalTotalTime": reading + evaluating,
+            "resultSortTime": 0.0,
+            "queryPreparationTime": reading,
+            "innerEvalTime": evaluating,
+            "execQueueTime": queued,
+            "execTotalTime": queued + reading + evaluating,
+        },
+        "samples": { "totalQueryableSamples": cost.samples, "peakSamples": cost.samples },
+    })
+}
+
+// === writing ===
+
+/// The head, the items, the tail; then what they hold is let go.
+fn in_turn(head: String, mut items: Write, tail: String, held: Budget) -> Write {
+    let (mut head, mut tail) = (Some(head), Some((tail, held)));
+    Box::new(move |out| {
+        if let Some(head) = head.take() {
+            out.extend_from_slice(head.as_bytes());
+        }
+        if items(out) {
+            return true;
+        }
+        if let Some((tail, _held)) = tail.take() {
+            out.extend_from_slice(tail.as_bytes());
+        }
+        false
+    })
+}
+
+/// One item after the other, with commas between them; each is dropped once it is written.
+fn each<T: Send + 'static>(items: Vec<T>, write: impl Fn(&mut Vec<u8>, T) + Send + 'static) -> Write {
+    let (mut items, mut is_first) = (items.into_iter(), true);
+    Box::new(move |out| {
+        let Some(item) = items.next() else {
+            return false;
+        };
+        if !std::mem::take(&mut is_first) {
+            out.push(b',');
+        }
+        write(out, item);
+        true
+    })
+}
+
+/// A scalar or a text, all but the brace that closes it: statistics may follow.
+fn once(value: Value) -> Write {
+    let mut value = Some(value);
+    Box::new(move |out| {
+        let Some(value) = value.take() else {
+            return false;
+        };
+        format::write(out, &value);
+        out.pop();
+        true
+    })
+}
+
+/// Samples written at a time: one series may have millions, and a page has room for some thousands.
+const SAMPLES_AT_ONCE: usize = 512;
+
+/// Series after series, each some samples at a time.
+fn matrix(series: Vec<MatrixSeries>) -> Write {
+    let (mut all, mut current, mut written) = (series.into_iter(), None, 0);
+    let mut is_first = true;
+    Box::new(move |out| {
+        if current.is_none() {
+            let Some(next) = all.next() else {
+                return false;
+            };
+            if !std::mem::take(&mut is_first) {
+                out.push(b',');
+            }
+            out.push(b'{');
+            format::write_metric(out, &next.labels);
+            out.extend_from_slice(b",\"values\":[");
+            (current, written) = (Some(next), 0);
+        }
+        let Some(series) = &current else {
+            return false;
+        };
+        let upto = series.times.len().min(written + SAMPLES_AT_ONCE);
+        for at in written..upto {
+            if at > 0 {
+                out.push(b',');
+            }
+            format::write_point(out, series.times[at], series.values[at]);
+        }
+        written = upto;
+        if written == series.times.len() {
+            out.extend_from_slice(b"]}");
+            current = None;
+        }
+        true
+    })
+}
+
+fn write_sample(out: &mut Vec<u8>, (labels, at, value): VectorSample) {
+    out.push(b'{');
+    format::write_metric(out, &labels);
+    out.extend_from_slice(b",\"value\":");
+    format::write_point(out, at, value);
+    out.push(b'}');
+}
+
+fn write_json<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+    serde_json::to_writer(out, value).expect("memory takes all that is written");
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+    use domain::series::Labels;
+    use query::Output;
+
+    async fn body(response: Response) -> serde_json::Value {
+        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX)
+            .await
+            .unwrap();
+        serde_json::from_slice(&bytes).unwrap()
+    }
+
+    fn answered(value: Value) -> Answered {
+        let output = Output {
+            value,
+            warnings: vec!["careful".into()],
+            infos: vec!["by the way".into()],
+        };
+        Answered {
+            output,
+            cost: Cost {
+                samples: 7,
+                ..Cost::default()
+            },
+            held: Budget::unlimited(),
+        }
+    }
+
+    fn labels(name: &str) -> Labels {
+        Labels::new([("__name__", name)]).unwrap()
+    }
+
+    #[tokio::test]
+    async fn each_type_has_prometheus_shape() {
+        let series = MatrixSeries {
+            labels: labels("x"),
+            times: vec![1_000, 2_050, -500],
+            values: vec![1.5, f64::NAN, f64::INFINITY],
+        };
+        let matrix = Value::Matrix(vec![series.clone(), series]);
+        let one =
+            json!({ "metric": { "__name__": "x" }, "values": [[1, "1.5"], [2.05, "NaN"], [-0.5, "+Inf"]] });
+        let vector = Value::Vector(vec![(labels("a"), 1_500, 2.0), (Labels::empty(), 0, 0.5)]);
+        for (value, kind, expected) in [
+            (matrix, "matrix", json!([one, one])),
+            (Value::Matrix(vec![]), "matrix", json!([])),
+            (
+                vector,
+                "vector",
+                json!([{ "metric": { "__name__": "a" }, "value": [1.5, "2"] }, { "metric": {}, "value": [0, "0.5"] }]),
+            ),
+            (
+                Value::Scalar(1_435_781_430_781, 3.0),
+                "scalar",
+                json!([1_435_781_430.781, "3"]),
+            ),
+            (
+                Value::String(60_000, "a\"b".into()),
+                "string",
+                json!([60, "a\"b"]),
+            ),
+        ] {
+            let body = body(result(answered(value), None, false).unwrap()).await;
+            let expected = json!({
+                "status": "success",
+                "data": { "resultType": kind, "result": expected },
+                "warnings": ["careful"],
+                "infos": ["by the way"],
+            });
+            assert_eq!(body, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn limits_and_stats_are_told() {
+        let vector = Value::Vector(vec![(labels("a"), 0, 2.0), (labels("b"), 0, 0.5)]);
+        let cut = body(result(answered(vector.clone()), Some(1), true).unwrap()).await;
+        assert_eq!(cut["data"]["result"].as_array().unwrap().len(), 1);
+        assert_eq!(cut["warnings"][1], TRUNCATED);
+        assert_eq!(cut["data"]["stats"]["samples"]["totalQueryableSamples"], 7);
+        assert!(cut["data"]["stats"]["timings"]["execTotalTime"].is_number());
+        let whole = body(result(answered(vector), Some(2), false).unwrap()).await;
+        assert_eq!(
+            (&whole["warnings"], &whole["data"]["stats"]),
+            (&json!(["careful"]), &json!(null))
+        );
+        let listed = body(list(vec!["a", "b"], true, Budget::unlimited())).await;
+        assert_eq!(
+            listed,
+            json!({ "status": "success", "data": ["a", "b"], "warnings": [TRUNCATED] })
+        );
+    }
+
+    #[tokio::test]
+    async fn an_answer_of_many_pages_is_one_text() {
+        let series = |n: usize| MatrixSeries {
+            labels: labels(&format!("x{n}")),
+            times: (0..3_000).collect(),
+            values: (0..3_000).map(f64::from).collect(),
+        };
+        let all: Vec<_> = (0..10).map(series).collect();
+        let body = body(result(answered(Value::Matrix(all)), None, false).unwrap()).await;
+        let series = body["data"]["result"].as_array().unwrap();
+        assert_eq!(series.len(), 10);
+        assert!(
+            series
+                .iter()
+                .all(|one| one["values"].as_array().unwrap().len() == 3_000)
+        );
+        assert_eq!(series[9]["values"][2_999], json!([2.999, "2999"]));
+    }
+
+    #[test]
+    fn an_answer_that_is_too_large_is_refused() {
+        let series = MatrixSeries {
+            labels: Labels::empty(),
+            times: vec![0; ANSWER_SAMPLES_MAX / 2 + 1],
+            values: vec![0.0; ANSWER_SAMPLES_MAX / 2 + 1],
+        };
+        let large = Value::Matrix(vec![series.clone(), series]);
+        let error = result(answered(large), None, false).unwrap_err();
+        assert_eq!(error.status(), axum::http::StatusCode::UNPROCESSABLE_ENTITY);
+    }
+}

@@ -1,0 +1,186 @@
+//! `/api/v1/status/…`: whom one talks to, how it was started, and what its series look like.
+//!
+//! Fields are Prometheus' own, so that its clients find them; what has no meaning here is empty or zero, never made up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use domain::api::store::StoreStats;
+use domain::series::{METRIC_NAME, Matcher, SelectError};
+use domain::time::{DisplayDuration, TimestampMs};
+use serde::Serialize;
+use serde_json::{Value, json};
+use store::{SeriesStore, StoreConfig};
+
+use super::answer::{ANSWER_SAMPLES_MAX, success};
+use crate::Shared;
+use crate::config::Config;
+use crate::evaluator::{QueryError, SAMPLES_MAX, SERIES_MAX, TIME_MAX, slots};
+use crate::http::ApiResult;
+use crate::http::query::Params;
+
+/// Rows of each table of `tsdb`, unless the request says.
+const ROWS_DEFAULT: usize = 10;
+/// The most it may say.
+const ROWS_MAX: usize = 10_000;
+/// Pairs of label and value that `tsdb` counts at most: some tens of milliseconds.
+const PAIRS_MAX: usize = 1_000_000;
+
+/// Clients ask this to find out whom they talk to. Grafana turns features on by the version where the application is
+/// `Prometheus` or none is named; ours is our own.
+pub(super) async fn build_info() -> Response {
+    let version = env!("CARGO_PKG_VERSION");
+    told(json!({
+        "version": version, "application": "lockstep", "revision": "", "branch": "", "buildUser": "", "buildDate": "", "goVersion": "",
+    }))
+}
+
+pub(super) async fn runtime_info(State(app): State<Shared>) -> Response {
+    let started = rfc3339(app.started_ms);
+    told(json!({
+        "startTime": started,
+        "CWD": "",
+        "serverTime": rfc3339(app.now_ms()),
+        "reloadConfigSuccess": true,
+        "lastConfigTime": started,
+        "corruptionCount": 0,
+        "goroutineCount": 0,
+        "GOMAXPROCS": std::thread::available_parallelism().map_or(1, usize::from),
+        "GOMEMLIMIT": 0,
+        "GOGC": "",
+        "GODEBUG": "",
+        "storageRetention": DisplayDuration(kept(&app.config).retention_ms).to_string(),
+    }))
+}
+
+/// The limits of queries and of the store, under the names that Prometheus has for them.
+pub(super) async fn flags(State(app): State<Shared>) -> Response {
+    let kept = kept(&app.config);
+    told(BTreeMap::from([
+        (
+            "query.lookback-delta",
+            DisplayDuration(query::LOOKBACK_DEFAULT_MS).to_string(),
+        ),
+        ("query.max-concurrency", slots().to_string()),
+        ("query.max-samples", SAMPLES_MAX.to_string()),
+        ("query.max-series", SERIES_MAX.to_string()),
+        ("query.max-answer-samples", ANSWER_SAMPLES_MAX.to_string()),
+        ("query.timeout", format!("{}s", TIME_MAX.as_secs())),
+        (
+            "storage.tsdb.retention.time",
+            DisplayDuration(kept.retention_ms).to_string(),
+        ),
+        (
+            "storage.tsdb.retention.size",
+            kept.size_max_bytes
+                .map_or_else(|| "0B".into(), |bytes| format!("{bytes}B")),
+        ),
+        (
+            "storage.tsdb.out-of-order-time-window",
+            DisplayDuration(kept.out_of_order_ms).to_string(),
+        ),
+        ("web.enable-admin-api", "true".into()),
+        ("web.enable-remote-write-receiver", "true".into()),
+    ]))
+}
+
+/// What a Prometheus that did the same would be told: nothing is scraped, samples come from agents and by remote write.
+pub(super) async fn config(State(app): State<Shared>) -> Response {
+    let kept = kept(&app.config);
+    let yaml = format!(
+        "# Lockstep has no Prometheus configuration: agents and remote write bring the samples.\n\
+         global:\n  evaluation_interval: 1s\n\
+         storage:\n  tsdb:\n    out_of_order_time_window: {}\n    retention:\n      time: {}\n",
+        DisplayDuration(kept.out_of_order_ms),
+        DisplayDuration(kept.retention_ms)
+    );
+    told(json!({ "yaml": yaml }))
+}
+
+/// Which names and values have the most series.
+pub(super) async fn tsdb(State(app): State<Shared>, params: Params) -> ApiResult<Response> {
+    let rows = params.limit()?.unwrap_or(ROWS_DEFAULT).min(ROWS_MAX);
+    let totals = app.store.series.totals().await.map_err(QueryError::from)?;
+    let counted = app
+        .client_evaluator
+        .list(|store| Ok(vec![Cardinality::of(store)?]));
+    let (mut counted, _held) = counted.await?;
+    let cardinality = counted.pop().unwrap_or_default();
+    Ok(told(cardinality.tables(&totals, rows)))
+}
+
+fn told<T: Serialize>(data: T) -> Response {
+    success(data, Vec::new())
+}
+
+fn kept(config: &Config) -> StoreConfig {
+    let mut kept = StoreConfig::new(&config.data_dir);
+    kept.retention_ms = config.retention_ms.unwrap_or(kept.retention_ms);
+    kept.out_of_order_ms = config.out_of_order_ms.unwrap_or(kept.out_of_order_ms);
+    kept.size_max_bytes = config.retention_bytes;
+    kept
+}
+
+fn rfc3339(time_ms: TimestampMs) -> String {
+    jiff::Timestamp::from_millisecond(time_ms).map_or_else(|_| String::new(), |time| time.to_string())
+}
+
+/// Series by name and value.
+#[derive(Debug, Default)]
+struct Cardinality {
+    pairs: usize,
+    by_metric: Vec<(Arc<str>, u64)>,
+    by_pair: Vec<(Arc<str>, u64)>,
+    values_by_label: Vec<(Arc<str>, u64)>,
+    bytes_by_label: Vec<(Arc<str>, u64)>,
+}
+
+impl Cardinality {
+    fn of(store: &SeriesStore) -> Result<Self, SelectError> {
+        let mut all = Self::default();
+        for label in store.label_names(&[], i64::MIN, i64::MAX)? {
+            let values = store.label_values(&label, &[], i64::MIN, i64::MAX, PAIRS_MAX - all.pairs)?;
+            all.pairs += values.len();
+            let mut bytes = 0;
+            for value in &values {
+                let series = store.count(&[Matcher::equal(label.as_str(), value.as_str())])?;
+                bytes += series * value.len() as u64;
+                if label == METRIC_NAME {
+                    all.by_metric.push((value.as_str().into(), series));
+                }
+                all.by_pair.push((format!("{label}={value}").into(), series));
+            }
+            let label: Arc<str> = label.into();
+            all.values_by_label
+                .push((Arc::clone(&label), values.len() as u64));
+            all.bytes_by_label.push((label, bytes));
+        }
+        Ok(all)
+    }
+
+    fn tables(self, totals: &StoreStats, rows: usize) -> Value {
+        json!({
+            "headStats": {
+                "numSeries": totals.series,
+                "numLabelPairs": self.pairs,
+                "chunkCount": totals.chunks,
+                "minTime": totals.oldest_ms.unwrap_or(0),
+                "maxTime": totals.newest_ms.unwrap_or(0),
+            },
+            "seriesCountByMetricName": most(self.by_metric, rows),
+            "labelValueCountByLabelName": most(self.values_by_label, rows),
+            "memoryInBytesByLabelName": most(self.bytes_by_label, rows),
+            "seriesCountByLabelValuePair": most(self.by_pair, rows),
+        })
+    }
+}
+
+/// The largest, largest first.
+fn most(mut counts: Vec<(Arc<str>, u64)>, rows: usize) -> Value {
+    counts.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let rows = counts.iter().take(rows);
+    rows.map(|(name, value)| json!({ "name": &**name, "value": value }))
+        .collect()
+}
