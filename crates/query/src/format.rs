@@ -127,7 +127,7 @@ fn write_seconds(out: &mut Vec<u8>, time: TimestampMs) {
     let ms = time.unsigned_abs();
     write_integer(out, ms / 1_000);
     let [hundreds, tens, ones] = digits(ms % 1_000);
-    if ms % 1_000 != 0 {
+    if !ms.is_multiple_of(1_000) {
         out.extend_from_slice(&[b'.', hundreds, tens, ones]);
     }
 }
@@ -155,7 +155,7 @@ fn write_float(out: &mut Vec<u8>, value: f64) {
         });
         return;
     }
-    if size.is_finite() && (size >= EXPONENT_FROM || size < EXPONENT_BELOW) {
+    if size.is_finite() && !(EXPONENT_BELOW..EXPONENT_FROM).contains(&size) {
         write_with_exponent(out, value);
         return;
     }

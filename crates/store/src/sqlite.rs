@@ -66,6 +66,8 @@ impl Database {
         let reading = options(path, vfs).pragma("query_only", "ON");
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
+            // A file does not hang up; asking each time whether it has costs a query more than its rows.
+            .test_before_acquire(false)
             .connect_with(reading)
             .await
             .map_err(failed)?;

@@ -35,6 +35,8 @@ const BACKFILL_WINDOW: u64 = 64;
 const WELCOME_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the collector may acknowledge nothing while batches wait.
 const ACK_PATIENCE: Duration = Duration::from_secs(60);
+/// How long the collector's reason is waited for on a connection that takes nothing any more.
+const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
 /// How often a silent connection is asked for a sign of life; after twice as long without one the collector is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
@@ -120,9 +122,11 @@ impl<'a> Session<'a> {
             tokio::select! {
                 message = receiving.next() => self.heard(message?.ok_or(LinkError::Closed)?),
                 moved = make_way(&mut sending, ready.is_some()), if ready.is_some() || leaving => {
-                    moved?;
                     leaving = ready.is_some();
-                    ready.take().map_or(Ok(()), |message| sending.put(message))?;
+                    let put = moved.and_then(|()| ready.take().map_or(Ok(()), |message| sending.put(message)));
+                    if let Err(broken) = put {
+                        return Err(last_words(&mut receiving, broken).await.into());
+                    }
                 }
                 () = self.spool.grown(), if ready.is_none() => {}
                 event = self.events.next(), if ready.is_none() => ready = Some(encode_event(&event)),
@@ -287,6 +291,21 @@ async fn make_way(sending: &mut Sending, for_a_message: bool) -> Result<(), Stat
     } else {
         sending.flush().await
     }
+}
+
+/// Why the collector ended the stream, when it said so before sending failed.
+async fn last_words(receiving: &mut Receiving, broken: Status) -> Status {
+    let said = async {
+        loop {
+            match receiving.next().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return None,
+                Err(status) => return Some(status),
+            }
+        }
+    };
+    let said = tokio::time::timeout(LAST_WORDS_WITHIN, said).await;
+    said.ok().flatten().unwrap_or(broken)
 }
 
 /// Asks for a sign of life when nothing came since the last look; gives up when none came since the one before.

@@ -163,20 +163,19 @@ trait Fold: Clone + Default {
 /// Column by column, so that memory is read in order; `seen` tells empty steps apart.
 fn folded<F: Fold>(columns: &[Column], groups: Vec<Group>, grid: Grid) -> Vec<Column> {
     let fold_group = |group: Group| {
-        let mut folds = vec![(false, F::default()); grid.count];
+        let (mut seen, mut folds) = (vec![false; grid.count], vec![F::default(); grid.count]);
         for column in group.members.iter().map(|member| &columns[*member]) {
-            for ((seen, fold), value) in folds
-                .iter_mut()
-                .zip(&column.values)
-                .filter(|(_, value)| !is_absent(**value))
-            {
-                *seen = true;
-                fold.add(*value);
+            for ((seen, fold), value) in seen.iter_mut().zip(&mut folds).zip(&column.values) {
+                if !is_absent(*value) {
+                    *seen = true;
+                    fold.add(*value);
+                }
             }
         }
         let values = folds
             .into_iter()
-            .map(|(seen, fold)| if seen { fold.finish() } else { ABSENT })
+            .zip(seen)
+            .map(|(fold, seen)| if seen { fold.finish() } else { ABSENT })
             .collect();
         Column {
             labels: group.labels,
@@ -189,10 +188,11 @@ fn folded<F: Fold>(columns: &[Column], groups: Vec<Group>, grid: Grid) -> Vec<Co
 
 #[derive(Clone, Default)]
 struct Total(Sum);
-#[derive(Clone, Default)]
-struct Least(Option<f64>);
-#[derive(Clone, Default)]
-struct Greatest(Option<f64>);
+/// NaN at first, which gives way to whatever comes.
+#[derive(Clone)]
+struct Least(f64);
+#[derive(Clone)]
+struct Greatest(f64);
 #[derive(Clone, Default)]
 struct Count(f64);
 #[derive(Clone, Default)]
@@ -228,32 +228,41 @@ impl Fold for Variance {
     }
 }
 
+impl Default for Least {
+    fn default() -> Self {
+        Self(f64::NAN)
+    }
+}
+
 impl Fold for Least {
     /// Any number is less than NaN.
     fn add(&mut self, value: f64) {
-        if self.0.is_none_or(|least| value < least || least.is_nan()) {
-            self.0 = Some(value);
+        if value < self.0 || self.0.is_nan() {
+            self.0 = value;
         }
     }
 
     fn finish(self) -> f64 {
-        self.0.unwrap_or(ABSENT)
+        self.0
+    }
+}
+
+impl Default for Greatest {
+    fn default() -> Self {
+        Self(f64::NAN)
     }
 }
 
 impl Fold for Greatest {
     /// Any number is greater than NaN.
     fn add(&mut self, value: f64) {
-        if self
-            .0
-            .is_none_or(|greatest| value > greatest || greatest.is_nan())
-        {
-            self.0 = Some(value);
+        if value > self.0 || self.0.is_nan() {
+            self.0 = value;
         }
     }
 
     fn finish(self) -> f64 {
-        self.0.unwrap_or(ABSENT)
+        self.0
     }
 }
 

@@ -5,7 +5,7 @@ use domain::series::{ABSENT, Labels, METRIC_NAME, is_absent};
 use super::column::{Column, Columns, mapped};
 use super::range::Ranges;
 use super::rate::{self, Extrapolation};
-use super::{Evaluator, Result, calendar, math, over_time};
+use super::{Evaluator, Result, calendar, extreme, math, over_time};
 use crate::error::EvalError;
 use crate::expr::Expr;
 use crate::format;
@@ -107,6 +107,13 @@ impl Evaluator<'_> {
         if let Some(statistic) = over_time::statistic(function) {
             let ranges = self.ranges(arg(args, 0)?, grid, Some(function))?;
             let keeps_name = over_time::keeps_name(function);
+            if let Some(is_better) = extreme::comparison(function) {
+                return self
+                    .over_series(&ranges, grid, keeps_name, |series| {
+                        extreme::over(&ranges, series, is_better, statistic)
+                    })
+                    .map(Some);
+            }
             return self
                 .over_windows(ranges, grid, keeps_name, |window, _| Some(statistic(window)))
                 .map(Some);
@@ -156,7 +163,7 @@ impl Evaluator<'_> {
             self.inform_of_gauges(&ranges);
         }
         let extrapolation = Extrapolation { is_counter, is_rate };
-        self.over_windows(ranges, grid, false, |window, _| extrapolation.of(window))
+        self.over_series(&ranges, grid, false, |series| extrapolation.over(&ranges, series))
     }
 
     fn smoothed(&self, args: &[Expr], grid: Grid, function: Function) -> Result<Vec<Column>> {

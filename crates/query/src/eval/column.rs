@@ -67,6 +67,10 @@ pub(super) fn mapped(mut columns: Vec<Column>, function: impl Fn(f64) -> f64) ->
 /// # Errors
 /// With the given words when they do overlap.
 pub(super) fn merged(columns: Vec<Column>, words: &str) -> Result<Vec<Column>> {
+    // A store hands them out in the order of their labels, and most of what is done to them leaves them so.
+    if columns.is_sorted_by(|a, b| a.labels < b.labels) {
+        return Ok(columns);
+    }
     let mut places: HashMap<(Labels, bool), usize> = HashMap::with_capacity(columns.len());
     let mut merged: Vec<Column> = Vec::with_capacity(columns.len());
     for column in columns {

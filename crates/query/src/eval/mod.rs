@@ -12,6 +12,7 @@ mod binary;
 mod calendar;
 mod call;
 mod column;
+mod extreme;
 mod histogram;
 mod labels;
 mod limit_ratio;
@@ -133,7 +134,7 @@ impl Evaluator<'_> {
             column::SAME_LABELS,
         )?;
         let mut matrix: Vec<MatrixSeries> = columns
-            .iter()
+            .into_iter()
             .map(|column| samples(column, grid))
             .filter(|series| !series.times.is_empty())
             .collect();
@@ -214,14 +215,21 @@ fn note(notes: &mut Vec<String>, level: &str, message: String) {
 }
 
 /// The samples of a column, its holes left out.
-fn samples(column: &Column, grid: Grid) -> MatrixSeries {
+fn samples(column: Column, grid: Grid) -> MatrixSeries {
+    if !column.values.iter().any(|value| is_absent(*value)) {
+        return MatrixSeries {
+            labels: column.labels,
+            times: grid.times().collect(),
+            values: column.values,
+        };
+    }
     let present = grid
         .times()
         .zip(&column.values)
         .filter(|(_, value)| !is_absent(**value));
     let (times, values) = present.map(|(time, value)| (time, *value)).unzip();
     MatrixSeries {
-        labels: column.labels.clone(),
+        labels: column.labels,
         times,
         values,
     }

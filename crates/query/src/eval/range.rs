@@ -1,5 +1,6 @@
 //! Range vectors: the samples of each series, and the windows over them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use domain::series::{ABSENT, Labels, is_absent, is_stale};
@@ -124,6 +125,32 @@ impl Evaluator<'_> {
         })
     }
 
+    /// Runs a function over each series, which gives one value for each end of a window.
+    pub(super) fn over_series(
+        &self,
+        ranges: &Ranges,
+        grid: Grid,
+        keeps_name: bool,
+        function: impl Fn(&RangeSeries) -> Vec<f64>,
+    ) -> Result<Vec<Column>> {
+        self.pay_for_cells(ranges.series.len(), grid)?;
+        let mut columns = Vec::with_capacity(ranges.series.len());
+        for series in &ranges.series {
+            self.budget.check_cancelled()?;
+            let mut values = function(series);
+            if values.len() != grid.count {
+                values = vec![values[0]; grid.count];
+            }
+            columns.push(Column {
+                labels: series.labels.clone(),
+                drop_name: series.drop_name || !keeps_name,
+                values,
+            });
+        }
+        columns.retain(|column| !column.is_empty());
+        Ok(columns)
+    }
+
     /// Runs a function over the window of every step; where it gives nothing, there is a hole.
     pub(super) fn over_windows(
         &self,
@@ -158,6 +185,13 @@ impl Evaluator<'_> {
     }
 }
 
+impl RangeSeries {
+    /// All samples, those of no window among them.
+    pub(super) fn values(&self) -> &[f64] {
+        &self.values
+    }
+}
+
 impl Ranges {
     fn window<'a>(&self, series: &'a RangeSeries, step: usize) -> Window<'a> {
         let at = if self.ends.count == 1 { 0 } else { step };
@@ -169,6 +203,17 @@ impl Ranges {
             end_ms: self.ends.time(at),
             range_ms: self.range_ms,
         }
+    }
+
+    /// The windows of a series, one for each end, and where each begins and ends among its samples. Both only rise.
+    pub(super) fn windows<'a>(
+        &'a self,
+        series: &'a RangeSeries,
+    ) -> impl ExactSizeIterator<Item = (Window<'a>, Range<usize>)> {
+        (0..self.ends.count).map(|at| {
+            let (low, high) = series.windows[at];
+            (self.window(series, at), low as usize..high as usize)
+        })
     }
 
     /// Whether a series has a sample in any window.

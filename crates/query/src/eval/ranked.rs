@@ -28,21 +28,26 @@ impl Evaluator<'_> {
         let mut order = Vec::with_capacity(columns.len());
         for group in grouped(&columns, &aggregate.grouping) {
             self.budget.check_cancelled()?;
-            let mut picked = vec![holes(grid.count); group.members.len()];
-            let mut ranks: Vec<usize> = Vec::with_capacity(group.members.len());
+            let mut picked = vec![Vec::new(); group.members.len()];
+            let mut ranked: Vec<(f64, usize)> = Vec::with_capacity(group.members.len());
             for (step, limit) in limits.iter().enumerate() {
-                let value = |rank: &usize| columns[group.members[*rank]].values[step];
-                ranks.clear();
-                ranks.extend((0..group.members.len()).filter(|rank| !is_absent(value(rank))));
+                let values = group.members.iter().map(|member| columns[*member].values[step]);
+                ranked.clear();
+                ranked.extend(values.zip(0..).filter(|(value, _)| !is_absent(*value)));
                 if aggregate.op != AggregateOp::Limitk {
-                    let is_descending = aggregate.op == AggregateOp::Topk;
-                    ranks.sort_by(|a, b| by_value(value(a), value(b), is_descending));
+                    best_first(&mut ranked, *limit, aggregate.op == AggregateOp::Topk);
                 }
-                ranks.truncate(*limit);
-                ranks.iter().for_each(|rank| picked[*rank][step] = value(rank));
+                ranked.truncate(*limit);
+                for (value, rank) in &ranked {
+                    if picked[*rank].is_empty() {
+                        picked[*rank] = holes(grid.count);
+                    }
+                    picked[*rank][step] = *value;
+                }
             }
-            // At an instant the order is part of the answer; over time it is by labels.
-            if !self.is_instant {
+            let mut ranks: Vec<usize> = ranked.iter().map(|(_, rank)| *rank).collect();
+            // At an instant the order is part of the answer; over time, a sub-query's too, it is by labels.
+            if !self.is_instant || grid.count > 1 {
                 ranks = (0..group.members.len()).collect();
             }
             order.extend(ranks.iter().map(|rank| group.members[*rank]));
@@ -55,6 +60,21 @@ impl Evaluator<'_> {
         chosen.retain(|column| !column.is_empty());
         Ok(chosen)
     }
+}
+
+/// Puts the best so many first, in their order; of equals the one that came first. The order of the others is open.
+fn best_first(ranked: &mut [(f64, usize)], limit: usize, is_descending: bool) {
+    let order = |a: &(f64, usize), b: &(f64, usize)| by_value(a.0, b.0, is_descending).then(a.1.cmp(&b.1));
+    if limit == 0 {
+        return;
+    }
+    let best = if limit < ranked.len() {
+        ranked.select_nth_unstable_by(limit - 1, order);
+        &mut ranked[..limit]
+    } else {
+        ranked
+    };
+    best.sort_unstable_by(order);
 }
 
 /// How many series to pick.

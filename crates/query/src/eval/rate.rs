@@ -1,7 +1,11 @@
 //! Functions over a range that look at differences: rates, slopes, changes.
 
+use std::ops::Range;
+
+use domain::series::ABSENT;
+
 use super::numeric::Sum;
-use super::range::Window;
+use super::range::{RangeSeries, Ranges, Window};
 
 /// What `rate`, `increase` and `delta` have in common.
 #[derive(Clone, Copy)]
@@ -13,19 +17,37 @@ pub(super) struct Extrapolation {
 }
 
 impl Extrapolation {
+    /// The values of a series at each of its windows.
+    pub(super) fn over(self, ranges: &Ranges, series: &RangeSeries) -> Vec<f64> {
+        let values = series.values();
+        // Where the counter begins anew: found once, not once a window.
+        let resets: Vec<usize> = if self.is_counter {
+            (1..values.len())
+                .filter(|at| values[*at] < values[at - 1])
+                .collect()
+        } else {
+            Vec::new()
+        };
+        let mut first = 0;
+        let at_window = |(window, span): (Window, Range<usize>)| {
+            while resets.get(first).is_some_and(|at| *at <= span.start) {
+                first += 1;
+            }
+            let within = resets[first..].iter().take_while(|at| **at < span.end);
+            self.of(&window, within.map(|at| values[at - 1]))
+                .unwrap_or(ABSENT)
+        };
+        ranges.windows(series).map(at_window).collect()
+    }
+
     /// The difference between the first and last sample, extrapolated to the ends of the window as Prometheus 3 does: to the
     /// end itself when it is within 1.1 sample intervals, else by half an interval; a counter never to before its zero.
-    pub(super) fn of(self, window: &Window) -> Option<f64> {
+    /// `lost` are the values right before its resets.
+    fn of(self, window: &Window, lost: impl Iterator<Item = f64>) -> Option<f64> {
         let (values, times) = (window.values, window.times);
         let [first, .., last] = values else { return None };
         let (first_t, last_t) = (times[0], times[times.len() - 1]);
-        let mut difference = last - first;
-        if self.is_counter {
-            difference = values
-                .windows(2)
-                .filter(|w| w[1] < w[0])
-                .fold(difference, |sum, w| sum + w[0]);
-        }
+        let difference = lost.fold(last - first, |sum, value| sum + value);
         let seconds = |ms: i64| ms as f64 / 1_000.0;
         let sampled = seconds(last_t - first_t);
         let interval = sampled / (values.len() - 1) as f64;
@@ -147,27 +169,31 @@ mod tests {
         }
     }
 
-    const INCREASE: Extrapolation = Extrapolation {
-        is_counter: true,
-        is_rate: false,
-    };
+    fn increase(times: &[i64], values: &[f64]) -> Option<f64> {
+        let increase = Extrapolation {
+            is_counter: true,
+            is_rate: false,
+        };
+        let lost = values
+            .windows(2)
+            .filter(|pair| pair[1] < pair[0])
+            .map(|pair| pair[0]);
+        increase.of(&window(times, values), lost)
+    }
 
     #[test]
     fn increase_reaches_the_ends_of_its_window_but_not_below_zero() {
         let times = [15_000, 30_000, 45_000, 60_000];
-        assert_eq!(
-            INCREASE.of(&window(&times, &[100.0, 110.0, 120.0, 130.0])),
-            Some(40.0)
-        );
+        assert_eq!(increase(&times, &[100.0, 110.0, 120.0, 130.0]), Some(40.0));
         // By its own slope this counter was 0 at 7.5 s, which is as far back as it can have grown.
-        assert_eq!(INCREASE.of(&window(&times, &[5.0, 15.0, 25.0, 35.0])), Some(35.0));
-        assert_eq!(INCREASE.of(&window(&[60_000], &[5.0])), None);
+        assert_eq!(increase(&times, &[5.0, 15.0, 25.0, 35.0]), Some(35.0));
+        assert_eq!(increase(&[60_000], &[5.0]), None);
     }
 
     #[test]
     fn a_reset_counts_from_zero() {
         let times = [15_000, 30_000, 45_000, 60_000];
-        let increase = INCREASE.of(&window(&times, &[100.0, 110.0, 5.0, 15.0]));
+        let increase = increase(&times, &[100.0, 110.0, 5.0, 15.0]);
         assert!((increase.unwrap_or(f64::NAN) - 25.0 / 45.0 * 60.0).abs() < 1e-9);
         assert_eq!(resets(&window(&times, &[100.0, 110.0, 5.0, 15.0])), Some(1.0));
     }

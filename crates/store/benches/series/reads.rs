@@ -31,6 +31,14 @@ const CLUSTER_HOUR: Data = Data {
     span_ms: HOUR_MS,
     interval_ms: 1_000,
 };
+/// What a dashboard asks for again and again, still in memory.
+const LIVE: Data = Data {
+    first_node: 0,
+    nodes: 32,
+    metrics: METRICS,
+    span_ms: 14 * 60_000,
+    interval_ms: 1_000,
+};
 const NODE_SIX_HOURS: Data = Data {
     first_node: 100,
     nodes: 1,
@@ -46,7 +54,58 @@ const NODE_MONTH: Data = Data {
     interval_ms: 15_000,
 };
 
+/// As samples come in: sealed every few minutes, merged later.
+async fn live() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = StoreConfig {
+        gather_ms: 0,
+        ..StoreConfig::new(folder.path())
+    };
+    let store = Store::open(config).await.unwrap();
+    fill(&store.series, &LIVE).await;
+    let stats = store.series.stats();
+    println!(
+        "live, {} kB of chunks in memory, {:.4} bytes a sample:",
+        stats.recent_chunk_bytes / 1_000,
+        stats.sealed_bytes_total as f64 / stats.sealed_samples_total as f64
+    );
+    let selection = |matchers: &[(&str, &str)], step_ms, function: Option<&str>| Selection {
+        matchers: matchers
+            .iter()
+            .map(|(name, value)| Matcher::equal(*name, *value))
+            .collect(),
+        start_ms: START_MS,
+        end_ms: START_MS + LIVE.span_ms,
+        step_ms,
+        function: function.map(str::to_owned),
+        latest: false,
+    };
+    let metric = [("__name__", "gpu_metric_7")];
+    let gpu = [("node", "node-0003"), ("gpu", "3")];
+    let one = [metric[0], gpu[0], gpu[1]];
+    for (what, matchers) in [
+        ("1 metric × 256 GPUs", &metric[..]),
+        ("1 GPU × 30 metrics", &gpu),
+        ("1 series", &one),
+    ] {
+        read(
+            &store.series,
+            &format!("{what}, all samples"),
+            selection(matchers, 15_000, Some("rate")),
+        )
+        .await;
+        read(
+            &store.series,
+            &format!("{what}, steps of 15 s"),
+            selection(matchers, 15_000, None),
+        )
+        .await;
+    }
+    store.close().await;
+}
+
 pub(crate) async fn run() {
+    live().await;
     let folder = tempfile::tempdir().unwrap();
     let config = StoreConfig {
         gather_ms: 0,
@@ -79,10 +138,30 @@ pub(crate) async fn run() {
         metric(end_ms - 300_000, 0, None, true),
     )
     .await;
+    let sealed = store.series.stats();
+    println!(
+        "{:.4} bytes a sample, as sealed",
+        sealed.sealed_bytes_total as f64 / sealed.sealed_samples_total as f64
+    );
+    store.close().await;
+
+    let store = Store::open(config.clone()).await.unwrap();
+    println!("opened again, all in chunks:");
+    read_chunks(&store, metric).await;
+    store.series.compact_now(START_MS + 31 * DAY_MS).await.unwrap();
     store.close().await;
 
     let store = Store::open(config).await.unwrap();
-    println!("opened again, all in chunks:");
+    println!(
+        "merged, {:.4} bytes of file a sample:",
+        store.series.stats().chunk_file_bytes as f64 / sealed.sealed_samples_total as f64
+    );
+    read_chunks(&store, metric).await;
+    store.close().await;
+}
+
+async fn read_chunks(store: &Store, metric: impl Fn(i64, i64, Option<&str>, bool) -> Selection) {
+    let end_ms = START_MS + HOUR_MS;
     let rate = Some("rate");
     read(
         &store.series,
@@ -154,7 +233,6 @@ pub(crate) async fn run() {
         ..month(30)
     };
     read(&store.series, "1 series × 8 h at 15 s, 30 days ago", hours).await;
-    store.close().await;
 }
 
 async fn fill(store: &SeriesStore, data: &Data) {

@@ -23,6 +23,7 @@ use domain::series::{Frame, is_absent};
 use super::SeriesId;
 use super::codec::{Corrupt, Reader, put_ids, put_varint, seal, unseal};
 use super::column::{self, Effort, put_times, put_values};
+use super::pages::Matrix;
 
 pub(crate) const MAGIC: [u8; 4] = *b"LCK1";
 pub(crate) const ROLLUP_MAGIC: [u8; 4] = *b"LRU1";
@@ -49,12 +50,12 @@ fn encode_samples(frames: &[Frame<SeriesId>], effort: Effort) -> Vec<u8> {
     for frame in frames {
         put_ids(&mut body, &frame.series);
         put_times(&mut body, &frame.times_ms);
-        put_values(&mut body, &frame.values, effort);
+        put_values(&mut body, &frame.values, frame.series.len(), effort);
     }
     seal(MAGIC, &body)
 }
 
-/// The frames that hold at least one wanted series; the others are not decompressed.
+/// The wanted series of each frame that holds any; the others are not decompressed.
 pub(crate) fn decode(
     bytes: &[u8],
     wanted: impl Fn(SeriesId) -> bool,
@@ -64,8 +65,9 @@ pub(crate) fn decode(
     for _ in 0..reader.count(1)? {
         let series = reader.ids()?;
         let (times, values) = (reader.bytes()?, reader.bytes()?);
-        if series.iter().any(|id| wanted(*id)) {
-            frames.push(frame(series, column::times(times)?, values)?);
+        let rows = rows_of(&series, &wanted);
+        if !rows.is_empty() {
+            frames.push(frame(&series, &rows, column::times(times)?, values)?);
         }
     }
     Ok(frames)
@@ -92,21 +94,38 @@ pub(crate) fn decode_rollup(
         for column in &mut columns {
             *column = reader.bytes()?;
         }
-        if series.iter().any(|id| wanted(*id)) {
+        let rows = rows_of(&series, &wanted);
+        if !rows.is_empty() {
             let times_ms = column::times(times)?;
             for (set, aggregate) in sets.iter_mut().zip(aggregates) {
-                set.push(frame(series.clone(), times_ms.clone(), columns[*aggregate])?);
+                set.push(frame(&series, &rows, times_ms.clone(), columns[*aggregate])?);
             }
         }
     }
     Ok(Stored { resolution_ms, sets })
 }
 
-fn frame(series: Vec<SeriesId>, times_ms: Vec<i64>, values: &[u8]) -> Result<Frame<SeriesId>, Corrupt> {
+/// The places of the wanted ones.
+fn rows_of(series: &[SeriesId], wanted: impl Fn(SeriesId) -> bool) -> Vec<usize> {
+    (0..series.len()).filter(|row| wanted(series[*row])).collect()
+}
+
+/// Some rows of a frame.
+fn frame(
+    series: &[SeriesId],
+    rows: &[usize],
+    times_ms: Vec<i64>,
+    values: &[u8],
+) -> Result<Frame<SeriesId>, Corrupt> {
+    let matrix = Matrix {
+        rows: series.len(),
+        ticks: times_ms.len(),
+        wanted: rows,
+    };
     let frame = Frame {
-        series,
+        series: rows.iter().map(|row| series[*row]).collect(),
+        values: column::values(values, matrix)?,
         times_ms,
-        values: column::values(values)?,
     };
     frame
         .check()
@@ -127,7 +146,7 @@ impl Stored {
         Self::decode_wanted(bytes, |_| true)
     }
 
-    /// The frames that hold at least one wanted series.
+    /// The wanted series of each frame that holds any.
     pub(crate) fn decode_wanted(bytes: &[u8], wanted: impl Fn(SeriesId) -> bool) -> Result<Self, Corrupt> {
         if is_rollup(bytes) {
             decode_rollup(bytes, &[0, 1, 2, 3, 4, 5], wanted)
@@ -150,7 +169,7 @@ impl Stored {
             put_times(&mut body, &frame.times_ms);
             self.sets
                 .iter()
-                .for_each(|set| put_values(&mut body, &set[at].values, Effort::Merge));
+                .for_each(|set| put_values(&mut body, &set[at].values, frame.series.len(), Effort::Merge));
         }
         seal(ROLLUP_MAGIC, &body)
     }
@@ -236,7 +255,11 @@ mod tests {
         };
         assert_eq!(bits(&Stored::decode(&bytes).unwrap()), bits(&stored));
         let maxima = decode_rollup(&bytes, &[3], |id| id == SeriesId(3)).unwrap();
-        assert_eq!(maxima.sets[0][0].values[0].to_bits(), 3.0_f64.to_bits());
+        let maximum = &maxima.sets[0][0];
+        assert_eq!(
+            (&*maximum.series, maximum.values[0].to_bits()),
+            (&[SeriesId(3)][..], 4.0_f64.to_bits())
+        );
         assert!(decode_rollup(&bytes, &[3], |id| id == SeriesId(4)).unwrap().sets[0].is_empty());
         assert_eq!(
             (stored.len(), stored.ids().len(), stored.range()),

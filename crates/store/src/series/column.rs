@@ -1,15 +1,19 @@
 //! Columns of numbers, compressed: what a chunk's times and values are made of.
 //!
 //! ```text
-//! values   "pco!" …                                          the f64s by pco: numbers that are no short decimals
-//!          01  8 bytes, varint count                         all the same bits
-//!          02  byte digits, exceptions, "pco!" …             integers by pco: value = integer / 10^digits
+//! values   01  8 bytes, varint count                         all the same bits
+//!          04  byte digits, exceptions, signed base,         integers: value = (base + step * number) / 10^digits,
+//!              varint step, byte width, pages                the numbers of 2, 4 or 8 bytes in pages.rs
+//!          05  pages                                         the f64s: numbers that are no short decimals
+//!          "pco!" …                                          the same in one piece: more than pages are for
 //! times    "pco!" …                                          the i64s by pco
 //!          03  signed first, varint step, varint count       a regular axis
 //! exceptions   varint runs, each: varint gap since the last one's end, varint length, 8 bytes
 //! ```
+//! Values are those of some rows, one after the other, and any of the rows can be read alone.
+//!
 //! Nearly all that is measured began as a decimal (watts, degrees, ratios) or an integer. As integers it costs half the
-//! time and a tenth less room than pco's own search for a float's base. What does not fit the digits (a hole, a staleness
+//! time and a tenth less room than pco's own search for a float's base, and without their base and step most fit two bytes. What does not fit the digits (a hole, a staleness
 //! marker, an odd NaN) is an exception, so that one of them does not spoil the column. Everything is bit-exact: a value is
 //! an integer only if the division gives back its very bits.
 
@@ -17,10 +21,12 @@ use pco::standalone::{simple_compress, simple_decompress};
 use pco::{ChunkConfig, DeltaSpec, ModeSpec};
 
 use super::codec::{Corrupt, Reader, put_bytes, put_signed, put_varint};
+use super::pages::{self, Matrix};
 
 const SAME: u8 = 1;
-const DECIMAL: u8 = 2;
 const REGULAR: u8 = 3;
+const DECIMAL: u8 = 4;
+const FLOATS: u8 = 5;
 /// How pco's own files begin.
 const PCO: u8 = b'p';
 
@@ -53,40 +59,63 @@ impl Effort {
     }
 }
 
-pub(crate) fn put_values(out: &mut Vec<u8>, values: &[f64], effort: Effort) {
+/// Writes the values of so many rows of the same length.
+pub(crate) fn put_values(out: &mut Vec<u8>, values: &[f64], rows: usize, effort: Effort) {
     let mut column = Vec::new();
-    if let Some(first) = values.first()
-        && values.iter().all(|value| value.to_bits() == first.to_bits())
-    {
+    let first = values.first().copied().unwrap_or_default();
+    if values.iter().all(|value| value.to_bits() == first.to_bits()) {
         column.push(SAME);
         column.extend_from_slice(&first.to_le_bytes());
         put_varint(&mut column, values.len() as u64);
+    } else if values.len() > pages::NUMBERS_MAX {
+        column = compressed(values, &config(effort));
     } else if let Some(decimals) = Decimals::of(values) {
         column.push(DECIMAL);
-        decimals.put(&mut column, effort);
+        decimals.put(&mut column, rows, effort);
     } else {
-        column = floats(values, effort);
+        column.push(FLOATS);
+        pages::put(&mut column, values, rows, config(effort));
     }
     put_bytes(out, &column);
 }
 
-/// Reads what [`put_values`] wrote behind its length.
-pub(crate) fn values(bytes: &[u8]) -> Result<Vec<f64>, Corrupt> {
+/// Reads rows of what [`put_values`] wrote behind its length.
+pub(crate) fn values(bytes: &[u8], matrix: Matrix<'_>) -> Result<Vec<f64>, Corrupt> {
+    let cells = matrix.rows.saturating_mul(matrix.ticks);
+    if cells > COLUMN_MAX {
+        return Err(Corrupt("a column is too long"));
+    }
     let mut reader = Reader(bytes);
     match reader.peek()? {
-        PCO => decompressed(bytes),
+        PCO => {
+            let values = decompressed(bytes)?;
+            if values.len() != cells {
+                return Err(OTHER_LENGTH);
+            }
+            let row = |row: &usize| &values[row * matrix.ticks..][..matrix.ticks];
+            Ok(matrix.wanted.iter().flat_map(row).copied().collect())
+        }
         SAME => {
             reader.take(1)?;
             let value = f64::from_le_bytes(reader.array()?);
-            Ok(vec![value; count(&mut reader)?])
+            if count(&mut reader)? != cells {
+                return Err(OTHER_LENGTH);
+            }
+            Ok(vec![value; matrix.wanted.len() * matrix.ticks])
         }
         DECIMAL => {
             reader.take(1)?;
-            Decimals::values(&mut reader)
+            Decimals::values(&mut reader, matrix)
+        }
+        FLOATS => {
+            reader.take(1)?;
+            pages::read(&mut reader, matrix)
         }
         _ => Err(Corrupt("a column of values is of an unknown form")),
     }
 }
+
+const OTHER_LENGTH: Corrupt = Corrupt("a column has another length than its frame");
 
 pub(crate) fn put_times(out: &mut Vec<u8>, times_ms: &[i64]) {
     let mut column = Vec::new();
@@ -97,7 +126,7 @@ pub(crate) fn put_times(out: &mut Vec<u8>, times_ms: &[i64]) {
             put_varint(&mut column, step);
             put_varint(&mut column, times_ms.len() as u64);
         }
-        None => column = integers(times_ms, Effort::Seal),
+        None => column = times_by_pco(times_ms),
     }
     put_bytes(out, &column);
 }
@@ -193,7 +222,7 @@ impl Decimals {
         })
     }
 
-    fn put(&self, out: &mut Vec<u8>, effort: Effort) {
+    fn put(&self, out: &mut Vec<u8>, rows: usize, effort: Effort) {
         out.push(self.digits);
         put_varint(out, self.exceptions.len() as u64);
         let mut end = 0;
@@ -203,29 +232,36 @@ impl Decimals {
             out.extend_from_slice(&run.bits.to_le_bytes());
             end = run.start + run.length;
         }
-        out.extend_from_slice(&integers(&self.integers, effort));
+        put_integers(out, &self.integers, rows, effort);
     }
 
-    fn values(reader: &mut Reader<'_>) -> Result<Vec<f64>, Corrupt> {
+    fn values(reader: &mut Reader<'_>, matrix: Matrix<'_>) -> Result<Vec<f64>, Corrupt> {
         let [digits] = reader.array()?;
         let power = POWERS
             .get(usize::from(digits))
             .ok_or(Corrupt("a column has too many digits"))?;
         let mut exceptions = Vec::new();
+        let mut end = 0;
         for _ in 0..reader.count(10)? {
             let (gap, length) = (count(reader)?, count(reader)?);
-            exceptions.push((gap, length, f64::from_le_bytes(reader.array()?)));
-        }
-        let integers: Vec<i64> = decompressed(reader.0)?;
-        let mut values: Vec<f64> = integers.iter().map(|integer| *integer as f64 / power).collect();
-        let mut end = 0;
-        for (gap, length, value) in exceptions {
             let start = end + gap;
             end = start + length;
-            values
-                .get_mut(start..end)
-                .ok_or(Corrupt("an exception lies behind its column"))?
-                .fill(value);
+            exceptions.push((start..end, f64::from_le_bytes(reader.array()?)));
+        }
+        if end > matrix.rows * matrix.ticks {
+            return Err(Corrupt("an exception lies behind its column"));
+        }
+        let mut values = quotients(reader, matrix, *power)?;
+        for (at, row) in matrix.wanted.iter().zip(0..) {
+            let (first, to) = (at * matrix.ticks, row * matrix.ticks);
+            let of_row = exceptions
+                .iter()
+                .filter(|(run, _)| run.start < first + matrix.ticks && run.end > first);
+            for (run, value) in of_row {
+                let from = run.start.max(first) - first;
+                let until = run.end.min(first + matrix.ticks) - first;
+                values[to + from..to + until].fill(*value);
+            }
         }
         Ok(values)
     }
@@ -267,27 +303,116 @@ pub(crate) fn power_of(values: &[f64]) -> Option<f64> {
 
 // === pco ===
 
-fn floats(values: &[f64], effort: Effort) -> Vec<u8> {
-    compressed(
-        values,
-        &ChunkConfig::default().with_compression_level(effort.level()),
-    )
+/// Integers without what they have in common, so that they are short. pco's own search for mode and differences costs as much
+/// as the compression itself, and is spared here: integers of one metric are told by a hundred of them.
+fn put_integers(out: &mut Vec<u8>, integers: &[i64], rows: usize, effort: Effort) {
+    let (divisor, order) = shape(integers);
+    let base = integers.iter().copied().min().unwrap_or_default();
+    let above = || {
+        integers
+            .iter()
+            .map(|integer| integer.wrapping_sub(base).cast_unsigned())
+    };
+    let divides = divisor > 1 && above().all(|number| number % divisor == 0);
+    let step = if divides { divisor } else { 1 };
+    let mode = if divisor > 1 && !divides {
+        ModeSpec::TryIntMult(divisor)
+    } else {
+        ModeSpec::Classic
+    };
+    let config = config(effort)
+        .with_mode_spec(mode)
+        .with_delta_spec(DeltaSpec::TryConsecutive(order));
+    let largest = above().max().unwrap_or_default() / step;
+    put_signed(out, base);
+    put_varint(out, step);
+    let numbers = || above().map(|number| number / step);
+    if u16::try_from(largest).is_ok() {
+        out.push(2);
+        pages::put(
+            out,
+            &numbers().map(|number| number as u16).collect::<Vec<_>>(),
+            rows,
+            config,
+        );
+    } else if u32::try_from(largest).is_ok() {
+        out.push(4);
+        pages::put(
+            out,
+            &numbers().map(|number| number as u32).collect::<Vec<_>>(),
+            rows,
+            config,
+        );
+    } else {
+        out.push(8);
+        pages::put(out, &numbers().collect::<Vec<_>>(), rows, config);
+    }
 }
 
-/// pco's own search for mode and differences costs as much as the compression itself, and is spared here: integers of one
-/// metric are told by a hundred of them.
-fn integers(integers: &[i64], effort: Effort) -> Vec<u8> {
-    let (divisor, order) = shape(integers);
+/// What [`put_integers`] wrote, divided by a power of ten.
+fn quotients(reader: &mut Reader<'_>, matrix: Matrix<'_>, power: f64) -> Result<Vec<f64>, Corrupt> {
+    let (base, step) = (reader.signed()?, reader.varint()?);
+    let integer = |number: u64| base.wrapping_add(number.wrapping_mul(step).cast_signed());
+    // Below 2^53 an f64 adds integers as exactly, and several at once.
+    let (low, is_small) = (
+        base as f64,
+        step == 1 && base.unsigned_abs() < INTEGER_MAX.unsigned_abs() >> 1,
+    );
+    match reader.array()? {
+        [2] if is_small => {
+            let numbers = pages::read::<u16>(reader, matrix)?;
+            Ok(numbers
+                .iter()
+                .map(|number| (low + f64::from(*number)) / power)
+                .collect())
+        }
+        [2] => {
+            let numbers = pages::read::<u16>(reader, matrix)?;
+            Ok(numbers
+                .iter()
+                .map(|number| integer(u64::from(*number)) as f64 / power)
+                .collect())
+        }
+        [4] if is_small => {
+            let numbers = pages::read::<u32>(reader, matrix)?;
+            Ok(numbers
+                .iter()
+                .map(|number| (low + f64::from(*number)) / power)
+                .collect())
+        }
+        [4] => {
+            let numbers = pages::read::<u32>(reader, matrix)?;
+            Ok(numbers
+                .iter()
+                .map(|number| integer(u64::from(*number)) as f64 / power)
+                .collect())
+        }
+        [8] => {
+            let numbers = pages::read::<u64>(reader, matrix)?;
+            Ok(numbers
+                .iter()
+                .map(|number| integer(*number) as f64 / power)
+                .collect())
+        }
+        _ => Err(Corrupt("a column's integers are of an unknown width")),
+    }
+}
+
+fn times_by_pco(times_ms: &[i64]) -> Vec<u8> {
+    let (divisor, order) = shape(times_ms);
     let mode = if divisor > 1 {
         ModeSpec::TryIntMult(divisor)
     } else {
         ModeSpec::Classic
     };
-    let config = ChunkConfig::default()
-        .with_compression_level(effort.level())
+    let config = config(Effort::Seal)
         .with_mode_spec(mode)
         .with_delta_spec(DeltaSpec::TryConsecutive(order));
-    compressed(integers, &config)
+    compressed(times_ms, &config)
+}
+
+fn config(effort: Effort) -> ChunkConfig {
+    ChunkConfig::default().with_compression_level(effort.level())
 }
 
 fn compressed<T: pco::data_types::Number>(numbers: &[T], config: &ChunkConfig) -> Vec<u8> {
@@ -341,21 +466,39 @@ mod tests {
 
     use super::*;
 
-    fn written(values: &[f64]) -> Vec<u8> {
+    fn written(values: &[f64], rows: usize) -> Vec<u8> {
         let mut out = Vec::new();
-        put_values(&mut out, values, Effort::Seal);
+        put_values(&mut out, values, rows, Effort::Seal);
         Reader(&out).bytes().unwrap().to_vec()
     }
 
-    /// Reads back bit by bit, in the form expected.
+    fn read(column: &[u8], count: usize, rows: usize, wanted: &[usize]) -> Result<Vec<f64>, Corrupt> {
+        let ticks = count / rows;
+        values(column, Matrix { rows, ticks, wanted })
+    }
+
+    /// Reads back bit by bit, whole or by rows, in the form expected.
     fn check(numbers: &[f64], form: u8) {
+        let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         for effort in [Effort::Seal, Effort::Merge] {
-            let mut out = Vec::new();
-            put_values(&mut out, numbers, effort);
-            let column = Reader(&out).bytes().unwrap();
-            assert_eq!(column[0], form, "{numbers:?}");
-            let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&values(column).unwrap()), bits(numbers));
+            for rows in (1..=10).filter(|rows| numbers.len().is_multiple_of(*rows)) {
+                let mut out = Vec::new();
+                put_values(&mut out, numbers, rows, effort);
+                let column = Reader(&out).bytes().unwrap();
+                assert_eq!(column[0], form, "{numbers:?}");
+                let all: Vec<usize> = (0..rows).collect();
+                assert_eq!(
+                    bits(&read(column, numbers.len(), rows, &all).unwrap()),
+                    bits(numbers)
+                );
+                for row in all {
+                    let expected = &numbers[row * numbers.len() / rows..][..numbers.len() / rows];
+                    assert_eq!(
+                        bits(&read(column, numbers.len(), rows, &[row]).unwrap()),
+                        bits(expected)
+                    );
+                }
+            }
         }
     }
 
@@ -376,9 +519,9 @@ mod tests {
         marked[200] = f64::from_bits(0xfff8_dead_beef_0001);
         check(&marked, DECIMAL);
         let noise: Vec<f64> = (1..500).map(|n| f64::from(n).ln()).collect();
-        check(&noise, PCO);
-        check(&[f64::INFINITY, ABSENT, 5e-324, f64::NAN], PCO);
-        check(&[f64::MAX, 1.0, f64::MIN_POSITIVE, -1e300], PCO);
+        check(&noise, FLOATS);
+        check(&[f64::INFINITY, ABSENT, 5e-324, f64::NAN], FLOATS);
+        check(&[f64::MAX, 1.0, f64::MIN_POSITIVE, -1e300], FLOATS);
     }
 
     #[test]
@@ -397,7 +540,7 @@ mod tests {
 
     #[test]
     fn a_constant_and_a_regular_axis_cost_next_to_nothing() {
-        assert!(written(&[81_920_000_000.0; 28_800]).len() < 16);
+        assert!(written(&[81_920_000_000.0; 28_800], 8).len() < 16);
         let mut out = Vec::new();
         put_times(&mut out, &(0..3_600).map(|n| n * 1_000).collect::<Vec<_>>());
         assert!(out.len() < 16);
@@ -434,9 +577,9 @@ mod tests {
         put_varint(&mut wide, 1 << 24);
         put_varint(&mut wide, 1);
         wide.extend_from_slice(&[0; 8]);
-        wide.extend_from_slice(&integers(&[1, 2, 3], Effort::Seal));
+        put_integers(&mut wide, &[1, 2, 3], 1, Effort::Seal);
         for bad in [&[][..], &[9], &[DECIMAL, 99, 0], &huge, &wide] {
-            assert!(values(bad).is_err(), "{bad:?}");
+            assert!(read(bad, 3, 1, &[0]).is_err(), "{bad:?}");
         }
         assert!(times(&[REGULAR, 0]).is_err());
     }

@@ -16,10 +16,11 @@ use domain::time::TimestampMs;
 
 use super::chunk::Stored;
 use super::codec::Corrupt;
+use super::head::GroupId;
 use super::plan::{self, ROW_BUCKETS, ROW_SAMPLES, Row, SPAN_MS_MAX, Set, Terms};
 use super::sealer::Request;
 use super::union::{cut, union};
-use super::{AppendError, SeriesId, SeriesStore, Shared, retention};
+use super::{AppendError, SeriesId, SeriesStore, Shared, read, retention};
 
 /// Groups merged in one step: about a megabyte, and 60 ms of one core.
 const GROUPS_A_STEP: i64 = 24;
@@ -340,7 +341,17 @@ async fn write(shared: &Shared, work: Vec<Merge>) -> Result<(), sqlx::Error> {
             }
         }
     }
-    transaction.commit().await
+    transaction.commit().await?;
+    outcomes.iter().for_each(|outcome| let_go(shared, outcome));
+    Ok(())
+}
+
+/// Memory keeps no part of a merged chunk.
+fn let_go(shared: &Shared, outcome: &Outcome) {
+    let Outcome::Merged(merged) = outcome else { return };
+    if let Some(group) = read(&shared.index).group(GroupId(merged.group)) {
+        shared.memory.evicted(group.lock().let_go(&merged.gone));
+    }
 }
 
 async fn set_level(transaction: &mut sqlx::SqliteConnection, id: i64, level: i64) -> Result<(), sqlx::Error> {

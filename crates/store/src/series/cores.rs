@@ -1,51 +1,55 @@
-//! Work on the blocking pool, on as many cores as it is worth.
+//! Work on as many cores as it is worth.
 
 use std::sync::{Arc, Mutex};
 
 use domain::series::SelectError;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use super::lock;
 
 /// Things a core takes at once: often enough to end together, seldom enough that nobody waits for the queue.
 const TAKEN_AT_ONCE: usize = 8;
 
-/// Does one thing on the blocking pool.
-pub(crate) async fn blocking<R: Send + 'static>(
-    work: impl FnOnce() -> Result<R, SelectError> + Send + 'static,
-) -> Result<R, SelectError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| SelectError::Store(Box::new(error)))?
-}
-
-/// Does the same with each thing, on at most `cores` cores and at least one; the answers come in no order. The first failure
-/// stops all.
-pub(crate) async fn on_cores<T: Send + 'static, R: Send + 'static>(
+/// Does the same with each thing, on this thread, which may block, and on others of the blocking pool: at most `cores` in all.
+/// The answers come in no order. The first failure stops all.
+pub(crate) fn on_cores<T: Send + 'static, R: Send + 'static>(
+    runtime: &Handle,
     things: Vec<T>,
     cores: usize,
     work: impl Fn(T) -> Result<R, SelectError> + Send + Sync + 'static,
 ) -> Result<Vec<R>, SelectError> {
-    if things.is_empty() {
-        return Ok(Vec::new());
-    }
     let there_are = std::thread::available_parallelism().map_or(1, usize::from);
+    let others = cores.min(there_are).saturating_sub(1);
     let queue = Arc::new((Mutex::new(things.into_iter()), work));
-    let worker = || {
+    let other = |_| {
         let queue = Arc::clone(&queue);
-        tokio::task::spawn_blocking(move || work_off(&queue.0, &queue.1))
+        runtime.spawn_blocking(move || work_off(&queue.0, &queue.1))
     };
-    let workers: Vec<_> = (0..cores.clamp(1, there_are)).map(|_| worker()).collect();
-    let mut done = Vec::new();
-    for worker in workers {
-        let some = worker
-            .await
-            .map_err(|error| SelectError::Store(Box::new(error)))??;
-        if done.is_empty() {
-            done = some;
-        } else {
-            done.extend(some);
+    let others: Vec<_> = (0..others).map(other).collect();
+    let own = work_off(&queue.0, &queue.1);
+    // Nothing is left to do: who has not begun need not.
+    others.iter().for_each(JoinHandle::abort);
+    let mut done = Ok(Vec::new());
+    for other in others {
+        match runtime.block_on(other) {
+            Ok(some) => done = joined(done, some),
+            Err(error) if error.is_cancelled() => {}
+            Err(error) => done = Err(SelectError::Store(Box::new(error))),
         }
     }
+    joined(done, own)
+}
+
+fn joined<R>(
+    done: Result<Vec<R>, SelectError>,
+    more: Result<Vec<R>, SelectError>,
+) -> Result<Vec<R>, SelectError> {
+    let (mut done, more) = (done?, more?);
+    if done.is_empty() {
+        return Ok(more);
+    }
+    done.extend(more);
     Ok(done)
 }
 
@@ -76,26 +80,27 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn everything_is_done_once_whatever_the_cores() {
+    #[test]
+    fn everything_is_done_once_whatever_the_cores() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
         for cores in [0, 1, 2, 100] {
-            let mut done = on_cores((0..1_000).collect(), cores, |n: u32| Ok(n * 2))
-                .await
-                .unwrap();
+            let mut done =
+                on_cores(runtime.handle(), (0..1_000).collect(), cores, |n: u32| Ok(n * 2)).unwrap();
             done.sort_unstable();
             assert_eq!(done, (0..1_000).map(|n| n * 2).collect::<Vec<_>>());
         }
     }
 
-    #[tokio::test]
-    async fn a_failure_stops_the_others() {
+    #[test]
+    fn a_failure_stops_the_others() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
         let tried = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&tried);
         let failing = move |_| {
             counted.fetch_add(1, Ordering::Relaxed);
             Err::<(), _>(BudgetExceeded::Cancelled.into())
         };
-        assert!(on_cores(vec![(); 100_000], 2, failing).await.is_err());
+        assert!(on_cores(runtime.handle(), vec![(); 100_000], 2, failing).is_err());
         assert!(tried.load(Ordering::Relaxed) <= 4, "{tried:?}");
     }
 }

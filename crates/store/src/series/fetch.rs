@@ -128,6 +128,17 @@ impl Wanted {
         frozen.chain(live).sum()
     }
 
+    /// How much there is to decode and to merge, about: compressed bytes, and a byte for each sample that is not.
+    pub(crate) fn bytes(&self) -> usize {
+        let segments = self.memory.segments.iter().map(|segment| match segment.data() {
+            Some(data) => data.len(),
+            None => segment.samples as usize,
+        });
+        let live = self.memory.live.iter().map(|frame| frame.values.len());
+        let pieces = self.pieces.iter().map(|piece| piece.frame.values.len());
+        segments.chain(live).chain(pieces).sum()
+    }
+
     /// Turns what memory has into pieces.
     pub(crate) fn decode_memory(&mut self, cut: &Cut) -> Result<(), SelectError> {
         let memory = std::mem::take(&mut self.memory);

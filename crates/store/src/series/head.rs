@@ -328,6 +328,22 @@ impl GroupSamples {
         bytes
     }
 
+    /// Lets go of segments whose chunks were merged: queries read the merged one, and would read these beside it. Returns the
+    /// bytes they took.
+    pub(crate) fn let_go(&mut self, chunks: &[i64]) -> usize {
+        let mut bytes = 0;
+        let on_disk_max_ms = &mut self.on_disk_max_ms;
+        self.segments.retain(|segment| {
+            let data = segment.data().filter(|_| chunks.contains(&segment.chunk));
+            if let Some(data) = data {
+                bytes += data.len();
+                *on_disk_max_ms = (*on_disk_max_ms).max(Some(segment.max_ms));
+            }
+            data.is_none()
+        });
+        bytes
+    }
+
     /// How often its lanes were frozen.
     pub(crate) fn freezes(&self) -> u32 {
         self.freezes
@@ -570,6 +586,23 @@ mod tests {
         group.restore(7, Some(2));
         assert_eq!(append(&mut group, &[0], &[3], &[1.0], 7), Counts::default());
         assert_eq!(append(&mut group, &[0], &[3], &[1.0], 8).accepted, 1);
+    }
+
+    #[test]
+    fn a_group_lets_go_of_what_was_merged() {
+        let mut group = group(1);
+        for (chunk, time_ms) in [(1, 10), (2, 20), (3, 30)] {
+            append(&mut group, &[0], &[time_ms], &[1.0], chunk);
+            let segment = group.freeze(chunk.cast_signed()).expect("there are samples");
+            segment.sealed(chunk::encode(&segment.unsealed_frames()).into());
+        }
+        assert!(group.let_go(&[2, 9]) > 0);
+        let left = group.snapshot(0, 100, |_| true).segments;
+        assert_eq!(
+            left.iter().map(|segment| segment.chunk).collect::<Vec<_>>(),
+            [1, 3]
+        );
+        assert!(group.snapshot(20, 100, |_| true).disk && !group.snapshot(21, 100, |_| true).disk);
     }
 
     #[test]

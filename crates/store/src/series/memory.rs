@@ -4,24 +4,33 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use tokio::sync::Notify;
 
+/// Chunks older than this are merged: what is read of them is read from disk.
+const KEPT_MS_MAX: i64 = 3_600_000;
+
 /// Counted in bytes. Appends wait while samples that are not in chunks yet take more than they may; the sealer is woken,
 /// and whatever it seals makes room.
 #[derive(Debug)]
 pub(crate) struct Memory {
     unsealed_max: i64,
     unsealed: AtomicI64,
+    sealed_max: i64,
     sealed: AtomicI64,
+    /// How far back chunks are kept for recent queries.
+    kept_ms: AtomicI64,
     less: Notify,
     /// Wakes the sealer.
     pub(crate) full: Notify,
 }
 
 impl Memory {
-    pub(crate) fn new(unsealed_max: u64) -> Self {
+    pub(crate) fn new(unsealed_max: u64, sealed_max: u64) -> Self {
+        let most = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
         Self {
-            unsealed_max: i64::try_from(unsealed_max).unwrap_or(i64::MAX),
+            unsealed_max: most(unsealed_max),
             unsealed: AtomicI64::default(),
+            sealed_max: most(sealed_max),
             sealed: AtomicI64::default(),
+            kept_ms: AtomicI64::new(KEPT_MS_MAX),
             less: Notify::new(),
             full: Notify::new(),
         }
@@ -56,6 +65,23 @@ impl Memory {
         }
     }
 
+    /// How far back chunks are to be kept from now on: so long at least, and up to an hour while they take less than they may.
+    pub(crate) fn kept_ms(&self, least_ms: i64) -> i64 {
+        let (sealed, kept_ms) = (
+            self.sealed.load(Ordering::Relaxed),
+            self.kept_ms.load(Ordering::Relaxed),
+        );
+        let next_ms = if sealed > self.sealed_max {
+            (kept_ms as f64 * self.sealed_max as f64 / sealed as f64) as i64
+        } else {
+            // Little by little: what was let go of does not come back.
+            kept_ms + kept_ms / 64 + 1
+        };
+        let next_ms = next_ms.clamp(least_ms, least_ms.max(KEPT_MS_MAX));
+        self.kept_ms.store(next_ms, Ordering::Relaxed);
+        next_ms
+    }
+
     /// Notes that chunks were let go of.
     pub(crate) fn evicted(&self, bytes: usize) {
         self.sealed.fetch_sub(bytes as i64, Ordering::Relaxed);
@@ -82,7 +108,7 @@ mod tests {
 
     #[tokio::test]
     async fn appends_wait_until_something_is_sealed() {
-        let memory = Arc::new(Memory::new(80));
+        let memory = Arc::new(Memory::new(80, 0));
         memory.has_room().await;
         memory.grew(10);
         let waiting = tokio::spawn({
@@ -99,5 +125,26 @@ mod tests {
             .expect("room is seen")
             .expect("no panic");
         assert_eq!((memory.unsealed(), memory.sealed()), (0, 3));
+    }
+
+    #[test]
+    fn chunks_are_kept_for_an_hour_while_there_is_room() {
+        let memory = Memory::new(80, 1_000);
+        memory.sealed_segment(0, 1_000);
+        assert_eq!(memory.kept_ms(5), KEPT_MS_MAX);
+        memory.sealed_segment(0, 1_000);
+        assert_eq!(
+            [memory.kept_ms(5), memory.kept_ms(5)],
+            [KEPT_MS_MAX / 2, KEPT_MS_MAX / 4]
+        );
+        memory.evicted(1_500);
+        assert!((KEPT_MS_MAX / 4 + 1..KEPT_MS_MAX / 2).contains(&memory.kept_ms(5)));
+        memory.sealed_segment(0, 1_000_000);
+        assert_eq!(
+            memory.kept_ms(60_000),
+            60_000,
+            "the least is kept whatever it takes"
+        );
+        assert_eq!(memory.kept_ms(2 * KEPT_MS_MAX), 2 * KEPT_MS_MAX);
     }
 }

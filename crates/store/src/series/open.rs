@@ -50,7 +50,7 @@ pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<
         .await
         .map_err(|source| OpenError::Database { path, source })?;
     let shared = Arc::new(Shared {
-        memory: Memory::new(config.head_bytes_max),
+        memory: Memory::new(config.head_bytes_max, config.recent_bytes_max),
         space: Space::new(
             &config.data_dir,
             config.min_free_bytes,

@@ -5,18 +5,19 @@ use std::sync::{Arc, Mutex};
 
 use domain::series::matcher::CompiledMatcher;
 use domain::series::{Budget, SelectError, Selection, Series, SeriesSet};
+use tokio::runtime::Handle;
 
-use super::cores::{blocking, on_cores};
+use super::cores::on_cores;
 use super::cut::{Cut, trim};
 use super::fetch::{Chunk, Members, Piece, Wanted, read_chunks};
 use super::merge::{Axes, Found, merge};
 use super::rollup::{self, View};
 use super::{Shared, read};
 
-/// Groups in memory that are worth a second core; fewer take a millisecond.
+/// Groups in memory that are worth a second core; fewer are copied in a tenth of a millisecond.
 const GROUPS_A_CORE: usize = 64;
 /// Bytes of chunks that are worth a second core: a hundred thousand samples.
-const CHUNK_BYTES_A_CORE: usize = 128 << 10;
+const BYTES_A_CORE: usize = 128 << 10;
 
 /// What all steps of reading one selection share.
 pub(crate) struct Reading {
@@ -29,12 +30,6 @@ pub(crate) struct Reading {
     resolution_ms: AtomicI64,
     budget: Budget,
     axes: Mutex<Axes>,
-}
-
-/// What became of a group when memory was read.
-enum FromMemory {
-    Done(Vec<Found>),
-    NeedsDisk(Wanted),
 }
 
 impl Reading {
@@ -55,26 +50,28 @@ impl Reading {
         })
     }
 
-    pub(crate) async fn run(self: Arc<Self>) -> Result<SeriesSet, SelectError> {
-        let this = Arc::clone(&self);
-        let groups = blocking(move || this.search()).await?;
+    /// Reads on this thread, which may block, and on others where that is worth it.
+    pub(crate) fn run(self: Arc<Self>, runtime: &Handle) -> Result<SeriesSet, SelectError> {
+        let groups = self.search();
         let (this, cores) = (Arc::clone(&self), groups.len() / GROUPS_A_CORE);
-        let read = on_cores(groups, cores, move |group| this.read_memory(group)).await?;
-        let (mut found, mut on_disk) = (Vec::new(), Vec::new());
-        for group in read {
-            match group {
-                FromMemory::Done(series) => found.extend(series),
-                FromMemory::NeedsDisk(wanted) => on_disk.push(wanted),
-            }
+        let groups = on_cores(runtime, groups, cores, move |mut group: Wanted| {
+            group.read_memory(&this.cut, &this.budget)?;
+            Ok(group)
+        })?;
+        let (mut groups, in_memory): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|group| group.memory.disk);
+        if !groups.is_empty() {
+            Arc::clone(&self).read_disk(runtime, &mut groups)?;
         }
-        if !on_disk.is_empty() {
-            found.extend(Arc::clone(&self).read_disk(on_disk).await?);
-        }
-        blocking(move || Ok(self.named(found))).await
+        groups.extend(in_memory);
+        let cores = groups.iter().map(Wanted::bytes).sum::<usize>() / BYTES_A_CORE;
+        let this = Arc::clone(&self);
+        let merged = on_cores(runtime, groups, cores, move |wanted| this.merged(wanted))?;
+        Ok(self.named(merged.into_iter().flatten().collect()))
     }
 
     /// The matching series by group.
-    fn search(&self) -> Result<Vec<Wanted>, SelectError> {
+    fn search(&self) -> Vec<Wanted> {
         let index = read(&self.shared.index);
         let mut found = index.search(&self.matchers);
         found.sort_by_key(|entry| entry.group.id);
@@ -83,28 +80,19 @@ impl Reading {
             let members = entries.iter().map(|entry| (entry.id, entry.row));
             Wanted::new(Arc::clone(entries[0].group), Members::new(members))
         });
-        Ok(wanted.collect())
+        wanted.collect()
     }
 
-    fn read_memory(&self, mut wanted: Wanted) -> Result<FromMemory, SelectError> {
-        wanted.read_memory(&self.cut, &self.budget)?;
-        if wanted.memory.disk {
-            Ok(FromMemory::NeedsDisk(wanted))
-        } else {
-            self.merged(wanted).map(FromMemory::Done)
-        }
-    }
-
-    async fn read_disk(self: Arc<Self>, mut groups: Vec<Wanted>) -> Result<Vec<Found>, SelectError> {
-        let chunks = read_chunks(&self.shared, &groups, &self.cut, &self.budget).await?;
-        let cores = chunks.iter().map(|chunk| chunk.data.len()).sum::<usize>() / CHUNK_BYTES_A_CORE;
-        let this = Arc::clone(&self);
-        let decoded = on_cores(chunks, cores, move |chunk| this.decoded(&chunk)).await?;
+    /// Adds what chunks on disk have.
+    fn read_disk(self: Arc<Self>, runtime: &Handle, groups: &mut [Wanted]) -> Result<(), SelectError> {
+        let reading = read_chunks(&self.shared, groups, &self.cut, &self.budget);
+        let chunks = runtime.block_on(reading)?;
+        let cores = chunks.iter().map(|chunk| chunk.data.len()).sum::<usize>() / BYTES_A_CORE;
+        let decoded = on_cores(runtime, chunks, cores, move |chunk| self.decoded(&chunk))?;
         for (group, piece) in decoded.into_iter().flatten() {
             groups[group].pieces.push(piece);
         }
-        let merged = on_cores(groups, cores, move |wanted| self.merged(wanted)).await?;
-        Ok(merged.into_iter().flatten().collect())
+        Ok(())
     }
 
     fn decoded(&self, chunk: &Chunk) -> Result<Vec<(usize, Piece)>, SelectError> {

@@ -170,7 +170,8 @@ async fn seal(shared: &Arc<Shared>, due: Due) -> Result<(), sqlx::Error> {
     for some in pending.chunks(CHUNKS_A_COMMIT) {
         write_chunks(shared, some.to_vec()).await?;
     }
-    let before_ms = shared.now_ms.load(Ordering::Relaxed) - shared.config.head_horizon_ms;
+    let before_ms =
+        shared.now_ms.load(Ordering::Relaxed) - shared.memory.kept_ms(shared.config.head_horizon_ms);
     let evicted = groups.iter().map(|group| group.lock().evict(before_ms)).sum();
     shared.memory.evicted(evicted);
     unlink_files(shared, &groups).await

@@ -79,7 +79,7 @@ impl Segment {
         Arc::clone(&self.lock_frames())
     }
 
-    /// The frames that hold at least one wanted series.
+    /// The wanted series of each frame that holds any.
     pub(crate) fn frames(&self, wanted: impl Fn(SeriesId) -> bool) -> Result<Vec<Frame<SeriesId>>, Corrupt> {
         // Taken first: they are let go of after the bytes are there.
         let frames = self.unsealed_frames();
@@ -87,13 +87,24 @@ impl Segment {
             Some(data) => chunk::decode(data, wanted),
             None => Ok(frames
                 .iter()
-                .filter(|frame| frame.series.iter().any(|id| wanted(*id)))
-                .cloned()
+                .map(|frame| picked(frame, &wanted))
+                .filter(|frame| !frame.series.is_empty())
                 .collect()),
         }
     }
 
     fn lock_frames(&self) -> MutexGuard<'_, Arc<[Frame<SeriesId>]>> {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The wanted series of a frame.
+fn picked(frame: &Frame<SeriesId>, wanted: impl Fn(SeriesId) -> bool) -> Frame<SeriesId> {
+    let is_wanted = |row: &usize| wanted(frame.series[*row]);
+    let rows = (0..frame.series.len()).filter(is_wanted);
+    Frame {
+        series: rows.clone().map(|row| frame.series[row]).collect(),
+        times_ms: frame.times_ms.clone(),
+        values: rows.flat_map(|row| frame.row(row)).copied().collect(),
     }
 }

@@ -8,14 +8,16 @@
 //! Fetching waits for the disk; the rest is work, spread over all cores when there is much of it. Each group is paid for before
 //! its samples are copied. Series whose pieces lie on the same axes get the same merged axis, by allocation.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use domain::series::matcher::CompiledMatcher;
 use domain::series::{Budget, Labels, Matcher, SelectError, Selection, SeriesSet, SeriesSource};
 use domain::time::TimestampMs;
+use tokio::runtime::Handle;
 
-use super::index::{Entry, Index};
+use super::index::{self, Index};
 use super::reading::Reading;
 use super::{SeriesStore, read};
 
@@ -44,7 +46,8 @@ impl SeriesSource for Prefetched {
 }
 
 impl SeriesStore {
-    /// Reads what some selections ask for, and pays for it.
+    /// Reads what some selections ask for, and pays for it. When nobody waits for it any more, it ends as soon as the budget
+    /// is cancelled.
     ///
     /// # Errors
     /// When the budget is spent, a matcher is malformed, or the database fails.
@@ -53,12 +56,26 @@ impl SeriesStore {
         selections: &[Selection],
         budget: &Budget,
     ) -> Result<Prefetched, SelectError> {
+        let (this, selections, budget) = (self.clone(), selections.to_vec(), budget.clone());
+        let runtime = Handle::current();
+        // All in one go: each hop from thread to thread takes as long as reading a series.
+        tokio::task::spawn_blocking(move || this.read(selections, &budget, &runtime))
+            .await
+            .map_err(|error| SelectError::Store(Box::new(error)))?
+    }
+
+    fn read(
+        &self,
+        selections: Vec<Selection>,
+        budget: &Budget,
+        runtime: &Handle,
+    ) -> Result<Prefetched, SelectError> {
         let mut sets = HashMap::new();
         for selection in selections {
-            if !sets.contains_key(selection) {
-                let matchers = compile(&selection.matchers)?;
-                let reading = Reading::new(Arc::clone(&self.shared), matchers, selection, budget);
-                sets.insert(selection.clone(), reading.run().await?);
+            if let Entry::Vacant(place) = sets.entry(selection) {
+                let matchers = compile(&place.key().matchers)?;
+                let reading = Reading::new(Arc::clone(&self.shared), matchers, place.key(), budget);
+                place.insert(reading.run(runtime)?);
             }
         }
         Ok(Prefetched { sets })
@@ -140,7 +157,7 @@ impl SeriesStore {
         sets: &[Vec<Matcher>],
         start_ms: TimestampMs,
         end_ms: TimestampMs,
-        take: impl Fn(Entry) -> T,
+        take: impl Fn(index::Entry) -> T,
     ) -> Result<Vec<T>, SelectError> {
         let compiled = sets
             .iter()
@@ -167,7 +184,7 @@ fn active<'a>(
     matchers: &[CompiledMatcher],
     start_ms: TimestampMs,
     end_ms: TimestampMs,
-) -> Vec<Entry<'a>> {
+) -> Vec<index::Entry<'a>> {
     let found = index.search(matchers);
     let mut active = Vec::with_capacity(found.len());
     for entries in found.chunk_by(|a, b| a.group.id == b.group.id) {

@@ -29,7 +29,7 @@ use crate::ingest::{Connection, HELLO_WITHIN, hello};
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// An agent that takes none of our few bytes for so long is gone.
 const TAKEN_WITHIN: Duration = Duration::from_secs(30);
-/// How long the last words may take.
+/// How long the last words may take, until the agent has hung up.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
 pub(in crate::ingest) fn routes() -> Router<Shared> {
@@ -71,8 +71,14 @@ async fn converse(app: Shared, bearer: Secret, socket: WebSocket) {
         () = app.stopping.cancelled() => Err(Status::unavailable("the collector is stopping; connect again")),
         ended = welcome(&app, &bearer, &mut up, &mut down) => ended,
     };
-    // Nobody waits for words that do not leave: the stream ends either way.
-    let _gone = timeout(END_WITHIN, down.end(ended)).await;
+    // What still comes is read, or the agent's system would throw our last words away. Nobody waits long for an agent
+    // that does not listen: the stream ends either way.
+    let parting = async {
+        down.end(ended).await?;
+        while up.next().await?.is_some() {}
+        Ok::<_, Status>(())
+    };
+    let _gone = timeout(END_WITHIN, parting).await;
 }
 
 async fn welcome(app: &Shared, bearer: &Secret, up: &mut Up, down: &mut Down) -> Result<(), Status> {

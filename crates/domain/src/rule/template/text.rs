@@ -1,6 +1,6 @@
 //! Functions on texts: hosts, links, letters.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 /// Go's `Title`: the first letter of each word in upper case.
 pub(super) fn title(text: &str) -> String {
