@@ -127,7 +127,8 @@ fn query() -> impl Strategy<Value = String> {
             .prop_map(|(f, range, step)| format!("{f}(x[{range}s:{step}s])")),
     ];
     leaf.prop_recursive(4, 12, 2, |inner| {
-        let aggregation = prop::sample::select(vec!["sum", "min", "max", "avg", "count", "group", "stdvar"]);
+        // Not `stdvar`: its last bit depends on the order of the series, and that of `or` is another over steps than at one.
+        let aggregation = prop::sample::select(vec!["sum", "min", "max", "avg", "count", "group"]);
         let grouping = prop::sample::select(vec!["", " by (node)", " without (gpu)"]);
         let between = prop::sample::select(vec![
             "and",
