@@ -287,20 +287,22 @@ impl Tally {
     }
 }
 
-/// Counts samples without reading: each ends as `"]`, and nothing else does in an answer without warnings.
+/// Counts samples without reading: in each a time's last digit, a comma and a quote follow each other, and nowhere else in an
+/// answer.
 #[derive(Debug, Default)]
 struct Counter {
     samples: u64,
     bytes: u64,
-    last: u8,
+    last: [u8; 2],
 }
 
 impl Counter {
     fn count(&mut self, piece: &[u8]) {
         self.bytes += piece.len() as u64;
         for byte in piece {
-            self.samples += u64::from(*byte == b']' && self.last == b'"');
-            self.last = *byte;
+            let [digit, comma] = self.last;
+            self.samples += u64::from(*byte == b'"' && comma == b',' && digit.is_ascii_digit());
+            self.last = [comma, *byte];
         }
     }
 }
@@ -330,7 +332,7 @@ mod tests {
 
     #[test]
     fn samples_are_counted_across_pieces() {
-        let body = br#"{"data":{"result":[{"metric":{"a":"x"},"values":[[1,"2"],[3,"4"]]},{"metric":{},"value":[1,"NaN"]}]}}"#;
+        let body = br#"{"data":{"result":[{"metric":{"a":"x"},"values":[[1,"2"],[3,"4"]]},{"metric":{"b":"1","c":"2"},"value":[1.5,"NaN"]}]},"infos":["no counter"]}"#;
         for cut in 0..body.len() {
             let mut counter = Counter::default();
             counter.count(&body[..cut]);

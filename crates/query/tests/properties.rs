@@ -8,6 +8,7 @@ use domain::series::{
     ABSENT, Budget, Labels, STALE, SelectError, Selection, Series, SeriesSet, SeriesSource,
 };
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use query::{Params, Value, parse};
 
 const STEP_MS: i64 = 7_000;
@@ -202,8 +203,11 @@ fn at_instants(text: &str, source: &Literal) -> Results {
     Ok(all)
 }
 
+/// A change is judged by the same cases as the one before it.
+const SEED: RngSeed = RngSeed::Fixed(7);
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, rng_seed: SEED, ..ProptestConfig::default() })]
 
     #[test]
     fn a_range_query_is_the_sum_of_its_instants(text in query(), source in source()) {

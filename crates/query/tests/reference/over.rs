@@ -154,6 +154,13 @@ fn line(samples: &[(i64, f64)], origin: i64) -> (f64, f64) {
         .map(|(time, value)| (x(*time) - x_mean) * (value - y_mean))
         .sum();
     let variance: f64 = samples.iter().map(|(time, _)| (x(*time) - x_mean).powi(2)).sum();
+    // What becomes of infinities depends on the form of the sums: here on that of Prometheus.
+    let covariance = if y_mean.is_finite() {
+        covariance
+    } else {
+        let products = samples.iter().map(|(time, value)| x(*time) * value);
+        products.sum::<f64>() - x_mean * count * (y_mean * count) / count
+    };
     let slope = covariance / variance;
     (y_mean - slope * x_mean, slope)
 }
