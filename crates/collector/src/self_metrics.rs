@@ -93,11 +93,12 @@ impl SelfMetrics {
     }
 }
 
-fn register<M: prometheus::core::Collector + Clone + 'static>(
+/// Registers a metric whose name and labels are literals.
+pub(crate) fn register<M: prometheus::core::Collector + Clone + 'static>(
     registry: &Registry,
     metric: prometheus::Result<M>,
 ) -> M {
-    let metric = metric.expect("names and labels are literals of this file");
+    let metric = metric.expect("names and labels are literals of its file");
     registry
         .register(Box::new(metric.clone()))
         .expect("each name is registered once");

@@ -2,6 +2,8 @@
 
 use prometheus::{Gauge, GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, histogram_opts};
 
+use crate::self_metrics::register;
+
 /// All of them, by group: `file;group`.
 #[derive(Clone)]
 pub(super) struct RuleMetrics {
@@ -107,15 +109,4 @@ impl RuleMetrics {
         let _was_there = self.rules.remove_label_values(by);
         let _was_there = self.seconds.remove_label_values(by);
     }
-}
-
-fn register<M: prometheus::core::Collector + Clone + 'static>(
-    registry: &Registry,
-    metric: prometheus::Result<M>,
-) -> M {
-    let metric = metric.expect("names and labels are literals of this file");
-    registry
-        .register(Box::new(metric.clone()))
-        .expect("each name is registered once");
-    metric
 }

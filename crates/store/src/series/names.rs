@@ -74,19 +74,6 @@ impl SeriesStore {
         read(&self.shared.index).entry(id).map(|entry| entry.labels())
     }
 
-    /// Notes TYPE and HELP of one metric.
-    ///
-    /// # Errors
-    /// When the database fails.
-    pub async fn set_metadata(&self, name: &str, kind: &str, help: &str) -> Result<(), SelectError> {
-        let metadata = Metadata {
-            kind: kind.to_owned(),
-            help: help.to_owned(),
-        };
-        self.set_metadata_all(&BTreeMap::from([(name.to_owned(), metadata)]))
-            .await
-    }
-
     /// Notes TYPE and HELP of metrics, all in one transaction; writes only what is new. Past [`METADATA_MAX`] names, new ones
     /// are not kept.
     ///

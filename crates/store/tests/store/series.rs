@@ -364,7 +364,12 @@ async fn names_and_values_are_listed() {
             .unwrap(),
         ["a"]
     );
-    series.set_metadata("power", "gauge", "Watts.").await.unwrap();
+    let metadata = store::series::Metadata {
+        kind: "gauge".into(),
+        help: "Watts.".into(),
+    };
+    let all = std::collections::BTreeMap::from([("power".to_owned(), metadata)]);
+    series.set_metadata_all(&all).await.unwrap();
     store.close().await;
     let store = open(folder.path()).await;
     assert_eq!(store.series.metadata()["power"].help, "Watts.");
