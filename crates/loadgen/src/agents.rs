@@ -3,7 +3,8 @@
 //! ```text
 //! every agent:  connect ─▶ Hello … HelloAck (join token → own credential) ─▶ Definitions ─▶ waits for all others ─▶ begin
 //!               batch n = ticks (n-1)·B .. n·B of all series of the node, seq n, one segment a run
-//!   live        sent when its last tick is due, the nodes spread over the second
+//!   live        sent when its last tick is over; agents read and send at the same moment of each second, so only their clocks
+//!               and disks spread them
 //!   backfill    sent as fast as they are acknowledged, a minute of ticks on their way, as an agent's spool does
 //!   ▲ any error: wait with jitter, connect again, go on from the first batch that was not acknowledged
 //! ```
@@ -43,6 +44,8 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(180);
 /// Ticks on their way and not acknowledged: half a minute live, a minute in backfill; as an agent's.
 const LIVE_WINDOW_TICKS: u64 = 32;
 const BACKFILL_WINDOW_TICKS: u64 = 64;
+/// How far apart clocks and disks bring agents that all send at one moment of the second.
+const SPREAD_MS: u64 = 100;
 /// Waits after a failure, doubled and jittered.
 const RETRY_MIN: Duration = Duration::from_millis(250);
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -473,15 +476,14 @@ impl<'a> Flow<'a> {
         self.sent_at.push_back(Instant::now());
     }
 
-    /// A live batch is due with its last tick.
+    /// A live batch is due when its last tick is over.
     fn due(&self, seq: u64) -> Instant {
         let shared = &self.agent.shared;
         if shared.plan.mode == Mode::Backfill {
             return self.start.at;
         }
-        let last_tick = shared.ticks_of(seq).end.saturating_sub(1);
-        let offset = Duration::from_millis(shared.fleet.offset_ms(self.agent.node).unsigned_abs());
-        self.start.at + Duration::from_secs_f64(last_tick as f64 / shared.plan.rate) + offset
+        let late = Duration::from_millis(mix(u64::from(self.agent.node)) % SPREAD_MS);
+        self.start.at + Duration::from_secs_f64(shared.ticks_of(seq).end as f64 / shared.plan.rate) + late
     }
 
     fn heard(&mut self, message: Down) {

@@ -2,28 +2,27 @@
 //!
 //! ```text
 //! Definitions ─▶ dictionary: (segment, index) → SeriesId
-//! Batch ─▶ checksum, rows → SeriesId ─▶ queue ─▶ writer: all that wait of one segment = one append ─▶ Ack(highest seq)
+//! Batch ─▶ checksum, rows → series ─▶ queue ─▶ writer: all that wait of one segment = one append ─▶ Ack(highest seq)
 //!              └ malformed ─▶ queue ─▶ Refusal, in its turn     at most one append in flight: order is kept by construction
 //! ```
 //! While one append waits for the disk the next batches gather behind it, so a backfill is not one commit a batch, and no
 //! sequence number can overtake another.
 
 mod dictionary;
-mod shapes;
+mod meanings;
 mod socket;
 mod writer;
 
 use domain::event::Event;
 use domain::ident::NodeName;
-use domain::series::Frame;
 use domain::time::TimestampMs;
-use store::series::{APPEND_SAMPLES_MAX, SeriesId};
+use store::series::{APPEND_SAMPLES_MAX, AppendError, Block};
 use tokio::sync::mpsc;
 use tonic::Status;
 use wire::proto::{Batch, Definitions, NodeEvent, Refusal, telemetry_up};
 
 use self::dictionary::Dictionaries;
-use self::shapes::Shapes;
+use self::meanings::{Meaning, Meanings};
 use self::socket::{Down, Up};
 use self::writer::{Durable, Work};
 use super::hello::AgentSession;
@@ -49,7 +48,7 @@ async fn serve(app: &Shared, session: &AgentSession, up: &mut Up, down: &mut Dow
         node,
         pulse,
         names: Dictionaries::default(),
-        shapes: Shapes::default(),
+        meanings: Meanings::default(),
         queue,
         events: EventRate::default(),
     };
@@ -63,9 +62,17 @@ struct Reader<'a> {
     node: &'a NodeName,
     pulse: &'a Pulse,
     names: Dictionaries,
-    shapes: Shapes,
+    meanings: Meanings,
     queue: mpsc::Sender<Work>,
     events: EventRate,
+}
+
+/// Why a batch is not taken.
+enum Untaken {
+    /// It never will be.
+    Batch(String),
+    /// The store does not take it now.
+    Now(AppendError),
 }
 
 impl Reader<'_> {
@@ -85,6 +92,7 @@ impl Reader<'_> {
     }
 
     fn define(&mut self, definitions: &Definitions) {
+        self.meanings.forget(&definitions.segment);
         let refused = self.names.define(definitions, self.node, |labels| {
             self.app.store.series.resolve(labels)
         });
@@ -100,8 +108,14 @@ impl Reader<'_> {
 
     async fn take(&mut self, batch: &Batch) -> Result<(), Status> {
         let work = match self.understand(batch) {
-            Ok((frames, dropped)) => Work::Store(self.durable(batch, frames, dropped)?),
-            Err(reason) => Work::Refuse(self.refuse(batch, reason)),
+            Ok(blocks) => Work::Store(Durable {
+                segment: batch.segment.as_str().into(),
+                seq: batch.seq,
+                cells: blocks.iter().map(|block| block.values.len()).sum(),
+                blocks,
+            }),
+            Err(Untaken::Batch(reason)) => Work::Refuse(self.refuse(batch, reason)),
+            Err(Untaken::Now(error)) => return Err(writer::refused(self.node, &error)),
         };
         self.queue
             .send(work)
@@ -109,40 +123,47 @@ impl Reader<'_> {
             .map_err(|_| Status::unavailable("the collector cannot store samples right now"))
     }
 
-    /// The batch's samples by series, and how many belong to series that are not taken.
-    fn understand(&mut self, batch: &Batch) -> Result<(Vec<Frame<SeriesId>>, u64), String> {
-        let frames = wire::frame::decode(batch).map_err(|error| error.to_string())?;
+    /// The batch's samples as the store takes them. Rows of refused series are left out; their samples are counted.
+    fn understand(&mut self, batch: &Batch) -> Result<Vec<Block>, Untaken> {
+        let frames = wire::frame::decode(batch).map_err(|error| Untaken::Batch(error.to_string()))?;
         let cells: usize = frames.iter().map(|frame| frame.values.len()).sum();
         if cells > APPEND_SAMPLES_MAX {
-            return Err(format!(
+            return Err(Untaken::Batch(format!(
                 "a batch of {cells} samples is larger than the {APPEND_SAMPLES_MAX} allowed; split it"
-            ));
+            )));
         }
-        self.names.translate(&batch.segment, frames)
-    }
-
-    fn durable(
-        &mut self,
-        batch: &Batch,
-        frames: Vec<Frame<SeriesId>>,
-        dropped: u64,
-    ) -> Result<Durable, Status> {
-        if dropped > 0 {
+        self.names.note_use(&batch.segment);
+        let (mut blocks, mut left_out, mut last) = (Vec::with_capacity(frames.len()), 0, None);
+        for frame in frames {
+            let meaning = self.meaning(&batch.segment, &frame.series)?;
+            last = meaning.refused.as_ref().map(|(_, reason)| *reason).or(last);
+            let (block, without) = meaning.block(frame);
+            blocks.extend(block);
+            left_out += without;
+        }
+        if let Some(reason) = last.filter(|_| blocks.is_empty()) {
+            return Err(Untaken::Batch(format!("none of its series is taken: {reason}")));
+        }
+        if left_out > 0 {
             let refused = &self.app.metrics.refused;
             refused
                 .with_label_values(&["sample_of_refused_series"])
-                .inc_by(dropped);
+                .inc_by(left_out);
         }
-        let store = &self.app.store.series;
-        let blocks = frames.into_iter().map(|frame| self.shapes.block(store, frame));
-        let blocks = blocks
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| writer::refused(self.node, &error))?;
-        Ok(Durable {
-            segment: batch.segment.as_str().into(),
-            seq: batch.seq,
-            cells: blocks.iter().map(|block| block.values.len()).sum(),
-            blocks,
+        Ok(blocks)
+    }
+
+    fn meaning(&mut self, segment: &str, indices: &[u32]) -> Result<&Meaning, Untaken> {
+        let (names, store) = (&self.names, &self.app.store.series);
+        self.meanings.of(segment, indices, || {
+            let rows = names.rows(segment, indices).map_err(Untaken::Batch)?;
+            let shape = (!rows.series.is_empty()).then(|| store.shape(rows.series));
+            Ok(Meaning {
+                segment: segment.to_owned(),
+                indices: indices.to_vec(),
+                shape: shape.transpose().map_err(Untaken::Now)?,
+                refused: rows.refused,
+            })
         })
     }
 

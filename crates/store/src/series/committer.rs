@@ -42,7 +42,12 @@ pub(crate) struct Request {
 }
 
 /// Runs until every sender is gone.
-pub(crate) async fn run(shared: Arc<Shared>, mut wal: Wal, mut requests: mpsc::Receiver<Request>) {
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    mut wal: Wal,
+    mut requests: mpsc::Receiver<Request>,
+    mut closings: mpsc::Receiver<wal::Closed>,
+) {
     let patience = Duration::from_millis(shared.config.gather_ms);
     loop {
         tokio::select! {
@@ -53,7 +58,7 @@ pub(crate) async fn run(shared: Arc<Shared>, mut wal: Wal, mut requests: mpsc::R
                 wal.rotate();
             }
             () = shared.new_names.notified() => save_names(&shared, patience).await,
-            () = shared.wal_unused.notified() => wal.close_current(),
+            Some(closed) = closings.recv() => wal.close_current(closed),
         }
         shared
             .wal_bytes

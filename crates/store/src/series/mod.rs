@@ -268,8 +268,8 @@ struct Shared {
     wal_bytes: AtomicI64,
     /// Says that there are series whose names are not durable yet.
     new_names: Notify,
-    /// Says that chunks hold all there was in the write-ahead when it was said.
-    wal_unused: Notify,
+    /// Asks the committer to begin another write-ahead file: chunks hold all there is in this one.
+    wal_unused: mpsc::Sender<wal::Closed>,
     memory: memory::Memory,
     next_chunk: AtomicI64,
     metadata: RwLock<std::collections::BTreeMap<String, Metadata>>,

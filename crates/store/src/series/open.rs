@@ -49,6 +49,7 @@ pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<
     let (sessions, metadata, next_chunk) = rest
         .await
         .map_err(|source| OpenError::Database { path, source })?;
+    let (wal_unused, closings) = mpsc::channel(1);
     let shared = Arc::new(Shared {
         memory: Memory::new(config.head_bytes_max, config.recent_bytes_max),
         space: Space::new(
@@ -64,7 +65,7 @@ pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<
         wal_files: ClosedFiles::default(),
         wal_bytes: AtomicI64::default(),
         new_names: Notify::new(),
-        wal_unused: Notify::new(),
+        wal_unused,
         next_chunk: AtomicI64::new(next_chunk),
         metadata: RwLock::new(metadata),
         counters: stats::Counters::default(),
@@ -73,14 +74,19 @@ pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<
         _lock: folder_lock,
     });
     let wal = replay(&shared, sealed_batch).await?;
-    Ok(start(shared, wal))
+    Ok(start(shared, wal, closings))
 }
 
-fn start(shared: Arc<Shared>, wal: Wal) -> SeriesStore {
+fn start(shared: Arc<Shared>, wal: Wal, closings: mpsc::Receiver<wal::Closed>) -> SeriesStore {
     let (appends, append_requests) = mpsc::channel(QUEUE_APPENDS_MAX);
     let (passes, pass_requests) = mpsc::channel(PASSES_MAX);
     let tasks = vec![
-        tokio::spawn(committer::run(Arc::clone(&shared), wal, append_requests)),
+        tokio::spawn(committer::run(
+            Arc::clone(&shared),
+            wal,
+            append_requests,
+            closings,
+        )),
         tokio::spawn(sealer::run(Arc::clone(&shared), pass_requests)),
     ];
     let doors = Doors {
@@ -177,11 +183,8 @@ fn put_back(shared: &Shared, batch: u64, stored: Vec<wal::Stored>, shapes: &mut 
 
 /// Series that were forgotten since have no group to go to; the others of the frame have.
 fn block(index: &Index, frame: Frame<SeriesId>, shapes: &mut Shapes) -> Block {
-    let frame = if frame
-        .series
-        .iter()
-        .all(|id| shapes.contains_key(&frame.series) || index.entry(*id).is_some())
-    {
+    let is_known = |id: &SeriesId| index.entry(*id).is_some();
+    let frame = if shapes.contains_key(&frame.series) || frame.series.iter().all(is_known) {
         frame
     } else {
         known_rows(index, &frame)

@@ -238,6 +238,16 @@ async fn write_chunks(shared: &Shared, pending: Vec<Pending>) -> Result<(), sqlx
     Ok(())
 }
 
+/// Gives back the write-ahead's file too when chunks hold all that is in it, though it is not full.
+pub(crate) async fn empty_write_ahead(shared: &Shared) -> Result<(), sqlx::Error> {
+    let (said, closed) = oneshot::channel();
+    // Without a committer the store is closing, and the file with it.
+    if shared.wal_unused.send(said).await.is_ok() {
+        let _ = closed.await;
+    }
+    unlink_files(shared, &[]).await
+}
+
 /// Unlinks write-ahead files that hold nothing that is not in a chunk.
 async fn unlink_files(shared: &Shared, groups: &[Arc<Group>]) -> Result<(), sqlx::Error> {
     // The files first: a batch that comes later has a higher number than all of theirs.

@@ -19,14 +19,17 @@ use std::sync::{Arc, Mutex};
 
 use domain::series::Frame;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
+use tokio::sync::oneshot;
 
 use super::codec::{Corrupt, Reader, put_bytes, put_signed, put_values, put_varint, seal_written, unseal};
 use super::{Block, SeriesId, StoreConfig};
 use crate::sqlite;
 
 pub(crate) const MAGIC: [u8; 4] = *b"LWB2";
+/// Larger than elsewhere: a batch of hundreds of kilobytes takes a write and a checksum a page, twice.
+const PAGE_BYTES: u32 = 16 << 10;
 /// What a commit writes besides the blob's own pages: leaf, interior, frame headers.
-const COMMIT_BYTES: u64 = 8 << 10;
+const COMMIT_BYTES: u64 = 2 * PAGE_BYTES as u64;
 /// Rows read at once in a replay.
 const REPLAY_ROWS: i64 = 32;
 
@@ -124,6 +127,9 @@ pub(crate) struct ClosedFile {
 /// Closed files, oldest first: filled by the committer, emptied by the sealer.
 pub(crate) type ClosedFiles = Arc<Mutex<Vec<ClosedFile>>>;
 
+/// Says that a file is closed.
+pub(crate) type Closed = oneshot::Sender<()>;
+
 /// The file being written, owned by the committer alone.
 #[derive(Debug)]
 pub(crate) struct Wal {
@@ -194,11 +200,16 @@ impl Wal {
         }
     }
 
-    /// Begins another file with the next batch, however full this one is.
-    pub(crate) fn close_current(&mut self) {
-        if let Some(current) = self.current.take() {
-            self.close_in_background(current);
-        }
+    /// Begins another file with the next batch, however full this one is, and says when this one is closed.
+    pub(crate) fn close_current(&mut self, said: Closed) {
+        let (current, closed) = (self.current.take(), Arc::clone(&self.closed));
+        tokio::spawn(async move {
+            if let Some(current) = current {
+                close(current, &closed).await;
+            }
+            // Nobody waits any more: it is closed all the same.
+            let _ = said.send(());
+        });
     }
 
     /// Bytes of the file being written.
@@ -250,7 +261,9 @@ async fn close(current: Current, closed: &ClosedFiles) {
 
 async fn open(path: &Path, vfs: Option<&'static str>) -> Result<SqliteConnection, sqlx::Error> {
     sqlite::create_private(path).map_err(sqlx::Error::Io)?;
-    let options = sqlite::options(path, vfs).pragma("wal_autocheckpoint", "0");
+    let options = sqlite::options(path, vfs)
+        .page_size(PAGE_BYTES)
+        .pragma("wal_autocheckpoint", "0");
     let mut connection = options.connect().await?;
     sqlx::query("CREATE TABLE IF NOT EXISTS batches (id INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT")
         .execute(&mut connection)

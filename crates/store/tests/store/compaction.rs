@@ -34,6 +34,12 @@ async fn used_bytes(folder: &Path) -> i64 {
 }
 
 /// Decimals that walk, counters, levels that seldom change: what GPUs say.
+fn write_ahead_files(folder: &Path) -> usize {
+    let files = std::fs::read_dir(folder).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("wal-")).count()
+}
+
 fn telemetry(metric: usize, series: usize, ticks: usize) -> Vec<f64> {
     let mut state = ((metric * 64 + series) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut random = move |below: u64| {
@@ -100,7 +106,13 @@ async fn an_hour_of_chunks_becomes_one_large_row() {
     let samples = send_hours(&store.series, gpus, metrics, hours, 200).await;
     let before = read_all(&store.series).await;
     assert_eq!(chunks(folder.path()).await, metrics as i64 * hours * 18);
+    assert!(write_ahead_files(folder.path()) > 0);
     store.series.compact_now(NOW_MS + hours * HOUR).await.unwrap();
+    assert_eq!(
+        write_ahead_files(folder.path()),
+        0,
+        "chunks hold all that was in it"
+    );
     assert_eq!(chunks(folder.path()).await, metrics as i64 * hours);
     assert_eq!(samples_in_chunks(folder.path()).await, samples as i64);
     let bytes = used_bytes(folder.path()).await as f64 / samples as f64;

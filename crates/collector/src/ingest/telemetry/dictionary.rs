@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use domain::ident::NodeName;
-use domain::series::{Frame, Labels};
+use domain::series::Labels;
 use store::series::{SeriesId, SeriesLimit};
 use wire::proto::Definitions;
 
@@ -27,6 +27,14 @@ enum Name {
     Undefined,
     Refused(Reason),
     Known(SeriesId),
+}
+
+/// What a list of indices stands for.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    pub(super) series: Vec<SeriesId>,
+    /// Where the indices are that stand for none, in rising order, and why the last of them does.
+    pub(super) refused: Option<(Vec<usize>, Reason)>,
 }
 
 /// Why a series is not taken.
@@ -99,38 +107,33 @@ impl Dictionaries {
         refused
     }
 
-    /// Puts series in the place of indices. Rows of refused series are left out; their samples are counted.
+    /// What indices stand for.
     ///
     /// # Errors
-    /// When the batch names series that were never defined, or nothing of it is left.
-    pub(super) fn translate(
-        &mut self,
-        segment: &str,
-        frames: Vec<Frame>,
-    ) -> Result<(Vec<Frame<SeriesId>>, u64), String> {
-        let names = self
-            .used(segment)
-            .ok_or_else(|| format!("no series of segment {segment:?} are defined"))?;
-        let (mut kept, mut dropped, mut last) = (Vec::with_capacity(frames.len()), 0, Reason::Labels);
-        for frame in frames {
-            let rows: Vec<Name> = frame.series.iter().map(|index| lookup(names, *index)).collect();
-            if let Some(undefined) = rows.iter().position(|name| *name == Name::Undefined) {
-                let index = frame.series[undefined];
-                return Err(format!("series {index} of segment {segment:?} is not defined"));
+    /// When some of them were never defined.
+    pub(super) fn rows(&self, segment: &str, indices: &[u32]) -> Result<Rows, String> {
+        let names = self.0.iter().find(|(name, _)| name == segment);
+        let names = names.map_or(&[][..], |(_, names)| names.as_slice());
+        let mut rows = Rows::default();
+        for (row, &index) in indices.iter().enumerate() {
+            match lookup(names, index) {
+                Name::Known(id) => rows.series.push(id),
+                Name::Undefined => {
+                    return Err(format!("series {index} of segment {segment:?} is not defined"));
+                }
+                Name::Refused(reason) => {
+                    let (refused, last) = rows.refused.get_or_insert_with(|| (Vec::new(), reason));
+                    refused.push(row);
+                    *last = reason;
+                }
             }
-            let mut refused = rows.iter().filter_map(|name| match name {
-                Name::Refused(reason) => Some(*reason),
-                _ => None,
-            });
-            dropped += refused.clone().count() as u64 * frame.times_ms.len() as u64;
-            last = refused.next_back().unwrap_or(last);
-            kept.extend(known_rows(frame, &rows));
         }
-        if kept.is_empty() && dropped > 0 {
-            Err(format!("none of its series is taken: {last}"))
-        } else {
-            Ok((kept, dropped))
-        }
+        Ok(rows)
+    }
+
+    /// Notes that a segment is in use, so that others are forgotten before it.
+    pub(super) fn note_use(&mut self, segment: &str) {
+        self.used(segment);
     }
 
     fn segment_to_define(&mut self, segment: &str) -> Option<&mut Vec<Name>> {
@@ -152,26 +155,6 @@ impl Dictionaries {
         self.0[at..].rotate_left(1);
         self.0.last().map(|(_, names)| names)
     }
-}
-
-/// The frame with the known of its rows; none when it has none of those.
-fn known_rows(frame: Frame, rows: &[Name]) -> Option<Frame<SeriesId>> {
-    let id = |name: &Name| match name {
-        Name::Known(id) => Some(*id),
-        _ => None,
-    };
-    let series: Vec<SeriesId> = rows.iter().filter_map(id).collect();
-    let values = if series.len() == rows.len() {
-        frame.values
-    } else {
-        let known = (0..rows.len()).filter(|row| id(&rows[*row]).is_some());
-        known.flat_map(|row| frame.row(row)).copied().collect()
-    };
-    (!series.is_empty()).then_some(Frame {
-        series,
-        times_ms: frame.times_ms,
-        values,
-    })
 }
 
 /// Indices past the limit were refused when they were defined.
@@ -220,14 +203,6 @@ mod tests {
         })
     }
 
-    fn frame(series: &[u32]) -> Vec<Frame> {
-        vec![Frame {
-            series: series.to_vec(),
-            times_ms: vec![1_000],
-            values: series.iter().map(|s| f64::from(*s)).collect(),
-        }]
-    }
-
     #[test]
     fn a_refused_name_spoils_its_own_row_only() {
         let mut names = Dictionaries::default();
@@ -236,22 +211,19 @@ mod tests {
             refused,
             BTreeMap::from([(Reason::Labels, 1), (Reason::StoreLimit, 1)])
         );
-        let (frames, dropped) = names.translate("s", frame(&[0, 1, 2])).expect("a row is left");
-        assert_eq!(
-            (frames[0].series.as_slice(), frames[0].values.as_slice(), dropped),
-            (&[SeriesId(2)][..], &[0.0][..], 2)
-        );
-        assert!(names.translate("s", frame(&[1, 2])).is_err());
+        let rows = names.rows("s", &[0, 1, 2]).expect("all are defined");
+        assert_eq!(rows.series, [SeriesId(2)]);
+        assert_eq!(rows.refused, Some((vec![1, 2], Reason::StoreLimit)));
     }
 
     #[test]
     fn what_was_never_defined_is_refused() {
         let mut names = Dictionaries::default();
-        assert!(names.translate("s", frame(&[0])).is_err());
+        assert!(names.rows("s", &[0]).is_err());
         define(&mut names, "s", 2, &["abc"]);
-        assert!(names.translate("s", frame(&[1])).is_err());
-        assert!(names.translate("s", frame(&[3])).is_err());
-        assert!(names.translate("s", frame(&[2])).is_ok());
+        assert!(names.rows("s", &[1]).is_err());
+        assert!(names.rows("s", &[3]).is_err());
+        assert!(names.rows("s", &[2]).is_ok());
     }
 
     #[test]
@@ -259,15 +231,14 @@ mod tests {
         let mut names = Dictionaries::default();
         let refused = define(&mut names, "s", SERIES_MAX as u32 - 1, &["last", "over", "over2"]);
         assert_eq!(refused, BTreeMap::from([(Reason::AgentLimit, 2)]));
-        let over = names
-            .translate("s", frame(&[SERIES_MAX as u32]))
-            .expect_err("nothing is left");
-        assert!(over.contains("20000"), "{over}");
-        assert!(
-            names
-                .translate("s", frame(&[SERIES_MAX as u32 - 1, SERIES_MAX as u32]))
-                .is_ok()
-        );
+        let last = SERIES_MAX as u32 - 1;
+        let rows = names
+            .rows("s", &[last, last + 1])
+            .expect("all are defined or refused");
+        assert_eq!(rows.series.len(), 1);
+        let (refused, reason) = rows.refused.expect("one is over the limit");
+        assert_eq!(refused, [1]);
+        assert!(reason.to_string().contains("20000"), "{reason}");
         // An index far away costs no memory.
         assert_eq!(
             define(&mut names, "t", u32::MAX - 1, &["far"]).get(&Reason::AgentLimit),
@@ -281,9 +252,9 @@ mod tests {
         for n in 0..SEGMENTS_MAX {
             define(&mut names, &n.to_string(), 0, &["ab"]);
         }
-        assert!(names.translate("0", frame(&[0])).is_ok());
+        names.note_use("0");
         define(&mut names, "new", 0, &["ab"]);
-        assert!(names.translate("0", frame(&[0])).is_ok());
-        assert!(names.translate("1", frame(&[0])).is_err());
+        assert!(names.rows("0", &[0]).is_ok());
+        assert!(names.rows("1", &[0]).is_err());
     }
 }
