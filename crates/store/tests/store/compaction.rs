@@ -33,13 +33,13 @@ async fn used_bytes(folder: &Path) -> i64 {
     number(folder, pages).await
 }
 
-/// Decimals that walk, counters, levels that seldom change: what GPUs say.
 fn write_ahead_files(folder: &Path) -> usize {
     let files = std::fs::read_dir(folder).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with("wal-")).count()
 }
 
+/// Decimals that walk, counters, levels that seldom change: what GPUs say.
 fn telemetry(metric: usize, series: usize, ticks: usize) -> Vec<f64> {
     let mut state = ((metric * 64 + series) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut random = move |below: u64| {
