@@ -1,8 +1,9 @@
 //! The one way to ask for series: parse, prefetch, evaluate on a blocking thread, within a budget and a time.
 //!
 //! ```text
-//! text ─ query::parse ─▶ slot ─▶ selections ─ store prefetch (async) ─▶ evaluate (blocking pool) ─▶ Output
-//!         │                └ refused: too many wait   └─ cancelled when the time is up or the caller drops the future ─┘
+//! text ─ query::parse ─▶ slot ─▶ blocking pool: selections ─ store prefetch ─ evaluate ─▶ Output
+//!         │                │     └─ cancelled when the time is up or the caller drops the future ─┘
+//!         │                └ refused: too many wait
 //!         └ refused: malformed
 //! ```
 //! The HTTP API, the event stream and the rules all call this, so they agree.
@@ -19,6 +20,7 @@ use domain::time::TimestampMs;
 use query::{EvalError, Output, Params, ParseError, Query};
 use store::SeriesStore;
 use store::series::Prefetched;
+use tokio::runtime::Handle;
 
 use crate::own_series::OwnSeries;
 use crate::self_metrics::SelfMetrics;
@@ -258,20 +260,21 @@ impl Evaluator {
         let budget = self.load.budget();
         let _cancel_on_drop = CancelOnDrop(budget.cancel_flag());
         let queued = began.elapsed();
-        let Source {
-            stored,
-            params,
-            warnings,
-        } = self.read(&query, params, &budget).await?;
-        let source = self.own.beside(stored);
-        let reading = began.elapsed() - queued;
-        let paid = budget.clone();
+        let (this, paid, runtime) = (self.clone(), budget.clone(), Handle::current());
+        // Reading and evaluating in one go: a hop to another thread takes as long as a small query.
         let evaluated = tokio::task::spawn_blocking(move || {
             let _slot_until_the_work_ends = slot;
-            query.evaluate(&source, &params, &paid)
+            let Source {
+                stored,
+                params,
+                warnings,
+            } = this.read(&query, params, &paid, &runtime)?;
+            let reading = began.elapsed() - queued;
+            let mut output = query.evaluate(&this.own.beside(stored), &params, &paid)?;
+            output.warnings.extend(warnings);
+            Ok::<_, QueryError>((output, reading))
         });
-        let mut output = evaluated.await.map_err(QueryError::Engine)??;
-        output.warnings.extend(warnings);
+        let (output, reading) = evaluated.await.map_err(QueryError::Engine)??;
         let cost = Cost {
             samples: budget.samples_spent(),
             queued,
@@ -286,14 +289,20 @@ impl Evaluator {
     }
 
     /// Reads what the query selects; a second time, further back, where an hour's buckets would hide between lookbacks.
-    async fn read(&self, query: &Query, mut params: Params, budget: &Budget) -> Result<Source, QueryError> {
+    fn read(
+        &self,
+        query: &Query,
+        mut params: Params,
+        budget: &Budget,
+        runtime: &Handle,
+    ) -> Result<Source, QueryError> {
         let mut selections = query.selections(&params);
-        let mut stored = self.series.prefetch(&selections, budget).await?;
+        let mut stored = self.series.prefetch_here(&selections, budget, runtime)?;
         if let Some(lookback_ms) = rolled_up::lookback_ms(&rolled_up(&selections, &stored), &params) {
             params.lookback_ms = lookback_ms;
             selections = query.selections(&params);
             drop(std::mem::take(&mut stored));
-            stored = self.series.prefetch(&selections, budget).await?;
+            stored = self.series.prefetch_here(&selections, budget, runtime)?;
         }
         let warnings = rolled_up::warnings(&rolled_up(&selections, &stored), &params);
         Ok(Source {

@@ -38,10 +38,17 @@ pub(super) fn gauge(name: &str, help: &str, value: f64) -> proto::MetricFamily {
 
 /// A family of gauges that differ in their labels.
 pub(super) fn gauges(name: &str, help: &str, values: &[(Labels, f64)]) -> proto::MetricFamily {
-    let samples = values
-        .iter()
-        .map(|(labels, value)| sample(Kind::Gauge, labels, *value));
-    family(name, help, Kind::Gauge, samples.collect())
+    labelled(name, help, Kind::Gauge, values)
+}
+
+/// A family of counters that differ in their labels.
+pub(super) fn counters(name: &str, help: &str, values: &[(Labels, f64)]) -> proto::MetricFamily {
+    labelled(name, help, Kind::Counter, values)
+}
+
+fn labelled(name: &str, help: &str, kind: Kind, values: &[(Labels, f64)]) -> proto::MetricFamily {
+    let samples = values.iter().map(|(labels, value)| sample(kind, labels, *value));
+    family(name, help, kind, samples.collect())
 }
 
 fn family(name: &str, help: &str, kind: Kind, samples: Vec<proto::Metric>) -> proto::MetricFamily {

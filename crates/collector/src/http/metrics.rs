@@ -56,7 +56,20 @@ async fn metrics(State(app): State<Shared>) -> ApiResult<Response> {
 fn store_families(app: &Shared) -> Vec<prometheus::proto::MetricFamily> {
     let stats = app.store.series.stats();
     let gauge = |name, help, value: u64| super::exposition::gauge(name, help, value as f64);
+    let lookups = [
+        ("hit", stats.chunk_cache_hits_total),
+        ("miss", stats.chunk_cache_misses_total),
+    ];
+    let lookups = lookups.map(|(result, count)| {
+        let labels = Labels::new([("result", result)]).expect("a literal label");
+        (labels, count as f64)
+    });
     vec![
+        super::exposition::counters(
+            "lockstep_store_chunk_cache_lookups_total",
+            "Groups of series a query wanted chunks of, by whether those were in memory or had to be read from disk.",
+            &lookups,
+        ),
         gauge("lockstep_store_series", "Series the store knows.", stats.series),
         gauge(
             "lockstep_store_index_bytes",
@@ -72,6 +85,11 @@ fn store_families(app: &Shared) -> Vec<prometheus::proto::MetricFamily> {
             "lockstep_store_recent_chunk_bytes",
             "Memory for sealed chunks that are kept for recent queries.",
             stats.recent_chunk_bytes,
+        ),
+        gauge(
+            "lockstep_store_cached_chunk_bytes",
+            "Memory for chunks on disk that are kept for queries that come again.",
+            stats.cached_chunk_bytes,
         ),
         gauge(
             "lockstep_store_wal_bytes",

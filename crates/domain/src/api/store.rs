@@ -26,6 +26,9 @@ pub struct StoreStats {
     pub head_bytes: u64,
     /// Memory of chunks that are kept for recent queries.
     pub recent_chunk_bytes: u64,
+    /// Memory of chunks on disk that are kept for queries that come again.
+    #[serde(default)]
+    pub cached_chunk_bytes: u64,
     /// Bytes of the write-ahead files.
     pub wal_bytes: u64,
     /// Bytes of the files of series and state, write-ahead included.

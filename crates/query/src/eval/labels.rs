@@ -174,9 +174,9 @@ impl Evaluator<'_> {
     }
 }
 
-/// The most bytes that are put together for a label: 32 times what a series may have. Each use of `$1` can double a value, and
-/// calls can stand within calls, so this is asked before anything is written.
-const EXPANDED_BYTES_MAX: usize = 64 << 10;
+/// The most bytes a value may come to by what can be known before anything is written: each use of `$1` can double one, and
+/// calls can stand within calls. Loose, because most uses stand for less than the whole value.
+const EXPANDED_BYTES_MAX: usize = 8 * VALUE_BYTES_MAX;
 
 fn check_length(function: &str, bytes: usize) -> Result<()> {
     if bytes <= EXPANDED_BYTES_MAX {

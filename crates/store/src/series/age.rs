@@ -18,7 +18,7 @@ use super::compact::{NewRow, delete, on_all_cores, read_blobs};
 use super::plan::ROW_SAMPLES;
 use super::rollup::{floor, is_counter, roll_up};
 use super::union::{cut, union};
-use super::{Shared, read};
+use super::{Shared, lock, read};
 
 /// Samples rolled up at once from one group, 2 MB of values: bounds memory where a whole store ages at once.
 const GROUP_SAMPLES_MAX: u64 = 8 * ROW_SAMPLES;
@@ -160,7 +160,9 @@ impl Ageing {
                 }
             }
         }
-        transaction.commit().await
+        let committed = transaction.commit().await;
+        lock(&shared.chunk_cache).changed(outcomes.iter().map(|(group, _)| *group));
+        committed
     }
 }
 

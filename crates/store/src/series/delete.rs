@@ -183,7 +183,9 @@ impl Deletion {
                         .await?;
                 }
             }
-            transaction.commit().await?;
+            let committed = transaction.commit().await;
+            lock(&shared.chunk_cache).changed([group.id.0]);
+            committed?;
         }
         if !lost.is_empty() {
             forget_range(shared, group).await?;

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use domain::series::{Budget, Frame, SelectError};
 use domain::time::TimestampMs;
 use futures::TryStreamExt;
+use tokio::runtime::Handle;
 
+use super::chunk_cache::{Epoch, StoredChunk};
 use super::cut::{Cut, trim};
 use super::head::{Group, Latest, Snapshot};
-use super::{SeriesId, Shared};
+use super::{SeriesId, Shared, lock};
 
 /// Groups whose chunks are read in one statement.
 const GROUPS_A_QUERY: usize = 64;
@@ -72,7 +74,7 @@ pub(crate) struct Chunk {
     pub(crate) group: usize,
     pub(crate) id: i64,
     pub(crate) members: Members,
-    pub(crate) data: Vec<u8>,
+    pub(crate) data: Arc<[u8]>,
 }
 
 impl Wanted {
@@ -181,68 +183,121 @@ impl Part {
     }
 }
 
-/// Reads the chunks that memory does not have. Rows come one by one and are paid for as they come, so that no query gathers
-/// more than it may.
-pub(crate) async fn read_chunks(
+/// Gets the chunks that memory does not have, from those kept since an earlier query or from disk.
+pub(crate) fn read_chunks(
     shared: &Shared,
+    runtime: &Handle,
+    epoch: Epoch,
     wanted: &[Wanted],
     cut: &Cut,
     budget: &Budget,
 ) -> Result<Vec<Chunk>, SelectError> {
-    let mut chunks = Vec::new();
-    for (first, some) in (0..).step_by(GROUPS_A_QUERY).zip(wanted.chunks(GROUPS_A_QUERY)) {
-        let places: HashMap<i64, usize> = some.iter().map(|group| group.group.id.0).zip(first..).collect();
-        let groups: Vec<i64> = some.iter().map(|group| group.group.id.0).collect();
-        let mut rows = sqlx::query_as::<_, Row>(CHUNKS)
-            .bind(serde_json::Value::from(groups).to_string())
-            .bind(cut.start_ms)
-            .bind(cut.end_ms)
-            .fetch(&shared.database.readers);
-        while let Some(row) = rows
-            .try_next()
-            .await
-            .map_err(|error| SelectError::Store(Box::new(error)))?
-        {
-            let Some(group) = places.get(&row.group_id).copied() else {
-                continue;
-            };
-            let of = &wanted[group];
-            // A merged chunk has the id of one that memory may have too, and holds more.
-            let in_memory = || of.memory.segments.iter().any(|segment| segment.chunk == row.id);
-            if row.level != 0 || !in_memory() {
-                budget.take(0, row.part().cost(of.members.len() as u64, cut))?;
-                chunks.push(Chunk {
-                    group,
-                    id: row.id,
-                    members: of.members.clone(),
-                    data: row.data,
-                });
+    let (mut chunks, mut unknown) = (Vec::new(), Vec::new());
+    for (at, group) in wanted.iter().enumerate() {
+        let known = lock(&shared.chunk_cache).get(group.group.id.0, (cut.start_ms, cut.end_ms));
+        shared.counters.note_chunk_lookup(known.is_some());
+        match known {
+            Some(known) => {
+                for stored in &known {
+                    group.pay(stored, cut, budget)?;
+                }
+                chunks.extend(known.into_iter().filter_map(|stored| group.chunk(at, stored)));
             }
+            None => unknown.push(at),
+        }
+    }
+    for some in unknown.chunks(GROUPS_A_QUERY) {
+        let rows = runtime.block_on(select(shared, wanted, some, cut, budget))?;
+        for (at, stored) in some.iter().zip(rows) {
+            let group = &wanted[*at];
+            // Nothing comes behind the last one until a change says so.
+            let end_ms = match cut.end_ms >= group.memory.chunks_end_ms {
+                true => TimestampMs::MAX,
+                false => cut.end_ms,
+            };
+            let (id, range) = (group.group.id.0, (cut.start_ms, end_ms));
+            chunks.extend(
+                stored
+                    .iter()
+                    .cloned()
+                    .filter_map(|stored| group.chunk(*at, stored)),
+            );
+            lock(&shared.chunk_cache).keep(epoch, id, range, stored);
         }
     }
     Ok(chunks)
 }
 
-#[derive(sqlx::FromRow)]
-struct Row {
-    group_id: i64,
-    id: i64,
-    level: i64,
-    min_ms: TimestampMs,
-    max_ms: TimestampMs,
-    series: i64,
-    samples: i64,
-    data: Vec<u8>,
+/// The chunks of some of the groups, in the order of these. Rows come one by one and are paid for as they come, so that no
+/// query gathers more than it may.
+async fn select(
+    shared: &Shared,
+    wanted: &[Wanted],
+    some: &[usize],
+    cut: &Cut,
+    budget: &Budget,
+) -> Result<Vec<Vec<StoredChunk>>, SelectError> {
+    let ids: Vec<i64> = some.iter().map(|at| wanted[*at].group.id.0).collect();
+    let places: HashMap<i64, usize> = ids.iter().copied().zip(0..).collect();
+    let mut found = vec![Vec::new(); some.len()];
+    let mut rows = sqlx::query_as::<_, Row>(CHUNKS)
+        .bind(serde_json::Value::from(ids).to_string())
+        .bind(cut.start_ms)
+        .bind(cut.end_ms)
+        .fetch(&shared.database.readers);
+    while let Some((group, id, level, min_ms, max_ms, series, samples, data)) = rows
+        .try_next()
+        .await
+        .map_err(|error| SelectError::Store(Box::new(error)))?
+    {
+        let Some(place) = places.get(&group).copied() else {
+            continue;
+        };
+        let stored = StoredChunk {
+            id,
+            merged: level != 0,
+            min_ms,
+            max_ms,
+            series: series.unsigned_abs(),
+            samples: samples.unsigned_abs(),
+            data: data.into(),
+        };
+        wanted[some[place]].pay(&stored, cut, budget)?;
+        found[place].push(stored);
+    }
+    Ok(found)
 }
 
-impl Row {
-    fn part(&self) -> Part {
-        Part {
-            samples: self.samples.unsigned_abs(),
-            series: self.series.unsigned_abs(),
-            min_ms: self.min_ms,
-            max_ms: self.max_ms,
+/// A row of [`CHUNKS`].
+type Row = (i64, i64, i64, TimestampMs, TimestampMs, i64, i64, Vec<u8>);
+
+impl Wanted {
+    /// Whether memory has the samples of a chunk. A merged one has the id of one that memory may have too, and holds more.
+    fn has(&self, stored: &StoredChunk) -> bool {
+        let mut segments = self.memory.segments.iter();
+        !stored.merged && segments.any(|segment| segment.chunk == stored.id)
+    }
+
+    fn pay(&self, stored: &StoredChunk, cut: &Cut, budget: &Budget) -> Result<(), SelectError> {
+        if self.has(stored) {
+            return Ok(());
         }
+        let part = Part {
+            samples: stored.samples,
+            series: stored.series,
+            min_ms: stored.min_ms,
+            max_ms: stored.max_ms,
+        };
+        Ok(budget.take(0, part.cost(self.members.len() as u64, cut))?)
+    }
+
+    fn chunk(&self, group: usize, stored: StoredChunk) -> Option<Chunk> {
+        (!self.has(&stored)).then(|| Chunk {
+            group,
+            id: stored.id,
+            members: self.members.clone(),
+            data: stored.data,
+        })
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) struct Group {
 /// What a group holds in memory.
 #[derive(Debug, Default)]
 pub(crate) struct GroupSamples {
+    /// Which of all groups this is.
+    nth: usize,
     rows: Vec<Row>,
     lanes: Vec<Lane>,
     segments: VecDeque<Arc<Segment>>,
@@ -77,6 +79,8 @@ pub(crate) struct Snapshot {
     pub(crate) live: Vec<Frame<SeriesId>>,
     /// Whether chunks on disk may hold more.
     pub(crate) disk: bool,
+    /// No chunk on disk has a later sample.
+    pub(crate) chunks_end_ms: TimestampMs,
 }
 
 /// The newest sample of a series at or before a time.
@@ -94,7 +98,10 @@ impl Group {
             id,
             node,
             metric,
-            samples: Mutex::default(),
+            samples: Mutex::new(GroupSamples {
+                nth: id.0.unsigned_abs() as usize,
+                ..GroupSamples::default()
+            }),
         }
     }
 
@@ -188,7 +195,9 @@ impl GroupSamples {
         if rows.iter().any(placed) || self.lane_with(late, first_ms).is_some() {
             return None;
         }
-        self.lanes.push(Lane::new(late, rows));
+        // Nearly always the only one.
+        self.lanes.reserve_exact(1);
+        self.lanes.push(Lane::new(late, rows, self.nth));
         let lane = self.lanes.len() - 1;
         for (column, row) in rows.iter().enumerate() {
             self.rows[*row as usize].set_place(late, Place::new(lane, column));
@@ -242,7 +251,7 @@ impl GroupSamples {
         let place = match self.lane_with(late, time_ms) {
             Some(lane) => Place::new(lane, self.lanes[lane].add_column(row, counts)),
             None => {
-                self.lanes.push(Lane::new(late, &[row]));
+                self.lanes.push(Lane::new(late, &[row], self.nth));
                 Place::new(self.lanes.len() - 1, 0)
             }
         };
@@ -429,6 +438,7 @@ impl GroupSamples {
     ) -> Snapshot {
         let within = |segment: &&Arc<Segment>| segment.min_ms <= end_ms && segment.max_ms >= start_ms;
         let segments = self.segments.iter().filter(within).cloned().collect();
+        let ends = self.segments.iter().map(|segment| segment.max_ms);
         let mut live = Vec::new();
         for lane in &self.lanes {
             let range = range_of(&lane.times_ms, start_ms, end_ms);
@@ -440,6 +450,7 @@ impl GroupSamples {
             segments,
             live,
             disk: self.on_disk_max_ms.is_some_and(|max_ms| max_ms >= start_ms),
+            chunks_end_ms: ends.chain(self.on_disk_max_ms).max().unwrap_or(TimestampMs::MIN),
         }
     }
 }

@@ -15,9 +15,9 @@ use super::SeriesId;
 use super::head::Counts;
 
 /// Ticks that room is made for at once: a lane never holds much more memory than it uses, and is moved a few times only.
-const GROW_TICKS: usize = 32;
+const GROW_TICKS: usize = 16;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lane {
     /// Whether it takes samples that other lanes have no place for.
     pub(crate) late: bool,
@@ -56,11 +56,15 @@ impl Cells<'_> {
 // === impl Lane: filling ===
 
 impl Lane {
-    pub(crate) fn new(late: bool, rows: &[u32]) -> Self {
+    /// A lane of the nth group. Groups make room at ticks of their own: if all did at once, the rooms they leave would be held
+    /// beside the new ones.
+    pub(crate) fn new(late: bool, rows: &[u32], group: usize) -> Self {
+        let ticks = 1 + group % GROW_TICKS;
         Self {
             late,
+            times_ms: Vec::with_capacity(ticks),
             rows: rows.to_vec(),
-            ..Self::default()
+            values: Vec::with_capacity(ticks * rows.len()),
         }
     }
 

@@ -27,6 +27,7 @@ mod search;
 mod vocabulary;
 
 mod chunk;
+mod chunk_cache;
 mod codec;
 mod column;
 mod pages;
@@ -86,8 +87,8 @@ pub const FUTURE_MS_MAX: i64 = 10 * 60_000;
 pub const SESSION_BYTES_MAX: usize = 64;
 /// The most samples one append may carry; a sender with more splits them.
 pub const APPEND_SAMPLES_MAX: usize = 1 << 20;
-/// Samples that wait for the committer, 64 MB of values: several seconds of a thousand nodes. When full, callers wait.
-const QUEUE_SAMPLES_MAX: usize = 8 << 20;
+/// Samples that wait for the committer, 32 MB of values: several seconds of a thousand nodes. When full, callers wait.
+const QUEUE_SAMPLES_MAX: usize = 4 << 20;
 /// Appends that wait for the committer; small ones are bounded by their number.
 const QUEUE_APPENDS_MAX: usize = 16_384;
 
@@ -112,6 +113,8 @@ pub struct StoreConfig {
     pub head_horizon_ms: i64,
     /// Older ones too, up to an hour, while their chunks take no more memory than this.
     pub recent_bytes_max: u64,
+    /// The most memory for chunks that were read from disk and may be asked for again; 0 for none.
+    pub chunk_cache_bytes_max: u64,
     /// The most series there may be.
     pub series_max: usize,
     /// How long the committer gathers appends before it commits them together.
@@ -142,12 +145,13 @@ impl StoreConfig {
             head_horizon_ms: 5 * 60_000,
             // An hour of 10,000 series at 1 Hz: what dashboards of a smaller cluster ask for again and again.
             recent_bytes_max: 64 << 20,
+            chunk_cache_bytes_max: 64 << 20,
             series_max: 1_000_000,
             gather_ms: 100,
             // About two minutes of a thousand nodes: what is unlinked late costs only this.
             wal_file_bytes: 64 << 20,
-            // A thousand nodes need 300 MB; the rest is room for their backfill.
-            head_bytes_max: 2 << 30,
+            // A thousand nodes need 150 MB; the rest is room for their backfill.
+            head_bytes_max: 384 << 20,
             vfs: None,
             min_free_bytes: None,
             full_pause_ms: 5_000,
@@ -271,6 +275,7 @@ struct Shared {
     /// Asks the committer to begin another write-ahead file: chunks hold all there is in this one.
     wal_unused: mpsc::Sender<wal::Closed>,
     memory: memory::Memory,
+    chunk_cache: Mutex<chunk_cache::ChunkCache>,
     next_chunk: AtomicI64,
     metadata: RwLock<std::collections::BTreeMap<String, Metadata>>,
     counters: stats::Counters,

@@ -7,12 +7,13 @@ use domain::series::matcher::CompiledMatcher;
 use domain::series::{Budget, SelectError, Selection, Series, SeriesSet};
 use tokio::runtime::Handle;
 
+use super::chunk_cache::Epoch;
 use super::cores::on_cores;
 use super::cut::{Cut, trim};
 use super::fetch::{Chunk, Members, Piece, Wanted, read_chunks};
 use super::merge::{Axes, Found, merge};
 use super::rollup::{self, View};
-use super::{Shared, read};
+use super::{Shared, lock, read};
 
 /// Groups in memory that are worth a second core; fewer are copied in a tenth of a millisecond.
 const GROUPS_A_CORE: usize = 64;
@@ -52,6 +53,8 @@ impl Reading {
 
     /// Reads on this thread, which may block, and on others where that is worth it.
     pub(crate) fn run(self: Arc<Self>, runtime: &Handle) -> Result<SeriesSet, SelectError> {
+        // Before memory is looked at: what leaves it later is not on disk in this epoch.
+        let epoch = lock(&self.shared.chunk_cache).epoch();
         let groups = self.search();
         let (this, cores) = (Arc::clone(&self), groups.len() / GROUPS_A_CORE);
         let groups = on_cores(runtime, groups, cores, move |mut group: Wanted| {
@@ -61,7 +64,7 @@ impl Reading {
         let (mut groups, in_memory): (Vec<_>, Vec<_>) =
             groups.into_iter().partition(|group| group.memory.disk);
         if !groups.is_empty() {
-            Arc::clone(&self).read_disk(runtime, &mut groups)?;
+            Arc::clone(&self).read_disk(runtime, epoch, &mut groups)?;
         }
         groups.extend(in_memory);
         let cores = groups.iter().map(Wanted::bytes).sum::<usize>() / BYTES_A_CORE;
@@ -84,9 +87,13 @@ impl Reading {
     }
 
     /// Adds what chunks on disk have.
-    fn read_disk(self: Arc<Self>, runtime: &Handle, groups: &mut [Wanted]) -> Result<(), SelectError> {
-        let reading = read_chunks(&self.shared, groups, &self.cut, &self.budget);
-        let chunks = runtime.block_on(reading)?;
+    fn read_disk(
+        self: Arc<Self>,
+        runtime: &Handle,
+        epoch: Epoch,
+        groups: &mut [Wanted],
+    ) -> Result<(), SelectError> {
+        let chunks = read_chunks(&self.shared, runtime, epoch, groups, &self.cut, &self.budget)?;
         let cores = chunks.iter().map(|chunk| chunk.data.len()).sum::<usize>() / BYTES_A_CORE;
         let decoded = on_cores(runtime, chunks, cores, move |chunk| self.decoded(&chunk))?;
         for (group, piece) in decoded.into_iter().flatten() {

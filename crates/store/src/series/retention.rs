@@ -157,8 +157,9 @@ async fn drop_chunks(
     .bind(resolution_ms)
     .bind(CHUNKS_A_COMMIT)
     .execute(shared.database.writer())
-    .await?;
-    Ok(dropped.rows_affected() > 0)
+    .await;
+    lock(&shared.chunk_cache).all_changed();
+    Ok(dropped?.rows_affected() > 0)
 }
 
 /// Drops the oldest chunks of all while the file's used pages take more than they may; then 5 % more, so that the next
@@ -176,14 +177,15 @@ async fn shrink(shared: &Shared, bytes_max: &mut u64) -> Result<bool, sqlx::Erro
         sqlx::query("DELETE FROM chunks WHERE id IN (SELECT id FROM chunks ORDER BY max_ms LIMIT ?)")
             .bind(CHUNKS_A_COMMIT)
             .execute(shared.database.writer())
-            .await?;
+            .await;
+    lock(&shared.chunk_cache).all_changed();
     if first {
         tracing::warn!(
             bytes_max = shared.config.size_max_bytes,
             "the series take more than they may on disk; the oldest are dropped before their age"
         );
     }
-    Ok(dropped.rows_affected() > 0)
+    Ok(dropped?.rows_affected() > 0)
 }
 
 /// Pages of the chunk file.

@@ -10,6 +10,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use domain::time::TimestampMs;
+use serde_json::{Value, json};
+use sqlx::{QueryBuilder, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 
 use super::chores::Chores;
@@ -21,10 +23,10 @@ use super::wal::{self, ClosedFile};
 use super::{AppendError, Shared, chunk, compact, lock, read};
 
 /// Samples a series at which a group is sealed. Fewer compress worse, more keep more memory.
-const SEAL_TICKS: u64 = 150;
+const SEAL_TICKS: u64 = 96;
 /// Groups that begin together, as after a start, are sealed for the first time over as many ticks, so that from then on
 /// neither the work nor the memory comes in waves.
-const FIRST_SEAL_TICKS: std::ops::Range<u64> = 60..180;
+const FIRST_SEAL_TICKS: std::ops::Range<u64> = 36..108;
 /// The longest a sample waits for its chunk: bounds what a replay has to read, at the price of small chunks of slow series.
 const SEAL_AGE: Duration = Duration::from_secs(20 * 60);
 /// How often the sealer looks. A look at the 30,000 groups of a thousand nodes is a twentieth of the work of storing one
@@ -32,6 +34,8 @@ const SEAL_AGE: Duration = Duration::from_secs(20 * 60);
 const SEAL_EVERY: Duration = Duration::from_secs(5);
 /// Chunks written in one transaction, about a megabyte: the committer may wait for it when there are new series.
 const CHUNKS_A_COMMIT: usize = 256;
+/// Chunks written in one statement: each is a hop to SQLite's thread and back, which costs as much as encoding a chunk.
+const CHUNKS_A_STATEMENT: usize = 32;
 
 /// Where the answer goes.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, AppendError>>;
@@ -160,6 +164,7 @@ fn is_due(group: &Group, samples: &GroupSamples) -> bool {
 }
 
 type Pending = (GroupId, Arc<Segment>);
+type Encoded = (GroupId, Arc<Segment>, Arc<[u8]>);
 
 async fn seal(shared: &Arc<Shared>, due: Due) -> Result<(), sqlx::Error> {
     let freezing = Arc::clone(shared);
@@ -198,8 +203,8 @@ fn freeze_due(shared: &Shared, due: Due) -> (Vec<Arc<Group>>, Vec<Pending>) {
 
 async fn write_chunks(shared: &Shared, pending: Vec<Pending>) -> Result<(), sqlx::Error> {
     let encode = move || {
-        let encoded = |(group, segment): Pending| {
-            let data: Arc<[u8]> = chunk::encode(&segment.unsealed_frames()).into();
+        let encoded = |(group, segment): Pending| -> Encoded {
+            let data = chunk::encode(&segment.unsealed_frames()).into();
             (group, segment, data)
         };
         pending.into_iter().map(encoded).collect::<Vec<_>>()
@@ -208,28 +213,13 @@ async fn write_chunks(shared: &Shared, pending: Vec<Pending>) -> Result<(), sqlx
         .await
         .map_err(std::io::Error::other)?;
     let mut transaction = shared.database.begin().await?;
-    for (group, segment, data) in &encoded {
-        sqlx::query("INSERT INTO chunks (id, group_id, min_ms, max_ms, series, samples, data) VALUES (?, ?, ?, ?, ?, ?, ?)")
-            .bind(segment.chunk)
-            .bind(group.0)
-            .bind(segment.min_ms)
-            .bind(segment.max_ms)
-            .bind(segment.series as i64)
-            .bind(segment.samples as i64)
-            .bind(&**data)
-            .execute(&mut *transaction)
-            .await?;
-        sqlx::query(
-            "UPDATE groups SET sealed_batch = max(sealed_batch, ?), sealed_max_ms = max(ifnull(sealed_max_ms, ?), ?) WHERE id = ?",
-        )
-        .bind(segment.last_batch as i64)
-        .bind(segment.max_ms)
-        .bind(segment.max_ms)
-        .bind(group.0)
-        .execute(&mut *transaction)
-        .await?;
+    for some in encoded.chunks(CHUNKS_A_STATEMENT) {
+        insert(&mut transaction, some).await?;
     }
-    transaction.commit().await?;
+    note_sealed(&mut transaction, &encoded).await?;
+    let committed = transaction.commit().await;
+    lock(&shared.chunk_cache).changed(encoded.iter().map(|(group, ..)| group.0));
+    committed?;
     for (_, segment, data) in encoded {
         shared.counters.note_chunk(segment.samples, data.len() as u64);
         shared.memory.sealed_segment(segment.cells, data.len());
@@ -246,6 +236,38 @@ pub(crate) async fn empty_write_ahead(shared: &Shared) -> Result<(), sqlx::Error
         let _ = closed.await;
     }
     unlink_files(shared, &[]).await
+}
+
+async fn insert(transaction: &mut SqliteConnection, encoded: &[Encoded]) -> Result<(), sqlx::Error> {
+    let mut insert =
+        QueryBuilder::new("INSERT INTO chunks (id, group_id, min_ms, max_ms, series, samples, data) ");
+    insert.push_values(encoded, |mut row, (group, segment, data)| {
+        row.push_bind(segment.chunk)
+            .push_bind(group.0)
+            .push_bind(segment.min_ms)
+            .push_bind(segment.max_ms)
+            .push_bind(segment.series as i64)
+            .push_bind(segment.samples as i64)
+            .push_bind(&**data);
+    });
+    insert.build().execute(transaction).await.map(drop)
+}
+
+/// Notes up to which batch, and to what time, each group is in chunks.
+async fn note_sealed(transaction: &mut SqliteConnection, encoded: &[Encoded]) -> Result<(), sqlx::Error> {
+    let sealed = encoded
+        .iter()
+        .map(|(group, segment, _)| json!([group.0, segment.last_batch, segment.max_ms]));
+    sqlx::query(
+        "UPDATE groups SET sealed_batch = max(sealed_batch, batch), sealed_max_ms = max(ifnull(sealed_max_ms, max_ms), max_ms)
+         FROM (SELECT value ->> 0 AS group_id, max(value ->> 1) AS batch, max(value ->> 2) AS max_ms
+               FROM json_each(?) GROUP BY 1)
+         WHERE id = group_id",
+    )
+    .bind(sealed.collect::<Value>().to_string())
+    .execute(transaction)
+    .await
+    .map(drop)
 }
 
 /// Unlinks write-ahead files that hold nothing that is not in a chunk.
@@ -280,19 +302,15 @@ async fn unlink_files(shared: &Shared, groups: &[Arc<Group>]) -> Result<(), sqlx
 /// Copies the sessions' numbers out of the write-ahead before it goes.
 async fn save_sessions(shared: &Shared) -> Result<(), sqlx::Error> {
     let unsaved = lock(&shared.sessions).unsaved();
-    let mut transaction = shared.database.begin().await?;
-    for (session, seq, seen_ms) in &unsaved {
-        sqlx::query(
-            "INSERT INTO sessions (session, seq, seen_ms) VALUES (?, ?, ?)
-             ON CONFLICT (session) DO UPDATE SET seq = max(seq, excluded.seq), seen_ms = max(seen_ms, excluded.seen_ms)",
-        )
-        .bind(session)
-        .bind(*seq as i64)
-        .bind(seen_ms)
-        .execute(&mut *transaction)
-        .await?;
-    }
-    transaction.commit().await?;
+    // `WHERE true` keeps SQLite from reading ON as the join's.
+    sqlx::query(
+        "INSERT INTO sessions (session, seq, seen_ms)
+         SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?) WHERE true
+         ON CONFLICT (session) DO UPDATE SET seq = max(seq, excluded.seq), seen_ms = max(seen_ms, excluded.seen_ms)",
+    )
+    .bind(json!(unsaved).to_string())
+    .execute(shared.database.writer())
+    .await?;
     lock(&shared.sessions).saved(&unsaved);
     Ok(())
 }

@@ -58,21 +58,24 @@ impl SeriesStore {
     ) -> Result<Prefetched, SelectError> {
         let (this, selections, budget) = (self.clone(), selections.to_vec(), budget.clone());
         let runtime = Handle::current();
-        // All in one go: each hop from thread to thread takes as long as reading a series.
-        tokio::task::spawn_blocking(move || this.read(selections, &budget, &runtime))
+        tokio::task::spawn_blocking(move || this.prefetch_here(&selections, &budget, &runtime))
             .await
             .map_err(|error| SelectError::Store(Box::new(error)))?
     }
 
-    fn read(
+    /// The same on this thread, which may block: each hop from thread to thread takes as long as reading a series.
+    ///
+    /// # Errors
+    /// As [`SeriesStore::prefetch`].
+    pub fn prefetch_here(
         &self,
-        selections: Vec<Selection>,
+        selections: &[Selection],
         budget: &Budget,
         runtime: &Handle,
     ) -> Result<Prefetched, SelectError> {
         let mut sets = HashMap::new();
         for selection in selections {
-            if let Entry::Vacant(place) = sets.entry(selection) {
+            if let Entry::Vacant(place) = sets.entry(selection.clone()) {
                 let matchers = compile(&place.key().matchers)?;
                 let reading = Reading::new(Arc::clone(&self.shared), matchers, place.key(), budget);
                 place.insert(reading.run(runtime)?);

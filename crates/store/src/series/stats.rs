@@ -19,6 +19,12 @@ pub struct Stats {
     pub head_bytes: u64,
     /// Bytes of memory for chunks that are kept for recent queries.
     pub recent_chunk_bytes: u64,
+    /// Bytes of memory for chunks on disk that are kept for queries that come again.
+    pub cached_chunk_bytes: u64,
+    /// Groups of series whose chunks a query found among those.
+    pub chunk_cache_hits_total: u64,
+    /// Groups of series whose chunks a query had to read from disk.
+    pub chunk_cache_misses_total: u64,
     /// Bytes of write-ahead files.
     pub wal_bytes: u64,
     /// Bytes of the file that holds the chunks.
@@ -68,6 +74,7 @@ impl SeriesStore {
             index_bytes: read(&shared.index).heap_bytes() as u64,
             head_bytes: shared.memory.unsealed(),
             recent_chunk_bytes: shared.memory.sealed(),
+            cached_chunk_bytes: lock(&shared.chunk_cache).bytes() as u64,
             wal_bytes: closed + shared.wal_bytes.load(Ordering::Relaxed).unsigned_abs(),
             chunk_file_bytes: std::fs::metadata(chunk_file).map_or(0, |file| file.len()),
             ..shared.counters.stats()
@@ -86,6 +93,8 @@ pub(crate) struct Counters {
     too_new: AtomicU64,
     sealed_samples: AtomicU64,
     sealed_bytes: AtomicU64,
+    chunk_cache_hits: AtomicU64,
+    chunk_cache_misses: AtomicU64,
     latency_us: AtomicU64,
     latency: [AtomicU64; LATENCY_BOUNDS_S.len()],
 }
@@ -119,6 +128,14 @@ impl Counters {
         self.sealed_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    pub(crate) fn note_chunk_lookup(&self, hit: bool) {
+        let counter = match hit {
+            true => &self.chunk_cache_hits,
+            false => &self.chunk_cache_misses,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut below = 0;
@@ -137,6 +154,8 @@ impl Counters {
             too_new_total: get(&self.too_new),
             sealed_samples_total: get(&self.sealed_samples),
             sealed_bytes_total: get(&self.sealed_bytes),
+            chunk_cache_hits_total: get(&self.chunk_cache_hits),
+            chunk_cache_misses_total: get(&self.chunk_cache_misses),
             append_latency: Latency {
                 buckets,
                 sum_s: get(&self.latency_us) as f64 / 1e6,

@@ -129,6 +129,7 @@ impl SeriesStore {
             bytes_per_sample: (samples > 0).then(|| bytes as f64 / samples as f64),
             head_bytes: stats.head_bytes,
             recent_chunk_bytes: stats.recent_chunk_bytes,
+            cached_chunk_bytes: stats.cached_chunk_bytes,
             wal_bytes: stats.wal_bytes,
             file_bytes: file_bytes(self.data_dir()),
             oldest_ms: [raw.min_ms, rolled_up.min_ms, head.map(|(min, _)| min)]

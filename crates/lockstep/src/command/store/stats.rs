@@ -58,6 +58,7 @@ fn rows(stats: &StoreStats) -> Vec<Vec<String>> {
         ),
         ("memory of new samples", bytes(stats.head_bytes)),
         ("memory of recent chunks", bytes(stats.recent_chunk_bytes)),
+        ("memory of chunks read", bytes(stats.cached_chunk_bytes)),
         ("write-ahead", bytes(stats.wal_bytes)),
         ("files in all", bytes(stats.file_bytes)),
         ("oldest sample", time(stats.oldest_ms)),
