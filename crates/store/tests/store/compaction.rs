@@ -372,6 +372,35 @@ async fn the_oldest_go_when_the_file_is_too_large() {
     );
 }
 
+#[tokio::test]
+async fn a_chunk_is_read_from_disk_once_until_it_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    send_hours(&store.series, 8, 2, 1, 200).await;
+    store.series.compact_now(NOW_MS + HOUR).await.unwrap();
+    let lookups = || {
+        let stats = store.series.stats();
+        (stats.chunk_cache_hits_total, stats.chunk_cache_misses_total)
+    };
+    let all = read_all(&store.series).await;
+    assert_eq!(lookups(), (0, 2));
+    assert!(read_all(&store.series).await == all);
+    assert_eq!(lookups(), (2, 2));
+    let cached = store.series.stats().cached_chunk_bytes;
+    assert!((1..=64 << 20).contains(&cached), "{cached} bytes");
+    let gpus = [matching(&[("gpu", MatchOp::Equal, "0")])];
+    store.series.delete(&gpus, i64::MIN, i64::MAX).await.unwrap();
+    let left = read_all(&store.series).await;
+    assert_eq!(left.len(), all.len() / 8 * 7);
+    assert!(left.iter().all(|series| all.contains(series)));
+    // What is sealed and let go of since is not missed either.
+    send_hours(&store.series, 8, 2, 2, 200).await;
+    let before = read_all(&store.series).await;
+    store.series.compact_now(NOW_MS + 2 * HOUR).await.unwrap();
+    assert!(read_all(&store.series).await == before);
+    assert!(before.len() > left.len());
+}
+
 fn matching(pairs: &[(&str, MatchOp, &str)]) -> Vec<Matcher> {
     selection(pairs, 0, 0).matchers
 }
