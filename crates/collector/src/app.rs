@@ -44,6 +44,8 @@ pub struct App {
     pub alerts: Alerts,
     /// Who may do what.
     pub tokens: Tokens,
+    /// Samples of agents that may be between their streams and the store.
+    pub telemetry_room: Arc<Semaphore>,
     /// What remote write keeps between requests.
     pub remote_write: RemoteWrite,
     /// Tells browsers what changed.

@@ -24,6 +24,7 @@ use crate::config::{Config, Secret, TlsFiles};
 use crate::error::StartError;
 use crate::evaluator::Evaluator;
 use crate::ingest::remote_write::{self, RemoteWrite};
+use crate::ingest::telemetry;
 use crate::live::Live;
 use crate::self_metrics::SelfMetrics;
 use crate::tokens::Tokens;
@@ -191,6 +192,7 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
         live: Live::from_records(nodes),
         alerts,
         tokens,
+        telemetry_room: Arc::new(Semaphore::new(telemetry::SAMPLES_TOGETHER_MAX)),
         remote_write: RemoteWrite::default(),
         changes,
         metrics,

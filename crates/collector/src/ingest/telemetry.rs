@@ -13,11 +13,13 @@ mod meanings;
 mod socket;
 mod writer;
 
+use std::sync::Arc;
+
 use domain::event::Event;
 use domain::ident::NodeName;
 use domain::time::TimestampMs;
 use store::series::{APPEND_SAMPLES_MAX, AppendError, Block};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tonic::Status;
 use wire::proto::{Batch, Definitions, NodeEvent, Refusal, telemetry_up};
 
@@ -33,6 +35,9 @@ pub(super) use self::socket::routes;
 
 /// Batches that wait for the writer. When full, the agent's stream is not read, and its spool holds the rest.
 const BATCHES_MAX: usize = 64;
+/// Samples of all agents between their streams and the store, 32 MB of values: thousands of agents that catch up at once are
+/// read as fast as the store takes what they send.
+pub(crate) const SAMPLES_TOGETHER_MAX: usize = 4 << 20;
 /// The longest event.
 const EVENT_BYTES_MAX: usize = 8 << 10;
 /// Events an agent may send a minute; a node in trouble repeats itself.
@@ -65,6 +70,10 @@ struct Reader<'a> {
     meanings: Meanings,
     queue: mpsc::Sender<Work>,
     events: EventRate,
+}
+
+fn no_room() -> Status {
+    Status::unavailable("the collector cannot store samples right now")
 }
 
 /// Why a batch is not taken.
@@ -107,20 +116,27 @@ impl Reader<'_> {
     }
 
     async fn take(&mut self, batch: &Batch) -> Result<(), Status> {
+        let room = self.room(batch).await?;
         let work = match self.understand(batch) {
             Ok(blocks) => Work::Store(Durable {
                 segment: batch.segment.as_str().into(),
                 seq: batch.seq,
                 cells: blocks.iter().map(|block| block.values.len()).sum(),
                 blocks,
+                room: Some(room),
             }),
             Err(Untaken::Batch(reason)) => Work::Refuse(self.refuse(batch, reason)),
             Err(Untaken::Now(error)) => return Err(writer::refused(self.node, &error)),
         };
-        self.queue
-            .send(work)
-            .await
-            .map_err(|_| Status::unavailable("the collector cannot store samples right now"))
+        self.queue.send(work).await.map_err(|_| no_room())
+    }
+
+    /// Room for the batch's samples beside those of all other agents, until they are stored. Without it the stream is not read.
+    async fn room(&self, batch: &Batch) -> Result<OwnedSemaphorePermit, Status> {
+        let bytes: usize = batch.frames.iter().map(|frame| frame.values.len()).sum();
+        let samples = (bytes / size_of::<f64>()).min(SAMPLES_TOGETHER_MAX) as u32;
+        let room = Arc::clone(&self.app.telemetry_room).acquire_many_owned(samples);
+        room.await.map_err(|_| no_room())
     }
 
     /// The batch's samples as the store takes them. Rows of refused series are left out; their samples are counted.

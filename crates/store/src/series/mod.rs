@@ -132,7 +132,7 @@ pub struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// The defaults: 15 days, 90 days by the minute, 2 years by the hour, 70 minutes late, 5 minutes in memory, a million series, commits each 100 ms.
+    /// The defaults: 15 days, 90 days by the minute, 2 years by the hour, 70 minutes late, 2 minutes in memory, a million series, commits each 100 ms.
     #[must_use]
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -142,9 +142,9 @@ impl StoreConfig {
             rollup_1h_ms: 2 * 365 * DAY_MS,
             size_max_bytes: None,
             out_of_order_ms: 70 * 60_000,
-            head_horizon_ms: 5 * 60_000,
-            // An hour of 10,000 series at 1 Hz: what dashboards of a smaller cluster ask for again and again.
-            recent_bytes_max: 64 << 20,
+            head_horizon_ms: 2 * 60_000,
+            // An hour of 5,000 series at 1 Hz: what dashboards of a smaller cluster ask for again and again.
+            recent_bytes_max: 32 << 20,
             chunk_cache_bytes_max: 64 << 20,
             series_max: 1_000_000,
             gather_ms: 100,

@@ -26,7 +26,7 @@ use super::{AppendError, Shared, chunk, compact, lock, read};
 const SEAL_TICKS: u64 = 96;
 /// Groups that begin together, as after a start, are sealed for the first time over as many ticks, so that from then on
 /// neither the work nor the memory comes in waves.
-const FIRST_SEAL_TICKS: std::ops::Range<u64> = 36..108;
+const FIRST_SEAL_TICKS: std::ops::Range<u64> = 24..24 + SEAL_TICKS;
 /// The longest a sample waits for its chunk: bounds what a replay has to read, at the price of small chunks of slow series.
 const SEAL_AGE: Duration = Duration::from_secs(20 * 60);
 /// How often the sealer looks. A look at the 30,000 groups of a thousand nodes is a twentieth of the work of storing one

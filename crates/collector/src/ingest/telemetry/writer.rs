@@ -5,7 +5,7 @@ use std::sync::Arc;
 use domain::ident::NodeName;
 use sha2::{Digest, Sha256};
 use store::series::{Append, AppendError, Appended, Block};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tonic::Status;
 use wire::proto::{Ack, Refusal, telemetry_down};
 
@@ -22,6 +22,8 @@ pub(super) struct Durable {
     pub(super) blocks: Vec<Block>,
     /// Cells of the blocks.
     pub(super) cells: usize,
+    /// Their room, given back when they are stored.
+    pub(super) room: Option<OwnedSemaphorePermit>,
 }
 
 /// What the reader hands over, in the order it came.
@@ -65,6 +67,10 @@ fn gather(first: Durable, waiting: &mut mpsc::Receiver<Work>) -> (Durable, u64, 
             Work::Store(batch) if group.continues_with(&batch) => {
                 group.seq = batch.seq;
                 group.cells += batch.cells;
+                match (&mut group.room, batch.room) {
+                    (Some(room), Some(more)) => room.merge(more),
+                    (room, more) => *room = room.take().or(more),
+                }
                 group.blocks.extend(batch.blocks);
                 batches += 1;
             }
@@ -84,7 +90,11 @@ impl Durable {
 
 async fn store(app: &Shared, node: &NodeName, group: Durable, batches: u64) -> Result<Ack, Status> {
     let Durable {
-        segment, seq, blocks, ..
+        segment,
+        seq,
+        blocks,
+        cells: _,
+        room: _until_it_is_stored,
     } = group;
     let append = Append {
         source: Some((session_name(node, &segment), seq)),
@@ -155,6 +165,7 @@ mod tests {
             seq,
             blocks: vec![],
             cells,
+            room: None,
         })
     }
 
