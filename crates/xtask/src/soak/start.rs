@@ -65,7 +65,8 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
         "start",
         format!("start --series {series} --days {days} --step-s {step_s}"),
     );
-    build::release(layout, &["--package", "lockstep"])?;
+    // Both, though one would do: alone it would be built with other features than for all other measurements.
+    build::release(layout, &["--package", "lockstep", "--package", "loadgen"])?;
     let data = filled(layout, options)?;
     let bytes = folder::bytes(&data, |_| true)?;
     let samples = series * (days * 86_400 / step_s);
