@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum_server::Handle;
+use axum_server::accept::NoDelayAcceptor;
 use axum_server::tls_rustls::RustlsConfig;
 use domain::api::session::Role;
 use hyper_util::rt::TokioTimer;
@@ -215,6 +216,8 @@ async fn spawn_tasks(app: &Shared) -> Result<(), StartError> {
     Ok(())
 }
 
+/// Without delay: the last piece of a long answer would wait until the client's system acknowledges the one before it, which it
+/// puts off for 40 ms.
 fn serve(
     listener: TcpListener,
     tls: Option<RustlsConfig>,
@@ -224,12 +227,16 @@ fn serve(
     let service = crate::http::router(app.clone()).into_make_service_with_connect_info::<SocketAddr>();
     Ok(match tls {
         None => {
-            let mut server = axum_server::from_tcp(listener)?.handle(handle);
+            let mut server = axum_server::from_tcp(listener)?
+                .acceptor(NoDelayAcceptor::new())
+                .handle(handle);
             tune(server.http_builder());
             tokio::spawn(server.serve(service))
         }
         Some(tls) => {
-            let mut server = axum_server::from_tcp_rustls(listener, tls)?.handle(handle);
+            let mut server = axum_server::from_tcp_rustls(listener, tls)?
+                .map(|acceptor| acceptor.acceptor(NoDelayAcceptor::new()))
+                .handle(handle);
             tune(server.http_builder());
             tokio::spawn(server.serve(service))
         }
