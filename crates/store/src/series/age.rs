@@ -18,7 +18,7 @@ use super::compact::{NewRow, delete, on_all_cores, read_blobs};
 use super::plan::ROW_SAMPLES;
 use super::rollup::{floor, is_counter, roll_up};
 use super::union::{cut, union};
-use super::{Shared, lock, read};
+use super::{Shared, read};
 
 /// Samples rolled up at once from one group, 2 MB of values: bounds memory where a whole store ages at once.
 const GROUP_SAMPLES_MAX: u64 = 8 * ROW_SAMPLES;
@@ -160,9 +160,8 @@ impl Ageing {
                 }
             }
         }
-        let committed = transaction.commit().await;
-        lock(&shared.chunk_cache).changed(outcomes.iter().map(|(group, _)| *group));
-        committed
+        let changed = outcomes.iter().map(|(group, _)| *group);
+        shared.commit_chunks(transaction, changed.collect()).await
     }
 }
 

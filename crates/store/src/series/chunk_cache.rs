@@ -11,6 +11,9 @@ use std::sync::Arc;
 
 use domain::time::TimestampMs;
 use hashlink::LinkedHashMap;
+use sqlx::{Sqlite, Transaction};
+
+use super::{Shared, lock};
 
 /// A share of all the memory that one group may take; a longer history is read from disk each time.
 const GROUP_SHARE: usize = 8;
@@ -134,6 +137,19 @@ impl ChunkCache {
         self.epoch.0 += 1;
         self.groups.clear();
         self.bytes = 0;
+    }
+}
+
+impl Shared {
+    /// Commits other chunks for some groups, and says so whether it failed or not: a failed commit may have been one.
+    pub(crate) async fn commit_chunks(
+        &self,
+        transaction: Transaction<'_, Sqlite>,
+        groups: Vec<i64>,
+    ) -> Result<(), sqlx::Error> {
+        let committed = transaction.commit().await;
+        lock(&self.chunk_cache).changed(groups);
+        committed
     }
 }
 

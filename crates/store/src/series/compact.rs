@@ -20,7 +20,7 @@ use super::head::GroupId;
 use super::plan::{self, ROW_BUCKETS, ROW_SAMPLES, Row, SPAN_MS_MAX, Set, Terms};
 use super::sealer::Request;
 use super::union::{cut, union};
-use super::{AppendError, SeriesId, SeriesStore, Shared, lock, read, retention};
+use super::{AppendError, SeriesId, SeriesStore, Shared, read, retention};
 
 /// Groups merged in one step: about a megabyte, and 60 ms of one core.
 const GROUPS_A_STEP: i64 = 24;
@@ -341,13 +341,11 @@ async fn write(shared: &Shared, work: Vec<Merge>) -> Result<(), sqlx::Error> {
             }
         }
     }
-    let committed = transaction.commit().await;
     let merged = outcomes.iter().filter_map(|outcome| match outcome {
         Outcome::Merged(merged) => Some(merged.group),
         Outcome::Kept(_) | Outcome::Damaged(..) => None,
     });
-    lock(&shared.chunk_cache).changed(merged);
-    committed?;
+    shared.commit_chunks(transaction, merged.collect()).await?;
     outcomes.iter().for_each(|outcome| let_go(shared, outcome));
     Ok(())
 }

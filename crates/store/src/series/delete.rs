@@ -183,9 +183,7 @@ impl Deletion {
                         .await?;
                 }
             }
-            let committed = transaction.commit().await;
-            lock(&shared.chunk_cache).changed([group.id.0]);
-            committed?;
+            shared.commit_chunks(transaction, vec![group.id.0]).await?;
         }
         if !lost.is_empty() {
             forget_range(shared, group).await?;

@@ -217,9 +217,8 @@ async fn write_chunks(shared: &Shared, pending: Vec<Pending>) -> Result<(), sqlx
         insert(&mut transaction, some).await?;
     }
     note_sealed(&mut transaction, &encoded).await?;
-    let committed = transaction.commit().await;
-    lock(&shared.chunk_cache).changed(encoded.iter().map(|(group, ..)| group.0));
-    committed?;
+    let changed = encoded.iter().map(|(group, ..)| group.0);
+    shared.commit_chunks(transaction, changed.collect()).await?;
     for (_, segment, data) in encoded {
         shared.counters.note_chunk(segment.samples, data.len() as u64);
         shared.memory.sealed_segment(segment.cells, data.len());
