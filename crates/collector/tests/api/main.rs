@@ -22,3 +22,15 @@ mod store;
 mod stream;
 mod telemetry;
 mod webhooks;
+
+/// The product's allocator with the product's settings: what a query leaves behind with another says nothing.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// As in the binary, which says why.
+#[expect(
+    unsafe_code,
+    reason = "the allocator finds its settings by this name alone; nothing else has it"
+)]
+#[unsafe(export_name = "_rjem_malloc_conf")]
+pub static ALLOCATOR_SETTINGS: &[u8; 47] = b"narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
