@@ -35,9 +35,9 @@ pub(super) use self::socket::routes;
 
 /// Batches that wait for the writer. When full, the agent's stream is not read, and its spool holds the rest.
 const BATCHES_MAX: usize = 64;
-/// Samples of all agents between their streams and the store, 32 MB of values: thousands of agents that catch up at once are
+/// Samples of all agents between their streams and the store, 16 MB of values: thousands of agents that catch up at once are
 /// read as fast as the store takes what they send.
-pub(crate) const SAMPLES_TOGETHER_MAX: usize = 4 << 20;
+pub(crate) const SAMPLES_TOGETHER_MAX: usize = 2 << 20;
 /// The longest event.
 const EVENT_BYTES_MAX: usize = 8 << 10;
 /// Events an agent may send a minute; a node in trouble repeats itself.

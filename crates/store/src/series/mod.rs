@@ -87,8 +87,8 @@ pub const FUTURE_MS_MAX: i64 = 10 * 60_000;
 pub const SESSION_BYTES_MAX: usize = 64;
 /// The most samples one append may carry; a sender with more splits them.
 pub const APPEND_SAMPLES_MAX: usize = 1 << 20;
-/// Samples that wait for the committer, 32 MB of values: several seconds of a thousand nodes. When full, callers wait.
-const QUEUE_SAMPLES_MAX: usize = 4 << 20;
+/// Samples that wait for the committer, 16 MB of values: several seconds of a thousand nodes. When full, callers wait.
+const QUEUE_SAMPLES_MAX: usize = 2 << 20;
 /// Appends that wait for the committer; small ones are bounded by their number.
 const QUEUE_APPENDS_MAX: usize = 16_384;
 
@@ -151,7 +151,7 @@ impl StoreConfig {
             // About two minutes of a thousand nodes: what is unlinked late costs only this.
             wal_file_bytes: 64 << 20,
             // A thousand nodes need 150 MB; the rest is room for their backfill.
-            head_bytes_max: 384 << 20,
+            head_bytes_max: 256 << 20,
             vfs: None,
             min_free_bytes: None,
             full_pause_ms: 5_000,
