@@ -17,13 +17,13 @@
 //! A group has one frame, unless its series tick at different times or samples came late.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use domain::series::{Frame, is_absent};
 
 use super::SeriesId;
 use super::codec::{Corrupt, Reader, put_ids, put_varint, seal, unseal};
-use super::column::{self, Effort, put_times, put_values};
-use super::pages::Matrix;
+use super::column::{self, Axis, Column, Effort, Ticks, put_times, put_values};
 
 pub(crate) const MAGIC: [u8; 4] = *b"LCK1";
 pub(crate) const ROLLUP_MAGIC: [u8; 4] = *b"LRU1";
@@ -37,6 +37,16 @@ pub(crate) struct Stored {
     pub(crate) resolution_ms: i64,
     /// One set of frames for samples, [`AGGREGATES`] sets with the same series and times for a roll-up.
     pub(crate) sets: Vec<Vec<Frame<SeriesId>>>,
+}
+
+/// A frame of a chunk of samples, opened: its rows are read when they are wanted.
+#[derive(Debug)]
+pub(crate) struct OpenFrame {
+    pub(crate) series: Vec<SeriesId>,
+    pub(crate) axis: Axis,
+    column: Column,
+    /// Where the column lies in the chunk.
+    values: Range<usize>,
 }
 
 /// A chunk of samples, sealed for the first time.
@@ -60,18 +70,72 @@ pub(crate) fn decode(
     bytes: &[u8],
     wanted: impl Fn(SeriesId) -> bool,
 ) -> Result<Vec<Frame<SeriesId>>, Corrupt> {
+    let frames = open(bytes, |series| series.iter().any(|id| wanted(*id)))?;
+    let read = |frame: &OpenFrame| {
+        let rows = rows_of(&frame.series, &wanted);
+        frame.load(bytes, &rows)?;
+        Ok(frame.samples(&rows, &Ticks::All(0..frame.axis.len())))
+    };
+    frames.iter().map(read).collect()
+}
+
+/// The frames of a chunk of samples that have a wanted series; none of their samples is read yet.
+pub(crate) fn open(bytes: &[u8], wanted: impl Fn(&[SeriesId]) -> bool) -> Result<Vec<OpenFrame>, Corrupt> {
     let mut reader = Reader(unseal(MAGIC, bytes)?);
     let mut frames = Vec::new();
     for _ in 0..reader.count(1)? {
         let series = reader.ids()?;
         let (times, values) = (reader.bytes()?, reader.bytes()?);
-        let rows = rows_of(&series, &wanted);
-        if !rows.is_empty() {
-            frames.push(frame(&series, &rows, column::times(times)?, values)?);
+        if !wanted(&series) {
+            continue;
         }
+        let axis = Axis::open(times)?;
+        if !axis.is_ascending() {
+            return Err(NO_FRAME);
+        }
+        let end = bytes.len() - reader.0.len();
+        frames.push(OpenFrame {
+            column: Column::open(values, series.len(), axis.len())?,
+            values: end - values.len()..end,
+            series,
+            axis,
+        });
     }
     Ok(frames)
 }
+
+impl OpenFrame {
+    /// Reads rows, ascending, that were not read before, out of the bytes of its chunk; returns how many bytes of memory they
+    /// take.
+    pub(crate) fn load(&self, chunk: &[u8], rows: &[usize]) -> Result<usize, Corrupt> {
+        self.column.load(&chunk[self.values.clone()], rows)
+    }
+
+    /// Whether a loaded row has a hole at a tick.
+    pub(crate) fn is_absent(&self, row: usize, tick: usize) -> bool {
+        self.column.is_absent(row, tick)
+    }
+
+    /// Loaded rows at some ticks.
+    pub(crate) fn samples(&self, rows: &[usize], ticks: &Ticks) -> Frame<SeriesId> {
+        let mut values = Vec::with_capacity(rows.len() * ticks.len());
+        for row in rows {
+            self.column.put(*row, ticks, &mut values);
+        }
+        Frame {
+            series: rows.iter().map(|row| self.series[*row]).collect(),
+            times_ms: self.axis.times(ticks),
+            values,
+        }
+    }
+
+    /// Bytes of memory it takes without what is loaded.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(self.series.as_slice()) + self.axis.bytes() + self.column.bytes()
+    }
+}
+
+const NO_FRAME: Corrupt = Corrupt("a frame's parts do not fit together");
 
 /// Whether a chunk is a roll-up.
 pub(crate) fn is_rollup(bytes: &[u8]) -> bool {
@@ -96,7 +160,8 @@ pub(crate) fn decode_rollup(
         }
         let rows = rows_of(&series, &wanted);
         if !rows.is_empty() {
-            let times_ms = column::times(times)?;
+            let axis = Axis::open(times)?;
+            let times_ms = axis.times(&Ticks::All(0..axis.len()));
             for (set, aggregate) in sets.iter_mut().zip(aggregates) {
                 set.push(frame(&series, &rows, times_ms.clone(), columns[*aggregate])?);
             }
@@ -117,19 +182,12 @@ fn frame(
     times_ms: Vec<i64>,
     values: &[u8],
 ) -> Result<Frame<SeriesId>, Corrupt> {
-    let matrix = Matrix {
-        rows: series.len(),
-        ticks: times_ms.len(),
-        wanted: rows,
-    };
     let frame = Frame {
         series: rows.iter().map(|row| series[*row]).collect(),
-        values: column::values(values, matrix)?,
+        values: column::values(values, (series.len(), times_ms.len()), rows)?,
         times_ms,
     };
-    frame
-        .check()
-        .map_err(|_| Corrupt("a frame's parts do not fit together"))?;
+    frame.check().map_err(|_| NO_FRAME)?;
     Ok(frame)
 }
 

@@ -1,22 +1,29 @@
-//! Chunks as they lie on disk, kept in memory by group for the queries that come again: a dashboard asks for the same hour every
-//! half a minute, a rule for the same five minutes. Without it most of a small query is SQLite finding rows.
+//! Chunks from disk, with what queries have read of them, kept in memory by group for the queries that come again: a dashboard
+//! asks for the same hour every half a minute, a rule for the same five minutes. Without it most of a small query is SQLite
+//! finding rows, and most of a larger one decompressing the same numbers.
 //!
 //! ```text
-//! query:   epoch ─▶ memory of the group ─▶ get? no: SELECT ─▶ keep, unless a change came since the epoch
-//! change:  COMMIT ─▶ changed(groups): forgotten, epoch + 1 ─▶ what the chunk made superfluous in memory goes
+//! query:   epoch ─▶ memory of the group ─▶ get? no: SELECT ─▶ keep, unless the group changed since the epoch
+//! sealed:  COMMIT ─▶ added(chunks): joined to what is kept of their groups, epoch + 1 ─▶ their samples leave memory
+//! change:  COMMIT ─▶ changed(groups): forgotten, epoch + 1 ─▶ what the chunks made superfluous in memory goes
 //! ```
 //! So whoever finds something gone from memory finds no rows here that are older than that.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use domain::time::TimestampMs;
 use hashlink::LinkedHashMap;
 use sqlx::{Sqlite, Transaction};
 
+use super::chunk_data::ChunkData;
+use super::head::GroupId;
 use super::{Shared, lock};
 
 /// A share of all the memory that one group may take; a longer history is read from disk each time.
 const GROUP_SHARE: usize = 8;
+/// Changes remembered by group; more than there are groups in most clusters.
+const CHANGES_MAX: usize = 1 << 16;
 /// What a group and a row take beside the row's data.
 const GROUP_BYTES: usize = 96;
 const ROW_BYTES: usize = 96;
@@ -30,7 +37,7 @@ pub(crate) struct StoredChunk {
     pub(crate) max_ms: TimestampMs,
     pub(crate) series: u64,
     pub(crate) samples: u64,
-    pub(crate) data: Arc<[u8]>,
+    pub(crate) data: Arc<ChunkData>,
 }
 
 /// The chunks of some groups, each over a range of its own; the least recently used go first.
@@ -40,18 +47,31 @@ pub(crate) struct ChunkCache {
     bytes: usize,
     epoch: Epoch,
     groups: LinkedHashMap<i64, Kept>,
+    /// The epoch that a group's last change began.
+    changes: HashMap<i64, Epoch>,
+    /// Of earlier epochs it is not known any more what changed.
+    changes_since: Epoch,
 }
 
 /// Counts changes of chunks on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Epoch(u64);
 
 /// All chunks of a group that reach into a range.
 #[derive(Debug)]
 struct Kept {
+    /// As it was counted last; queries that read the chunks add to them.
+    bytes: usize,
     start_ms: TimestampMs,
     end_ms: TimestampMs,
     chunks: Vec<StoredChunk>,
+}
+
+impl StoredChunk {
+    /// Whether it reaches into a range of times, both inclusive.
+    pub(crate) fn overlaps(&self, start_ms: TimestampMs, end_ms: TimestampMs) -> bool {
+        self.max_ms >= start_ms && self.min_ms <= end_ms
+    }
 }
 
 impl ChunkCache {
@@ -61,6 +81,8 @@ impl ChunkCache {
             bytes: 0,
             epoch: Epoch::default(),
             groups: LinkedHashMap::new(),
+            changes: HashMap::new(),
+            changes_since: Epoch::default(),
         }
     }
 
@@ -84,8 +106,11 @@ impl ChunkCache {
         if !kept.covers(start_ms, end_ms) {
             return None;
         }
-        let within = |chunk: &&StoredChunk| chunk.max_ms >= start_ms && chunk.min_ms <= end_ms;
-        let found = kept.chunks.iter().filter(within).cloned().collect();
+        let within = kept
+            .chunks
+            .iter()
+            .filter(|chunk| chunk.overlaps(start_ms, end_ms));
+        let found = within.cloned().collect();
         self.groups.to_back(&group);
         Some(found)
     }
@@ -98,45 +123,102 @@ impl ChunkCache {
         (start_ms, end_ms): (TimestampMs, TimestampMs),
         chunks: Vec<StoredChunk>,
     ) {
-        let kept = Kept {
+        let mut kept = Kept {
+            bytes: 0,
             start_ms,
             end_ms,
             chunks,
         };
+        kept.bytes = kept.count();
         let known = |before: &Kept| before.covers(start_ms, end_ms);
-        if epoch != self.epoch
-            || kept.bytes() > self.bytes_max / GROUP_SHARE
+        if self.has_changed(epoch, group)
+            || kept.bytes > self.bytes_max / GROUP_SHARE
             || self.groups.get(&group).is_some_and(known)
         {
             return;
         }
-        self.bytes += kept.bytes();
+        self.bytes += kept.bytes;
         if let Some(before) = self.groups.insert(group, kept) {
-            self.bytes -= before.bytes();
+            self.bytes -= before.bytes;
         }
+        self.shrink();
+    }
+
+    /// Chunks of these groups were read by a query, and may take more memory than before.
+    pub(crate) fn recount(&mut self, groups: impl IntoIterator<Item = i64>) {
+        for group in groups {
+            if let Some(kept) = self.groups.get_mut(&group) {
+                let bytes = kept.count();
+                self.bytes -= std::mem::replace(&mut kept.bytes, bytes);
+                self.bytes += bytes;
+                if bytes > self.bytes_max / GROUP_SHARE {
+                    self.forget(group);
+                }
+            }
+        }
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
         while self.bytes > self.bytes_max
             && let Some((_, oldest)) = self.groups.pop_front()
         {
-            self.bytes -= oldest.bytes();
+            self.bytes -= oldest.bytes;
+        }
+    }
+
+    fn forget(&mut self, group: i64) {
+        if let Some(gone) = self.groups.remove(&group) {
+            self.bytes -= gone.bytes;
+        }
+    }
+
+    /// Chunks were written beside those that there were. To be said after the commit and before their samples leave memory.
+    pub(crate) fn added(&mut self, chunks: Vec<(GroupId, StoredChunk)>) {
+        self.begin_epoch();
+        for (GroupId(group), chunk) in chunks {
+            self.changes.insert(group, self.epoch);
+            let Some(kept) = self.groups.get_mut(&group) else {
+                continue;
+            };
+            let is_known = kept.chunks.iter().any(|known| known.id == chunk.id);
+            if chunk.overlaps(kept.start_ms, kept.end_ms) && !is_known {
+                kept.chunks.push(chunk);
+                self.recount([group]);
+            }
         }
     }
 
     /// Chunks of these groups are other ones now. To be said after the commit and before memory lets go of anything that the
     /// new ones hold.
     pub(crate) fn changed(&mut self, groups: impl IntoIterator<Item = i64>) {
-        self.epoch.0 += 1;
+        self.begin_epoch();
         for group in groups {
-            if let Some(gone) = self.groups.remove(&group) {
-                self.bytes -= gone.bytes();
-            }
+            self.changes.insert(group, self.epoch);
+            self.forget(group);
         }
     }
 
     /// Chunks of any group may be other ones now.
     pub(crate) fn all_changed(&mut self) {
-        self.epoch.0 += 1;
+        self.begin_epoch();
+        self.changes.clear();
+        self.changes_since = self.epoch;
         self.groups.clear();
         self.bytes = 0;
+    }
+
+    fn begin_epoch(&mut self) {
+        self.epoch.0 += 1;
+        if self.changes.len() > CHANGES_MAX {
+            self.changes.clear();
+            self.changes_since = self.epoch;
+        }
+    }
+
+    /// Whether a group's chunks may be other ones than in an epoch.
+    fn has_changed(&self, since: Epoch, group: i64) -> bool {
+        since < self.changes_since || self.changes.get(&group).is_some_and(|epoch| *epoch > since)
     }
 }
 
@@ -151,6 +233,21 @@ impl Shared {
         lock(&self.chunk_cache).changed(groups);
         committed
     }
+
+    /// The same for chunks that are beside all others.
+    pub(crate) async fn commit_new_chunks(
+        &self,
+        transaction: Transaction<'_, Sqlite>,
+        chunks: Vec<(GroupId, StoredChunk)>,
+    ) -> Result<(), sqlx::Error> {
+        let committed = transaction.commit().await;
+        let mut cache = lock(&self.chunk_cache);
+        match &committed {
+            Ok(()) => cache.added(chunks),
+            Err(_) => cache.changed(chunks.iter().map(|(group, _)| group.0)),
+        }
+        committed
+    }
 }
 
 impl Kept {
@@ -158,8 +255,8 @@ impl Kept {
         self.start_ms <= start_ms && end_ms <= self.end_ms
     }
 
-    fn bytes(&self) -> usize {
-        let chunks = self.chunks.iter().map(|chunk| chunk.data.len() + ROW_BYTES);
+    fn count(&self) -> usize {
+        let chunks = self.chunks.iter().map(|chunk| chunk.data.memory() + ROW_BYTES);
         GROUP_BYTES + chunks.sum::<usize>()
     }
 }
@@ -176,7 +273,7 @@ mod tests {
             max_ms,
             series: 1,
             samples: 1,
-            data: vec![0; bytes].into(),
+            data: Arc::new(ChunkData::new(vec![0; bytes])),
         }
     }
 
@@ -220,6 +317,37 @@ mod tests {
         assert_eq!(ids(cache.get(1, (0, 9))), None, "read before the change");
         cache.all_changed();
         assert_eq!((ids(cache.get(2, (0, 9))), cache.bytes()), (None, 0));
+    }
+
+    #[test]
+    fn what_is_added_joins_what_it_lies_beside() {
+        let mut cache = ChunkCache::new(1 << 20);
+        let before = cache.epoch();
+        cache.keep(before, 1, (0, 100), vec![chunk(1, 0, 9, 10)]);
+        cache.keep(before, 2, (0, 5), Vec::new());
+        let added = |group, id, min_ms, max_ms| (GroupId(group), chunk(id, min_ms, max_ms, 10));
+        cache.added(vec![
+            added(1, 5, 20, 29),
+            added(2, 6, 20, 29),
+            added(3, 7, 20, 29),
+        ]);
+        assert_eq!(ids(cache.get(1, (0, 100))), Some(vec![1, 5]));
+        assert_eq!(
+            ids(cache.get(2, (0, 5))),
+            Some(vec![]),
+            "it lies behind what is known"
+        );
+        for group in [1, 2, 3] {
+            cache.keep(before, group, (0, 200), Vec::new());
+            assert_eq!(ids(cache.get(group, (0, 200))), None, "read before it was added");
+        }
+        // One whose commit the reader saw already is not there twice.
+        cache.added(vec![added(1, 5, 20, 29)]);
+        assert_eq!(ids(cache.get(1, (0, 100))), Some(vec![1, 5]));
+        cache.keep(before, 4, (0, 9), Vec::new());
+        assert_eq!(ids(cache.get(4, (0, 9))), Some(vec![]), "others did not change");
+        cache.changed([1, 2, 4]);
+        assert_eq!(cache.bytes(), 0);
     }
 
     #[test]

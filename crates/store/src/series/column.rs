@@ -17,11 +17,14 @@
 //! marker, an odd NaN) is an exception, so that one of them does not spoil the column. Everything is bit-exact: a value is
 //! an integer only if the division gives back its very bits.
 
+mod opened;
+
 use pco::standalone::{simple_compress, simple_decompress};
 use pco::{ChunkConfig, DeltaSpec, ModeSpec};
 
+pub(crate) use self::opened::{Axis, Column, Ticks};
 use super::codec::{Corrupt, Reader, put_bytes, put_signed, put_varint};
-use super::pages::{self, Matrix};
+use super::pages;
 
 const SAME: u8 = 1;
 const REGULAR: u8 = 3;
@@ -79,40 +82,19 @@ pub(crate) fn put_values(out: &mut Vec<u8>, values: &[f64], rows: usize, effort:
     put_bytes(out, &column);
 }
 
-/// Reads rows of what [`put_values`] wrote behind its length.
-pub(crate) fn values(bytes: &[u8], matrix: Matrix<'_>) -> Result<Vec<f64>, Corrupt> {
-    let cells = matrix.rows.saturating_mul(matrix.ticks);
-    if cells > COLUMN_MAX {
-        return Err(Corrupt("a column is too long"));
-    }
-    let mut reader = Reader(bytes);
-    match reader.peek()? {
-        PCO => {
-            let values = decompressed(bytes)?;
-            if values.len() != cells {
-                return Err(OTHER_LENGTH);
-            }
-            let row = |row: &usize| &values[row * matrix.ticks..][..matrix.ticks];
-            Ok(matrix.wanted.iter().flat_map(row).copied().collect())
-        }
-        SAME => {
-            reader.take(1)?;
-            let value = f64::from_le_bytes(reader.array()?);
-            if count(&mut reader)? != cells {
-                return Err(OTHER_LENGTH);
-            }
-            Ok(vec![value; matrix.wanted.len() * matrix.ticks])
-        }
-        DECIMAL => {
-            reader.take(1)?;
-            Decimals::values(&mut reader, matrix)
-        }
-        FLOATS => {
-            reader.take(1)?;
-            pages::read(&mut reader, matrix)
-        }
-        _ => Err(Corrupt("a column of values is of an unknown form")),
-    }
+/// Reads rows, ascending, of what [`put_values`] wrote behind its length: all ticks of each.
+pub(crate) fn values(
+    bytes: &[u8],
+    (rows, ticks): (usize, usize),
+    wanted: &[usize],
+) -> Result<Vec<f64>, Corrupt> {
+    let column = Column::open(bytes, rows, ticks)?;
+    column.load(bytes, wanted)?;
+    let mut values = Vec::with_capacity(wanted.len() * ticks);
+    wanted
+        .iter()
+        .for_each(|row| column.put(*row, &Ticks::All(0..ticks), &mut values));
+    Ok(values)
 }
 
 const OTHER_LENGTH: Corrupt = Corrupt("a column has another length than its frame");
@@ -129,22 +111,6 @@ pub(crate) fn put_times(out: &mut Vec<u8>, times_ms: &[i64]) {
         None => column = times_by_pco(times_ms),
     }
     put_bytes(out, &column);
-}
-
-/// Reads what [`put_times`] wrote behind its length.
-pub(crate) fn times(bytes: &[u8]) -> Result<Vec<i64>, Corrupt> {
-    let mut reader = Reader(bytes);
-    match reader.peek()? {
-        PCO => decompressed(bytes),
-        REGULAR => {
-            reader.take(1)?;
-            let (first, step) = (reader.signed()?, reader.varint()?);
-            let count = count(&mut reader)?;
-            let at = |n: usize| first.wrapping_add((n as u64).wrapping_mul(step).cast_signed());
-            Ok((0..count).map(at).collect())
-        }
-        _ => Err(Corrupt("a column of times is of an unknown form")),
-    }
 }
 
 fn count(reader: &mut Reader<'_>) -> Result<usize, Corrupt> {
@@ -234,37 +200,6 @@ impl Decimals {
         }
         put_integers(out, &self.integers, rows, effort);
     }
-
-    fn values(reader: &mut Reader<'_>, matrix: Matrix<'_>) -> Result<Vec<f64>, Corrupt> {
-        let [digits] = reader.array()?;
-        let power = POWERS
-            .get(usize::from(digits))
-            .ok_or(Corrupt("a column has too many digits"))?;
-        let mut exceptions = Vec::new();
-        let mut end = 0;
-        for _ in 0..reader.count(10)? {
-            let (gap, length) = (count(reader)?, count(reader)?);
-            let start = end + gap;
-            end = start + length;
-            exceptions.push((start..end, f64::from_le_bytes(reader.array()?)));
-        }
-        if end > matrix.rows * matrix.ticks {
-            return Err(Corrupt("an exception lies behind its column"));
-        }
-        let mut values = quotients(reader, matrix, *power)?;
-        for (at, row) in matrix.wanted.iter().zip(0..) {
-            let (first, to) = (at * matrix.ticks, row * matrix.ticks);
-            let of_row = exceptions
-                .iter()
-                .filter(|(run, _)| run.start < first + matrix.ticks && run.end > first);
-            for (run, value) in of_row {
-                let from = run.start.max(first) - first;
-                let until = run.end.min(first + matrix.ticks) - first;
-                values[to + from..to + until].fill(*value);
-            }
-        }
-        Ok(values)
-    }
 }
 
 /// The integer that, divided by 10^digits, has the value's very bits.
@@ -349,55 +284,6 @@ fn put_integers(out: &mut Vec<u8>, integers: &[i64], rows: usize, effort: Effort
     }
 }
 
-/// What [`put_integers`] wrote, divided by a power of ten.
-fn quotients(reader: &mut Reader<'_>, matrix: Matrix<'_>, power: f64) -> Result<Vec<f64>, Corrupt> {
-    let (base, step) = (reader.signed()?, reader.varint()?);
-    let integer = |number: u64| base.wrapping_add(number.wrapping_mul(step).cast_signed());
-    // Below 2^53 an f64 adds integers as exactly, and several at once.
-    let (low, is_small) = (
-        base as f64,
-        step == 1 && base.unsigned_abs() < INTEGER_MAX.unsigned_abs() >> 1,
-    );
-    match reader.array()? {
-        [2] if is_small => {
-            let numbers = pages::read::<u16>(reader, matrix)?;
-            Ok(numbers
-                .iter()
-                .map(|number| (low + f64::from(*number)) / power)
-                .collect())
-        }
-        [2] => {
-            let numbers = pages::read::<u16>(reader, matrix)?;
-            Ok(numbers
-                .iter()
-                .map(|number| integer(u64::from(*number)) as f64 / power)
-                .collect())
-        }
-        [4] if is_small => {
-            let numbers = pages::read::<u32>(reader, matrix)?;
-            Ok(numbers
-                .iter()
-                .map(|number| (low + f64::from(*number)) / power)
-                .collect())
-        }
-        [4] => {
-            let numbers = pages::read::<u32>(reader, matrix)?;
-            Ok(numbers
-                .iter()
-                .map(|number| integer(u64::from(*number)) as f64 / power)
-                .collect())
-        }
-        [8] => {
-            let numbers = pages::read::<u64>(reader, matrix)?;
-            Ok(numbers
-                .iter()
-                .map(|number| integer(*number) as f64 / power)
-                .collect())
-        }
-        _ => Err(Corrupt("a column's integers are of an unknown width")),
-    }
-}
-
 fn times_by_pco(times_ms: &[i64]) -> Vec<u8> {
     let (divisor, order) = shape(times_ms);
     let mode = if divisor > 1 {
@@ -473,8 +359,7 @@ mod tests {
     }
 
     fn read(column: &[u8], count: usize, rows: usize, wanted: &[usize]) -> Result<Vec<f64>, Corrupt> {
-        let ticks = count / rows;
-        values(column, Matrix { rows, ticks, wanted })
+        values(column, (rows, count / rows), wanted)
     }
 
     /// Reads back bit by bit, whole or by rows, in the form expected.
@@ -534,7 +419,14 @@ mod tests {
         ] {
             let mut out = Vec::new();
             put_times(&mut out, &axis);
-            assert_eq!(times(Reader(&out).bytes().unwrap()).unwrap(), axis);
+            let read = Axis::open(Reader(&out).bytes().unwrap()).unwrap();
+            assert_eq!(read.times(&Ticks::All(0..read.len())), axis);
+            assert!(read.is_ascending());
+            assert_eq!(read.range(axis[0], axis[0]), 0..1);
+            assert_eq!(
+                read.range(axis[axis.len() - 1], i64::MAX),
+                axis.len() - 1..axis.len()
+            );
         }
     }
 
@@ -581,6 +473,6 @@ mod tests {
         for bad in [&[][..], &[9], &[DECIMAL, 99, 0], &huge, &wide] {
             assert!(read(bad, 3, 1, &[0]).is_err(), "{bad:?}");
         }
-        assert!(times(&[REGULAR, 0]).is_err());
+        assert!(Axis::open(&[REGULAR, 0]).is_err());
     }
 }

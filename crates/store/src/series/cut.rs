@@ -10,10 +10,16 @@
 //! Pieces are thinned one by one. A sample that another chunk's sample at its time rules out may then be left, but only
 //! where that one went for a newer one of the same step, which is left too: nobody looks at either.
 
+use std::borrow::Cow;
+use std::ops::Range;
+
 use domain::series::{Frame, Selection, is_absent};
 use domain::time::TimestampMs;
 
 use super::SeriesId;
+use super::chunk::OpenFrame;
+use super::codec::Corrupt;
+use super::column::Ticks;
 use super::fetch::Members;
 use super::lane::range_of;
 
@@ -28,7 +34,7 @@ pub(crate) struct Cut {
     /// Only the newest sample of each series.
     pub(crate) latest: bool,
     /// Only the newest sample of each step, counted back from the end; 0 when all matter.
-    step_ms: i64,
+    pub(crate) step_ms: i64,
 }
 
 impl Cut {
@@ -43,6 +49,17 @@ impl Cut {
         }
     }
 
+    /// All samples within a range.
+    #[cfg(test)]
+    pub(crate) fn within(start_ms: TimestampMs, end_ms: TimestampMs) -> Self {
+        Self {
+            start_ms,
+            end_ms,
+            latest: false,
+            step_ms: 0,
+        }
+    }
+
     /// How many whole steps before the end of the selection a time lies.
     fn bucket(&self, time_ms: TimestampMs) -> i64 {
         if self.latest {
@@ -52,93 +69,101 @@ impl Cut {
         }
     }
 
-    fn is_thin(&self, times_ms: &[TimestampMs]) -> bool {
-        if !self.latest && self.step_ms == 0 {
-            return false;
+    /// The last millisecond that lies another whole step before the end.
+    fn before_bucket(&self, bucket: i64) -> TimestampMs {
+        if self.latest {
+            TimestampMs::MIN
+        } else {
+            let steps = bucket.saturating_add(1).saturating_mul(self.step_ms);
+            self.end_ms.saturating_sub(steps)
         }
-        let (Some(first), Some(last)) = (times_ms.first(), times_ms.last()) else {
-            return false;
-        };
-        let buckets = self
-            .bucket(*first)
-            .saturating_sub(self.bucket(*last))
-            .saturating_add(1);
-        times_ms.len() as i64 >= buckets.saturating_mul(WORTH_IT as i64)
+    }
+
+    /// Those of a range of ticks that matter to some of the rows.
+    fn ticks(
+        &self,
+        range: Range<usize>,
+        time: impl Fn(usize) -> TimestampMs,
+        rows: &[usize],
+        is_absent: impl Fn(usize, usize) -> bool,
+    ) -> Ticks {
+        if range.is_empty() || (!self.latest && self.step_ms == 0) {
+            return Ticks::All(range);
+        }
+        let (first, last) = (self.bucket(time(range.start)), self.bucket(time(range.end - 1)));
+        let buckets = first.saturating_sub(last).saturating_add(1);
+        if (range.len() as i64) < buckets.saturating_mul(WORTH_IT as i64) {
+            return Ticks::All(range);
+        }
+        // The ticks at which some row has its newest sample of a step.
+        let mut kept = Vec::with_capacity(usize::try_from(buckets).unwrap_or_default());
+        let mut missing: Vec<usize> = Vec::new();
+        let mut before_bucket = TimestampMs::MAX;
+        for tick in range.rev() {
+            let time_ms = time(tick);
+            if time_ms <= before_bucket {
+                before_bucket = self.before_bucket(self.bucket(time_ms));
+                missing.clear();
+                missing.extend_from_slice(rows);
+            }
+            if missing.is_empty() {
+                continue;
+            }
+            let before = missing.len();
+            missing.retain(|row| is_absent(*row, tick));
+            if missing.len() < before {
+                kept.push(tick);
+            }
+        }
+        kept.reverse();
+        Ticks::Some(kept)
     }
 }
 
 /// The wanted series of a frame, at the ticks that matter; none when nothing does.
-pub(crate) fn trim(frame: Frame<SeriesId>, members: &Members, cut: &Cut) -> Option<Frame<SeriesId>> {
+pub(crate) fn trim(frame: Cow<'_, Frame<SeriesId>>, members: &Members, cut: &Cut) -> Option<Frame<SeriesId>> {
     let range = range_of(&frame.times_ms, cut.start_ms, cut.end_ms);
-    let is_wanted = |row: &usize| members.place(frame.series[*row]).is_some();
-    let rows: Vec<usize> = (0..frame.series.len()).filter(is_wanted).collect();
+    let rows = wanted_rows(&frame.series, members);
     if range.is_empty() || rows.is_empty() {
         return None;
     }
-    if cut.is_thin(&frame.times_ms[range.clone()]) {
-        let ticks = newest_ticks(&frame, &rows, range, cut);
-        return Some(picked(
-            &frame,
-            &rows,
-            |values, row| {
-                values.extend(ticks.iter().map(|tick| row[*tick]));
-            },
-            ticks.iter().map(|tick| frame.times_ms[*tick]).collect(),
-        ));
+    let time = |tick: usize| frame.times_ms[tick];
+    let ticks = cut.ticks(range, time, &rows, |row, tick| is_absent(frame.row(row)[tick]));
+    if rows.len() == frame.series.len() && ticks == Ticks::All(0..frame.times_ms.len()) {
+        return Some(frame.into_owned());
     }
-    if rows.len() == frame.series.len() && range.len() == frame.times_ms.len() {
-        return Some(frame);
+    let mut values = Vec::with_capacity(rows.len() * ticks.len());
+    for row in &rows {
+        ticks.put(frame.row(*row), &mut values, |value| value);
     }
-    let times_ms = frame.times_ms[range.clone()].to_vec();
-    Some(picked(
-        &frame,
-        &rows,
-        |values, row| values.extend_from_slice(&row[range.clone()]),
-        times_ms,
-    ))
-}
-
-/// Some rows of a frame, of each what `pick` takes.
-fn picked(
-    frame: &Frame<SeriesId>,
-    rows: &[usize],
-    pick: impl Fn(&mut Vec<f64>, &[f64]),
-    times_ms: Vec<TimestampMs>,
-) -> Frame<SeriesId> {
-    let mut values = Vec::with_capacity(rows.len() * times_ms.len());
-    rows.iter().for_each(|row| pick(&mut values, frame.row(*row)));
-    Frame {
+    Some(Frame {
         series: rows.iter().map(|row| frame.series[*row]).collect(),
-        times_ms,
+        times_ms: ticks.of(&frame.times_ms),
         values,
-    }
+    })
 }
 
-/// The ticks at which some row has its newest sample of a step, ascending.
-fn newest_ticks(
-    frame: &Frame<SeriesId>,
-    rows: &[usize],
-    range: std::ops::Range<usize>,
+/// The same of a frame in a chunk, of which only the wanted rows are loaded, and only what matters becomes values.
+pub(crate) fn read(
+    frame: &OpenFrame,
+    members: &Members,
     cut: &Cut,
-) -> Vec<usize> {
-    let mut kept = Vec::new();
-    let mut bucket = None;
-    let mut missing: Vec<usize> = Vec::new();
-    for tick in range.rev() {
-        let this = cut.bucket(frame.times_ms[tick]);
-        if bucket != Some(this) {
-            bucket = Some(this);
-            missing.clear();
-            missing.extend_from_slice(rows);
-        }
-        let before = missing.len();
-        missing.retain(|row| is_absent(frame.row(*row)[tick]));
-        if missing.len() < before {
-            kept.push(tick);
-        }
+    load: impl FnOnce(&[usize]) -> Result<(), Corrupt>,
+) -> Result<Option<Frame<SeriesId>>, Corrupt> {
+    let range = frame.axis.range(cut.start_ms, cut.end_ms);
+    let rows = wanted_rows(&frame.series, members);
+    if range.is_empty() || rows.is_empty() {
+        return Ok(None);
     }
-    kept.reverse();
-    kept
+    load(&rows)?;
+    let time = |tick| frame.axis.time(tick);
+    let ticks = cut.ticks(range, time, &rows, |row, tick| frame.is_absent(row, tick));
+    Ok(Some(frame.samples(&rows, &ticks)))
+}
+
+fn wanted_rows(series: &[SeriesId], members: &Members) -> Vec<usize> {
+    let is_wanted = |row: &usize| members.has(series[*row]);
+    (0..series.len()).filter(is_wanted).collect()
 }
 
 #[cfg(test)]
@@ -165,7 +190,7 @@ mod tests {
             ],
         };
         let members = Members::new(wanted.iter().map(|id| (SeriesId(*id), 0)));
-        let frame = trim(frame, &members, cut).unwrap_or_default();
+        let frame = trim(Cow::Owned(frame), &members, cut).unwrap_or_default();
         (frame.times_ms, frame.values)
     }
 

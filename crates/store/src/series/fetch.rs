@@ -1,5 +1,6 @@
 //! What a selection needs of a group: copies from memory, and chunks from disk where memory does not reach.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -9,12 +10,16 @@ use futures::TryStreamExt;
 use tokio::runtime::Handle;
 
 use super::chunk_cache::{Epoch, StoredChunk};
+use super::chunk_data::ChunkData;
 use super::cut::{Cut, trim};
 use super::head::{Group, Latest, Snapshot};
+use super::rollup::HOUR_MS;
 use super::{SeriesId, Shared, lock};
 
 /// Groups whose chunks are read in one statement.
 const GROUPS_A_QUERY: usize = 64;
+/// Of so many groups, whole hours are read: some ten kilobytes an hour each. Of more only what the query needs.
+const WIDENED_GROUPS_MAX: usize = 512;
 
 /// Chunks of some groups within a range, found in the index by group and end.
 /// Of all resolutions in one statement: what ages out meanwhile is seen once, as it was or as its roll-up.
@@ -37,6 +42,10 @@ impl Members {
     /// The place of a series among the wanted ones.
     pub(crate) fn place(&self, id: SeriesId) -> Option<usize> {
         self.0.binary_search_by_key(&id, |(id, _)| *id).ok()
+    }
+
+    pub(crate) fn has(&self, id: SeriesId) -> bool {
+        self.place(id).is_some()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SeriesId, u32)> {
@@ -74,7 +83,7 @@ pub(crate) struct Chunk {
     pub(crate) group: usize,
     pub(crate) id: i64,
     pub(crate) members: Members,
-    pub(crate) data: Arc<[u8]>,
+    pub(crate) data: Arc<ChunkData>,
 }
 
 impl Wanted {
@@ -106,7 +115,7 @@ impl Wanted {
         let known = self.latest.len() as u64;
         budget.take(known + members.len() as u64, known)?;
         if members.len() > 0 {
-            let wanted = |id| members.place(id).is_some();
+            let wanted = |id| members.has(id);
             self.memory = samples.snapshot(cut.start_ms, cut.end_ms, wanted);
         }
         drop(samples);
@@ -145,22 +154,20 @@ impl Wanted {
     pub(crate) fn decode_memory(&mut self, cut: &Cut) -> Result<(), SelectError> {
         let memory = std::mem::take(&mut self.memory);
         for segment in &memory.segments {
-            let members = self.members.clone();
-            let frames = segment.frames(|id| members.place(id).is_some());
-            for frame in frames.map_err(|error| SelectError::Store(Box::new(error)))? {
-                self.add(segment.chunk, frame, cut);
-            }
+            let frames = segment.frames(&self.members, cut);
+            let frames = frames.map_err(|error| SelectError::Store(Box::new(error)))?;
+            self.add(segment.chunk, frames);
         }
-        for frame in memory.live {
-            self.add(i64::MAX, frame, cut);
-        }
+        let live = memory.live.into_iter();
+        let trimmed = live.filter_map(|frame| trim(Cow::Owned(frame), &self.members, cut));
+        let trimmed: Vec<_> = trimmed.collect();
+        self.add(i64::MAX, trimmed);
         Ok(())
     }
 
-    fn add(&mut self, chunk: i64, frame: Frame<SeriesId>, cut: &Cut) {
-        if let Some(frame) = trim(frame, &self.members, cut) {
-            self.pieces.push(Piece { chunk, frame });
-        }
+    fn add(&mut self, chunk: i64, frames: Vec<Frame<SeriesId>>) {
+        let pieces = frames.into_iter().map(|frame| Piece { chunk, frame });
+        self.pieces.extend(pieces);
     }
 }
 
@@ -206,26 +213,35 @@ pub(crate) fn read_chunks(
             None => unknown.push(at),
         }
     }
+    let (start_ms, end_ms) = match unknown.len() <= WIDENED_GROUPS_MAX {
+        true => widened(cut.start_ms, cut.end_ms),
+        false => (cut.start_ms, cut.end_ms),
+    };
     for some in unknown.chunks(GROUPS_A_QUERY) {
-        let rows = runtime.block_on(select(shared, wanted, some, cut, budget))?;
+        let rows = runtime.block_on(select(shared, wanted, some, (start_ms, end_ms), cut, budget))?;
         for (at, stored) in some.iter().zip(rows) {
             let group = &wanted[*at];
             // Nothing comes behind the last one until a change says so.
-            let end_ms = match cut.end_ms >= group.memory.chunks_end_ms {
+            let end_ms = match end_ms >= group.memory.chunks_end_ms {
                 true => TimestampMs::MAX,
-                false => cut.end_ms,
+                false => end_ms,
             };
-            let (id, range) = (group.group.id.0, (cut.start_ms, end_ms));
-            chunks.extend(
-                stored
-                    .iter()
-                    .cloned()
-                    .filter_map(|stored| group.chunk(*at, stored)),
-            );
-            lock(&shared.chunk_cache).keep(epoch, id, range, stored);
+            let within = stored
+                .iter()
+                .filter(|chunk| chunk.overlaps(cut.start_ms, cut.end_ms));
+            chunks.extend(within.cloned().filter_map(|stored| group.chunk(*at, stored)));
+            let id = group.group.id.0;
+            lock(&shared.chunk_cache).keep(epoch, id, (start_ms, end_ms), stored);
         }
     }
     Ok(chunks)
+}
+
+/// The whole hours around a range: what is asked a little earlier or later the next time is known then.
+fn widened(start_ms: TimestampMs, end_ms: TimestampMs) -> (TimestampMs, TimestampMs) {
+    let before = start_ms.saturating_sub(start_ms.rem_euclid(HOUR_MS));
+    let behind = end_ms.saturating_add(HOUR_MS - 1 - end_ms.rem_euclid(HOUR_MS));
+    (before, behind)
 }
 
 /// The chunks of some of the groups, in the order of these. Rows come one by one and are paid for as they come, so that no
@@ -234,6 +250,7 @@ async fn select(
     shared: &Shared,
     wanted: &[Wanted],
     some: &[usize],
+    (start_ms, end_ms): (TimestampMs, TimestampMs),
     cut: &Cut,
     budget: &Budget,
 ) -> Result<Vec<Vec<StoredChunk>>, SelectError> {
@@ -242,8 +259,8 @@ async fn select(
     let mut found = vec![Vec::new(); some.len()];
     let mut rows = sqlx::query_as::<_, Row>(CHUNKS)
         .bind(serde_json::Value::from(ids).to_string())
-        .bind(cut.start_ms)
-        .bind(cut.end_ms)
+        .bind(start_ms)
+        .bind(end_ms)
         .fetch(&shared.database.readers);
     while let Some((group, id, level, min_ms, max_ms, series, samples, data)) = rows
         .try_next()
@@ -260,7 +277,7 @@ async fn select(
             max_ms,
             series: series.unsigned_abs(),
             samples: samples.unsigned_abs(),
-            data: data.into(),
+            data: Arc::new(ChunkData::new(data)),
         };
         wanted[some[place]].pay(&stored, cut, budget)?;
         found[place].push(stored);
@@ -303,8 +320,6 @@ impl Wanted {
 
 #[cfg(test)]
 mod tests {
-    use domain::series::Selection;
-
     use super::*;
 
     #[tokio::test]
@@ -328,26 +343,23 @@ mod tests {
     }
 
     #[test]
+    fn whole_hours_are_read() {
+        assert_eq!(widened(HOUR_MS, HOUR_MS), (HOUR_MS, 2 * HOUR_MS - 1));
+        assert_eq!(widened(-1, HOUR_MS - 1), (-HOUR_MS, HOUR_MS - 1));
+        assert_eq!(widened(i64::MIN, i64::MAX), (i64::MIN, i64::MAX));
+    }
+
+    #[test]
     fn a_part_costs_what_is_wanted_of_it() {
-        let cut = |start_ms, end_ms| {
-            Cut::of(&Selection {
-                matchers: Vec::new(),
-                start_ms,
-                end_ms,
-                step_ms: 0,
-                function: None,
-                latest: false,
-            })
-        };
         let part = Part {
             samples: 8_000,
             series: 8,
             min_ms: 1,
             max_ms: 1_000,
         };
-        assert_eq!(part.cost(8, &cut(i64::MIN, i64::MAX)), 8_001);
-        assert_eq!(part.cost(1, &cut(0, 2_000)), 1_001);
-        assert_eq!(part.cost(1, &cut(501, 2_000)), 501);
-        assert_eq!(part.cost(8, &cut(500, 500)), 9);
+        assert_eq!(part.cost(8, &Cut::within(i64::MIN, i64::MAX)), 8_001);
+        assert_eq!(part.cost(1, &Cut::within(0, 2_000)), 1_001);
+        assert_eq!(part.cost(1, &Cut::within(501, 2_000)), 501);
+        assert_eq!(part.cost(8, &Cut::within(500, 500)), 9);
     }
 }

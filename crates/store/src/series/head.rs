@@ -461,6 +461,9 @@ mod tests {
 
     use super::*;
     use crate::series::chunk;
+    use crate::series::chunk_data::ChunkData;
+    use crate::series::cut::Cut;
+    use crate::series::fetch::Members;
 
     fn group(rows: u32) -> GroupSamples {
         let mut group = GroupSamples::default();
@@ -589,9 +592,11 @@ mod tests {
             (1, 1, 1, 7)
         );
         assert_eq!(group.first_unsealed_batch(), Some(7));
-        segment.sealed(chunk::encode(&segment.unsealed_frames()).into());
+        segment.sealed(ChunkData::new(chunk::encode(&segment.unsealed_frames())).into());
         assert_eq!(group.first_unsealed_batch(), None);
-        assert_eq!(segment.frames(|_| true).expect("it is sound")[0].values, [1.0]);
+        let (members, cut) = (Members::new([(SeriesId(0), 0)].into_iter()), Cut::within(0, 10));
+        let frames = segment.frames(&members, &cut).expect("it is sound");
+        assert_eq!(frames[0].values, [1.0]);
         assert!(group.evict(100) > 0);
         assert!(group.snapshot(0, 10, |_| true).disk);
         group.restore(7, Some(2));
@@ -605,7 +610,7 @@ mod tests {
         for (chunk, time_ms) in [(1, 10), (2, 20), (3, 30)] {
             append(&mut group, &[0], &[time_ms], &[1.0], chunk);
             let segment = group.freeze(chunk.cast_signed()).expect("there are samples");
-            segment.sealed(chunk::encode(&segment.unsealed_frames()).into());
+            segment.sealed(ChunkData::new(chunk::encode(&segment.unsealed_frames())).into());
         }
         assert!(group.let_go(&[2, 9]) > 0);
         let left = group.snapshot(0, 100, |_| true).segments;

@@ -172,7 +172,7 @@ impl Axes {
 
 #[cfg(test)]
 mod tests {
-    use domain::series::{ABSENT, Frame, Selection};
+    use domain::series::{ABSENT, Frame};
 
     use super::super::fetch::Members;
     use super::super::head::{Group, GroupId};
@@ -196,15 +196,11 @@ mod tests {
             pieces,
             ..Wanted::new(group, members)
         };
-        let selection = Selection {
-            matchers: Vec::new(),
-            start_ms: i64::MIN,
-            end_ms: i64::MAX,
-            step_ms: 0,
-            function: None,
+        let cut = Cut {
             latest,
+            ..Cut::within(i64::MIN, i64::MAX)
         };
-        merge(wanted, &Cut::of(&selection), &Mutex::default())
+        merge(wanted, &cut, &Mutex::default())
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod vocabulary;
 
 mod chunk;
 mod chunk_cache;
+mod chunk_data;
 mod codec;
 mod column;
 mod pages;

@@ -8,6 +8,8 @@
 //! ```
 //! A page costs some ten bytes, so short rows share one.
 
+use std::sync::OnceLock;
+
 use pco::data_types::Number;
 use pco::wrapped::{ChunkDecompressor, FileCompressor, FileDecompressor};
 use pco::{ChunkConfig, PagingSpec};
@@ -19,15 +21,24 @@ const PAGE_MIN: usize = 128;
 /// The most numbers that pages are for: pco's own bound.
 pub(crate) const NUMBERS_MAX: usize = 1 << 24;
 
-/// A matrix that numbers are read out of, row after row.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Matrix<'a> {
-    /// How many rows it has.
-    pub(crate) rows: usize,
+/// Rows of numbers, each read when it is first wanted.
+#[derive(Debug)]
+pub(crate) struct Pages<T> {
+    rows: usize,
     /// Numbers a row.
-    pub(crate) ticks: usize,
-    /// The rows to be read, ascending.
-    pub(crate) wanted: &'a [usize],
+    ticks: usize,
+    rows_a_page: usize,
+    /// Where pco's header begins in the column.
+    header: usize,
+    pages: Box<[Page<T>]>,
+}
+
+#[derive(Debug)]
+struct Page<T> {
+    /// Where it begins behind pco's bins, and where it ends; the last one at the end of all.
+    start: usize,
+    end: Option<usize>,
+    numbers: OnceLock<Box<[T]>>,
 }
 
 /// Writes the numbers of so many rows, at most [`NUMBERS_MAX`] and not none.
@@ -62,51 +73,87 @@ pub(crate) fn put<T: Number>(out: &mut Vec<u8>, numbers: &[T], rows: usize, conf
     out.extend_from_slice(&bytes);
 }
 
-/// Reads the wanted rows of what [`put`] wrote.
-pub(crate) fn read<T: Number>(reader: &mut Reader<'_>, matrix: Matrix<'_>) -> Result<Vec<T>, Corrupt> {
-    let Matrix { rows, ticks, wanted } = matrix;
-    if ticks == 0 {
-        return Err(Corrupt("a page has no numbers"));
+impl<T: Number> Pages<T> {
+    /// Reads where the pages of what [`put`] wrote lie: at the reader's place, to the end of the column.
+    pub(crate) fn open(
+        column: &[u8],
+        mut reader: Reader<'_>,
+        rows: usize,
+        ticks: usize,
+    ) -> Result<Self, Corrupt> {
+        if ticks == 0 {
+            return Err(Corrupt("a page has no numbers"));
+        }
+        let rows_a_page = usize::try_from(reader.varint()?)
+            .ok()
+            .filter(|rows_a_page| (1..=rows).contains(rows_a_page))
+            .ok_or(Corrupt("a page has no rows"))?;
+        let (mut pages, mut start) = (Vec::new(), 0);
+        let page = |start, end| Page {
+            start,
+            end,
+            numbers: OnceLock::new(),
+        };
+        for _ in 1..rows.div_ceil(rows_a_page) {
+            let end = start + reader.count(1)?;
+            pages.push(page(start, Some(end)));
+            start = end;
+        }
+        pages.push(page(start, None));
+        Ok(Self {
+            rows,
+            ticks,
+            rows_a_page,
+            header: column.len() - reader.0.len(),
+            pages: pages.into(),
+        })
     }
-    let rows_a_page = usize::try_from(reader.varint()?)
-        .ok()
-        .filter(|rows_a_page| (1..=rows).contains(rows_a_page))
-        .ok_or(Corrupt("a page has no rows"))?;
-    let mut lengths = Vec::new();
-    for _ in 1..rows.div_ceil(rows_a_page) {
-        lengths.push(reader.count(1)?);
-    }
-    let (file, rest) = FileDecompressor::new(reader.0).map_err(damaged)?;
-    let (mut chunk, mut rest) = file.chunk_decompressor::<T, _>(rest).map_err(damaged)?;
-    let mut numbers = vec![T::default(); wanted.len() * ticks];
-    let mut done = 0;
-    let mut page_numbers = Vec::new();
-    for (first, length) in (0..rows)
-        .step_by(rows_a_page)
-        .zip(lengths.into_iter().map(Some).chain([None]))
-    {
-        let length = length.unwrap_or(rest.len());
-        let page;
-        (page, rest) = rest
-            .split_at_checked(length)
-            .ok_or(Corrupt("a page ends too early"))?;
-        let here = rows_a_page.min(rows - first);
-        let of_page =
-            wanted.partition_point(|row| *row < first)..wanted.partition_point(|row| *row < first + here);
-        let to = &mut numbers[done..done + of_page.len() * ticks];
-        done += to.len();
-        if of_page.len() == here {
-            read_page(&mut chunk, page, to)?;
-        } else if !of_page.is_empty() {
-            page_numbers.resize(here * ticks, T::default());
-            read_page(&mut chunk, page, &mut page_numbers)?;
-            for (row, to) in wanted[of_page].iter().zip(to.chunks_mut(ticks)) {
-                let from = (row - first) * ticks;
-                to.copy_from_slice(&page_numbers[from..from + ticks]);
+
+    /// Reads the pages of these rows, ascending, that were not read before, out of the column that it was opened with; returns
+    /// how many bytes of memory they take.
+    pub(crate) fn load(&self, column: &[u8], rows: &[usize]) -> Result<usize, Corrupt> {
+        let mut numbers_of: Vec<usize> = rows.iter().map(|row| row / self.rows_a_page).collect();
+        numbers_of.dedup();
+        numbers_of.retain(|page| self.pages[*page].numbers.get().is_none());
+        if numbers_of.is_empty() {
+            return Ok(0);
+        }
+        let (file, rest) = FileDecompressor::new(&column[self.header..]).map_err(damaged)?;
+        let (mut chunk, rest) = file.chunk_decompressor::<T, _>(rest).map_err(damaged)?;
+        let mut bytes = 0;
+        for at in numbers_of {
+            let page = &self.pages[at];
+            let here = self.rows_a_page.min(self.rows - at * self.rows_a_page);
+            let mut numbers = vec![T::default(); here * self.ticks].into_boxed_slice();
+            let of_page = rest.get(page.start..page.end.unwrap_or(rest.len()));
+            read_page(
+                &mut chunk,
+                of_page.ok_or(Corrupt("a page ends too early"))?,
+                &mut numbers,
+            )?;
+            let new = size_of_val(&*numbers);
+            // Another query may have been quicker.
+            if page.numbers.set(numbers).is_ok() {
+                bytes += new;
             }
         }
+        Ok(bytes)
     }
-    Ok(numbers)
+
+    /// A row that was loaded.
+    ///
+    /// # Panics
+    /// When it was not.
+    pub(crate) fn row(&self, row: usize) -> &[T] {
+        let page = &self.pages[row / self.rows_a_page];
+        let numbers = page.numbers.get().expect("the row was loaded");
+        &numbers[row % self.rows_a_page * self.ticks..][..self.ticks]
+    }
+
+    /// Bytes of memory it takes without what is loaded.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.pages)
+    }
 }
 
 fn read_page<T: Number>(
@@ -133,6 +180,14 @@ mod tests {
 
     use super::*;
 
+    fn read(column: &[u8], rows: usize, ticks: usize, wanted: &[usize]) -> Result<Vec<u32>, Corrupt> {
+        let pages = Pages::<u32>::open(column, Reader(column), rows, ticks)?;
+        let bytes = pages.load(column, wanted)?;
+        assert!(bytes >= wanted.len() * ticks * size_of::<u32>());
+        assert_eq!(pages.load(&[], wanted), Ok(0), "they are there");
+        Ok(wanted.iter().flat_map(|row| pages.row(*row)).copied().collect())
+    }
+
     /// Any rows of a matrix are read as they were written.
     fn check(rows: usize, ticks: usize, pages: u64) {
         let numbers: Vec<u32> = (0..rows * ticks)
@@ -152,21 +207,10 @@ mod tests {
                 .flat_map(|row| &numbers[row * ticks..][..ticks])
                 .copied()
                 .collect();
-            assert_eq!(
-                read::<u32>(&mut Reader(&out), Matrix { rows, ticks, wanted }).unwrap(),
-                expected
-            );
+            assert_eq!(read(&out, rows, ticks, wanted).unwrap(), expected);
         }
         for at in 0..out.len() {
-            let matrix = Matrix {
-                rows,
-                ticks,
-                wanted: &all,
-            };
-            assert!(
-                read::<u32>(&mut Reader(&out[..at]), matrix).is_err(),
-                "cut at {at}"
-            );
+            assert!(read(&out[..at], rows, ticks, &all).is_err(), "cut at {at}");
         }
     }
 

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use super::chunk_cache::Epoch;
 use super::cores::on_cores;
-use super::cut::{Cut, trim};
+use super::cut::Cut;
 use super::fetch::{Chunk, Members, Piece, Wanted, read_chunks};
 use super::merge::{Axes, Found, merge};
 use super::rollup::{self, View};
@@ -94,8 +94,11 @@ impl Reading {
         groups: &mut [Wanted],
     ) -> Result<(), SelectError> {
         let chunks = read_chunks(&self.shared, runtime, epoch, groups, &self.cut, &self.budget)?;
-        let cores = chunks.iter().map(|chunk| chunk.data.len()).sum::<usize>() / BYTES_A_CORE;
-        let decoded = on_cores(runtime, chunks, cores, move |chunk| self.decoded(&chunk))?;
+        let cores = chunks.iter().map(|chunk| chunk.data.work()).sum::<usize>() / BYTES_A_CORE;
+        let this = Arc::clone(&self);
+        let decoded = on_cores(runtime, chunks, cores, move |chunk| this.decoded(&chunk))?;
+        let read = groups.iter().map(|group| group.group.id.0);
+        lock(&self.shared.chunk_cache).recount(read);
         for (group, piece) in decoded.into_iter().flatten() {
             groups[group].pieces.push(piece);
         }
@@ -104,24 +107,19 @@ impl Reading {
 
     fn decoded(&self, chunk: &Chunk) -> Result<Vec<(usize, Piece)>, SelectError> {
         self.budget.check_cancelled()?;
-        let wanted = |id| chunk.members.place(id).is_some();
-        let (resolution_ms, frames) = rollup::read_any(&chunk.data, self.view, wanted)
+        let (resolution_ms, frames) = chunk
+            .data
+            .frames(self.view, &chunk.members, &self.cut)
             .map_err(|error| SelectError::Store(Box::new(error)))?;
         self.resolution_ms
             .fetch_max(resolution_ms.unwrap_or(0), Ordering::Relaxed);
-        let trimmed = frames
+        let piece = |frame| Piece {
+            chunk: chunk.id,
+            frame,
+        };
+        Ok(frames
             .into_iter()
-            .filter_map(|frame| trim(frame, &chunk.members, &self.cut));
-        Ok(trimmed
-            .map(|frame| {
-                (
-                    chunk.group,
-                    Piece {
-                        chunk: chunk.id,
-                        frame,
-                    },
-                )
-            })
+            .map(|frame| (chunk.group, piece(frame)))
             .collect())
     }
 

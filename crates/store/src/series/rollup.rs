@@ -261,22 +261,8 @@ pub(crate) fn view(function: Option<&str>) -> View {
     }
 }
 
-/// A chunk of either kind as samples, and the resolution of a roll-up.
-pub(crate) fn read_any(
-    bytes: &[u8],
-    view: View,
-    wanted: impl Fn(SeriesId) -> bool,
-) -> Result<(Option<i64>, Vec<Frame<SeriesId>>), Corrupt> {
-    if chunk::is_rollup(bytes) {
-        let (resolution_ms, frames) = read(bytes, view, wanted)?;
-        Ok((Some(resolution_ms), frames))
-    } else {
-        Ok((None, chunk::decode(bytes, wanted)?))
-    }
-}
-
 /// A roll-up as samples at its buckets' ends, and its resolution.
-fn read(
+pub(crate) fn read(
     bytes: &[u8],
     view: View,
     wanted: impl Fn(SeriesId) -> bool,

@@ -15,6 +15,8 @@ use sqlx::{QueryBuilder, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 
 use super::chores::Chores;
+use super::chunk_cache::StoredChunk;
+use super::chunk_data::ChunkData;
 use super::delete::Deletion;
 use super::head::{Group, GroupId, GroupSamples};
 use super::retention::Pass;
@@ -164,7 +166,7 @@ fn is_due(group: &Group, samples: &GroupSamples) -> bool {
 }
 
 type Pending = (GroupId, Arc<Segment>);
-type Encoded = (GroupId, Arc<Segment>, Arc<[u8]>);
+type Encoded = (GroupId, Arc<Segment>, Arc<ChunkData>);
 
 async fn seal(shared: &Arc<Shared>, due: Due) -> Result<(), sqlx::Error> {
     let freezing = Arc::clone(shared);
@@ -204,8 +206,8 @@ fn freeze_due(shared: &Shared, due: Due) -> (Vec<Arc<Group>>, Vec<Pending>) {
 async fn write_chunks(shared: &Shared, pending: Vec<Pending>) -> Result<(), sqlx::Error> {
     let encode = move || {
         let encoded = |(group, segment): Pending| -> Encoded {
-            let data = chunk::encode(&segment.unsealed_frames()).into();
-            (group, segment, data)
+            let data = ChunkData::new(chunk::encode(&segment.unsealed_frames()));
+            (group, segment, Arc::new(data))
         };
         pending.into_iter().map(encoded).collect::<Vec<_>>()
     };
@@ -217,14 +219,29 @@ async fn write_chunks(shared: &Shared, pending: Vec<Pending>) -> Result<(), sqlx
         insert(&mut transaction, some).await?;
     }
     note_sealed(&mut transaction, &encoded).await?;
-    let changed = encoded.iter().map(|(group, ..)| group.0);
-    shared.commit_chunks(transaction, changed.collect()).await?;
+    shared
+        .commit_new_chunks(transaction, encoded.iter().map(stored).collect())
+        .await?;
     for (_, segment, data) in encoded {
-        shared.counters.note_chunk(segment.samples, data.len() as u64);
-        shared.memory.sealed_segment(segment.cells, data.len());
+        let bytes = data.bytes().len();
+        shared.counters.note_chunk(segment.samples, bytes as u64);
+        shared.memory.sealed_segment(segment.cells, bytes);
         segment.sealed(data);
     }
     Ok(())
+}
+
+fn stored((group, segment, data): &Encoded) -> (GroupId, StoredChunk) {
+    let stored = StoredChunk {
+        id: segment.chunk,
+        merged: false,
+        min_ms: segment.min_ms,
+        max_ms: segment.max_ms,
+        series: segment.series as u64,
+        samples: segment.samples,
+        data: Arc::clone(data),
+    };
+    (*group, stored)
 }
 
 /// Gives back the write-ahead's file too when chunks hold all that is in it, though it is not full.
@@ -247,7 +264,7 @@ async fn insert(transaction: &mut SqliteConnection, encoded: &[Encoded]) -> Resu
             .push_bind(segment.max_ms)
             .push_bind(segment.series as i64)
             .push_bind(segment.samples as i64)
-            .push_bind(&**data);
+            .push_bind(data.bytes());
     });
     insert.build().execute(transaction).await.map(drop)
 }

@@ -1,15 +1,20 @@
 //! A segment: frozen samples of a group. First as they were in the lanes; once their chunk is on disk, only its bytes, which
 //! recent queries read without asking the disk.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use domain::series::Frame;
 use domain::time::TimestampMs;
 
+use super::SeriesId;
+use super::chunk_data::ChunkData;
 use super::codec::Corrupt;
+use super::cut::{self, Cut};
+use super::fetch::Members;
 use super::lane::Lane;
-use super::{SeriesId, chunk};
+use super::rollup::View;
 
 /// What becomes a chunk.
 #[derive(Debug)]
@@ -27,8 +32,8 @@ pub(crate) struct Segment {
     pub(crate) last_batch: u64,
     /// The samples, until the chunk is on disk.
     frames: Mutex<Arc<[Frame<SeriesId>]>>,
-    /// The chunk's bytes, once it is on disk.
-    data: OnceLock<Arc<[u8]>>,
+    /// The chunk, once it is on disk.
+    data: OnceLock<Arc<ChunkData>>,
 }
 
 impl Segment {
@@ -63,12 +68,12 @@ impl Segment {
     }
 
     /// The chunk's bytes, when it is on disk.
-    pub(crate) fn data(&self) -> Option<&Arc<[u8]>> {
-        self.data.get()
+    pub(crate) fn data(&self) -> Option<&[u8]> {
+        self.data.get().map(|data| data.bytes())
     }
 
-    /// Its chunk is on disk: only its bytes are kept.
-    pub(crate) fn sealed(&self, data: Arc<[u8]>) {
+    /// Its chunk is on disk: only its bytes are kept, and what queries read of them.
+    pub(crate) fn sealed(&self, data: Arc<ChunkData>) {
         if self.data.set(data).is_ok() {
             *self.lock_frames() = Arc::default();
         }
@@ -79,32 +84,21 @@ impl Segment {
         Arc::clone(&self.lock_frames())
     }
 
-    /// The wanted series of each frame that holds any.
-    pub(crate) fn frames(&self, wanted: impl Fn(SeriesId) -> bool) -> Result<Vec<Frame<SeriesId>>, Corrupt> {
+    /// The wanted series of each frame that holds any, at the ticks that matter.
+    pub(crate) fn frames(&self, members: &Members, cut: &Cut) -> Result<Vec<Frame<SeriesId>>, Corrupt> {
         // Taken first: they are let go of after the bytes are there.
         let frames = self.unsealed_frames();
-        match self.data.get() {
-            Some(data) => chunk::decode(data, wanted),
-            None => Ok(frames
+        let Some(data) = self.data.get() else {
+            let trimmed = frames
                 .iter()
-                .map(|frame| picked(frame, &wanted))
-                .filter(|frame| !frame.series.is_empty())
-                .collect()),
-        }
+                .filter_map(|frame| cut::trim(Cow::Borrowed(frame), members, cut));
+            return Ok(trimmed.collect());
+        };
+        data.frames(View::default(), members, cut)
+            .map(|(_, frames)| frames)
     }
 
     fn lock_frames(&self) -> MutexGuard<'_, Arc<[Frame<SeriesId>]>> {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The wanted series of a frame.
-fn picked(frame: &Frame<SeriesId>, wanted: impl Fn(SeriesId) -> bool) -> Frame<SeriesId> {
-    let is_wanted = |row: &usize| wanted(frame.series[*row]);
-    let rows = (0..frame.series.len()).filter(is_wanted);
-    Frame {
-        series: rows.clone().map(|row| frame.series[row]).collect(),
-        times_ms: frame.times_ms.clone(),
-        values: rows.flat_map(|row| frame.row(row)).copied().collect(),
     }
 }

@@ -1,0 +1,340 @@
+//! Columns that were opened: rows are read when they are first wanted, and stay as narrow as they were written, a quarter of
+//! their values. Values are made of those that a query looks at, which is far fewer where its steps are wide.
+
+use std::ops::Range;
+
+use domain::series::is_absent;
+use domain::time::TimestampMs;
+use pco::data_types::Number;
+
+use super::{
+    COLUMN_MAX, DECIMAL, FLOATS, INTEGER_MAX, OTHER_LENGTH, PCO, POWERS, REGULAR, SAME, count, decompressed,
+};
+use crate::series::codec::{Corrupt, Reader};
+use crate::series::pages::Pages;
+
+/// Some ticks of a frame, ascending.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ticks {
+    All(Range<usize>),
+    Some(Vec<usize>),
+}
+
+/// The times of a frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Axis {
+    Regular { first: i64, step: u64, count: usize },
+    Listed(Vec<TimestampMs>),
+}
+
+/// The values of some rows of the same length. Its bytes are shown to it whenever rows are read: they lie in its chunk.
+#[derive(Debug)]
+pub(crate) struct Column {
+    form: Form,
+    ticks: usize,
+    /// Cells that are not what the form says, ascending.
+    exceptions: Vec<(Range<usize>, f64)>,
+}
+
+#[derive(Debug)]
+enum Form {
+    Same(f64),
+    Whole(Vec<f64>),
+    Floats(Pages<f64>),
+    Narrow(Pages<u16>, Scale),
+    Wide(Pages<u32>, Scale),
+    Long(Pages<u64>, Scale),
+}
+
+/// What makes a number a value: `(base + step * number) / power`.
+#[derive(Debug, Clone, Copy)]
+struct Scale {
+    base: i64,
+    step: u64,
+    power: f64,
+}
+
+impl Column {
+    /// Reads all but the rows.
+    pub(crate) fn open(bytes: &[u8], rows: usize, ticks: usize) -> Result<Self, Corrupt> {
+        let cells = rows.saturating_mul(ticks);
+        if cells > COLUMN_MAX {
+            return Err(Corrupt("a column is too long"));
+        }
+        let mut reader = Reader(bytes);
+        let mut exceptions = Vec::new();
+        let form = match reader.peek()? {
+            PCO => {
+                let values = decompressed(bytes)?;
+                if values.len() != cells {
+                    return Err(OTHER_LENGTH);
+                }
+                Form::Whole(values)
+            }
+            SAME => {
+                reader.take(1)?;
+                let value = f64::from_le_bytes(reader.array()?);
+                if count(&mut reader)? != cells {
+                    return Err(OTHER_LENGTH);
+                }
+                Form::Same(value)
+            }
+            FLOATS => {
+                reader.take(1)?;
+                Form::Floats(Pages::open(bytes, reader, rows, ticks)?)
+            }
+            DECIMAL => {
+                reader.take(1)?;
+                let [digits] = reader.array()?;
+                let power = *POWERS
+                    .get(usize::from(digits))
+                    .ok_or(Corrupt("a column has too many digits"))?;
+                exceptions = exceptions_of(&mut reader, cells)?;
+                let scale = Scale {
+                    base: reader.signed()?,
+                    step: reader.varint()?,
+                    power,
+                };
+                match reader.array()? {
+                    [2] => Form::Narrow(Pages::open(bytes, reader, rows, ticks)?, scale),
+                    [4] => Form::Wide(Pages::open(bytes, reader, rows, ticks)?, scale),
+                    [8] => Form::Long(Pages::open(bytes, reader, rows, ticks)?, scale),
+                    _ => return Err(Corrupt("a column's integers are of an unknown width")),
+                }
+            }
+            _ => return Err(Corrupt("a column of values is of an unknown form")),
+        };
+        Ok(Self {
+            form,
+            ticks,
+            exceptions,
+        })
+    }
+
+    /// Reads rows that were not read before, ascending, out of the bytes it was opened with; returns how many bytes of memory
+    /// they take.
+    pub(crate) fn load(&self, bytes: &[u8], rows: &[usize]) -> Result<usize, Corrupt> {
+        match &self.form {
+            Form::Same(_) | Form::Whole(_) => Ok(0),
+            Form::Floats(pages) => pages.load(bytes, rows),
+            Form::Narrow(pages, _) => pages.load(bytes, rows),
+            Form::Wide(pages, _) => pages.load(bytes, rows),
+            Form::Long(pages, _) => pages.load(bytes, rows),
+        }
+    }
+
+    /// Bytes of memory it takes without what is loaded.
+    pub(crate) fn bytes(&self) -> usize {
+        let form = match &self.form {
+            Form::Same(_) => 0,
+            Form::Whole(values) => size_of_val(values.as_slice()),
+            Form::Floats(pages) => pages.bytes(),
+            Form::Narrow(pages, _) => pages.bytes(),
+            Form::Wide(pages, _) => pages.bytes(),
+            Form::Long(pages, _) => pages.bytes(),
+        };
+        size_of::<Self>() + form + size_of_val(self.exceptions.as_slice())
+    }
+
+    /// Appends the values of a loaded row.
+    pub(crate) fn put(&self, row: usize, ticks: &Ticks, out: &mut Vec<f64>) {
+        let start = out.len();
+        match &self.form {
+            Form::Same(value) => out.extend(std::iter::repeat_n(*value, ticks.len())),
+            Form::Whole(values) => {
+                ticks.put(&values[row * self.ticks..][..self.ticks], out, |value| value);
+            }
+            Form::Floats(pages) => ticks.put(pages.row(row), out, |value| value),
+            Form::Narrow(pages, scale) => scale.put(pages.row(row), ticks, out),
+            Form::Wide(pages, scale) => scale.put(pages.row(row), ticks, out),
+            Form::Long(pages, scale) => ticks.put(pages.row(row), out, |number| scale.value(number)),
+        }
+        for (run, value) in self.exceptions_of(row) {
+            ticks.fill(run, *value, &mut out[start..]);
+        }
+    }
+
+    /// Whether a loaded row has a hole at a tick.
+    pub(crate) fn is_absent(&self, row: usize, tick: usize) -> bool {
+        let exception = self.exceptions_of(row).find(|(run, _)| run.contains(&tick));
+        match (&self.form, exception) {
+            (_, Some((_, value))) => is_absent(*value),
+            (Form::Same(value), _) => is_absent(*value),
+            (Form::Whole(values), _) => is_absent(values[row * self.ticks + tick]),
+            (Form::Floats(pages), _) => is_absent(pages.row(row)[tick]),
+            // Integers are all there.
+            _ => false,
+        }
+    }
+
+    /// The exceptions in a row, by their ticks there.
+    fn exceptions_of(&self, row: usize) -> impl Iterator<Item = (Range<usize>, &f64)> {
+        let (first, end) = (row * self.ticks, (row + 1) * self.ticks);
+        let from = self.exceptions.partition_point(|(run, _)| run.end <= first);
+        self.exceptions[from..]
+            .iter()
+            .take_while(move |(run, _)| run.start < end)
+            .map(move |(run, value)| (run.start.max(first) - first..run.end.min(end) - first, value))
+    }
+}
+
+fn exceptions_of(reader: &mut Reader<'_>, cells: usize) -> Result<Vec<(Range<usize>, f64)>, Corrupt> {
+    let mut exceptions = Vec::new();
+    let mut end = 0;
+    for _ in 0..reader.count(10)? {
+        let (gap, length) = (count(reader)?, count(reader)?);
+        let start = end + gap;
+        end = start + length;
+        exceptions.push((start..end, f64::from_le_bytes(reader.array()?)));
+    }
+    if end > cells {
+        return Err(Corrupt("an exception lies behind its column"));
+    }
+    Ok(exceptions)
+}
+
+impl Scale {
+    fn put<T: Number>(&self, numbers: &[T], ticks: &Ticks, out: &mut Vec<f64>)
+    where
+        f64: From<T>,
+        u64: From<T>,
+    {
+        // Below 2^53 an f64 adds integers as exactly, and several at once.
+        if self.step == 1 && self.base.unsigned_abs() < INTEGER_MAX.unsigned_abs() >> 1 {
+            let (low, power) = (self.base as f64, self.power);
+            ticks.put(numbers, out, |number| (low + f64::from(number)) / power);
+        } else {
+            ticks.put(numbers, out, |number| self.value(u64::from(number)));
+        }
+    }
+
+    fn value(&self, number: u64) -> f64 {
+        let integer = self
+            .base
+            .wrapping_add(number.wrapping_mul(self.step).cast_signed());
+        integer as f64 / self.power
+    }
+}
+
+impl Ticks {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::All(range) => range.len(),
+            Self::Some(ticks) => ticks.len(),
+        }
+    }
+
+    /// What is there of them.
+    pub(crate) fn of<T: Copy>(&self, row: &[T]) -> Vec<T> {
+        match self {
+            Self::All(range) => row[range.clone()].to_vec(),
+            Self::Some(ticks) => ticks.iter().map(|tick| row[*tick]).collect(),
+        }
+    }
+
+    /// Appends what `value` makes of a row's numbers at these ticks.
+    pub(crate) fn put<T: Copy>(&self, row: &[T], out: &mut Vec<f64>, value: impl Fn(T) -> f64) {
+        match self {
+            Self::All(range) => out.extend(row[range.clone()].iter().map(|number| value(*number))),
+            Self::Some(ticks) => out.extend(ticks.iter().map(|tick| value(row[*tick]))),
+        }
+    }
+
+    /// Sets those of the values at these ticks that lie in a run.
+    fn fill(&self, run: Range<usize>, value: f64, values: &mut [f64]) {
+        let places = match self {
+            Self::All(range) => {
+                let place = |tick: usize| tick.clamp(range.start, range.end) - range.start;
+                place(run.start)..place(run.end)
+            }
+            Self::Some(ticks) => {
+                let place = |tick: usize| ticks.partition_point(|this| *this < tick);
+                place(run.start)..place(run.end)
+            }
+        };
+        values[places].fill(value);
+    }
+}
+
+impl Axis {
+    /// Reads what [`super::put_times`] wrote behind its length.
+    pub(crate) fn open(bytes: &[u8]) -> Result<Self, Corrupt> {
+        let mut reader = Reader(bytes);
+        match reader.peek()? {
+            PCO => decompressed(bytes).map(Self::Listed),
+            REGULAR => {
+                reader.take(1)?;
+                Ok(Self::Regular {
+                    first: reader.signed()?,
+                    step: reader.varint()?,
+                    count: count(&mut reader)?,
+                })
+            }
+            _ => Err(Corrupt("a column of times is of an unknown form")),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Regular { count, .. } => *count,
+            Self::Listed(times_ms) => times_ms.len(),
+        }
+    }
+
+    pub(crate) fn time(&self, tick: usize) -> TimestampMs {
+        match self {
+            Self::Regular { first, step, .. } => {
+                first.wrapping_add((tick as u64).wrapping_mul(*step).cast_signed())
+            }
+            Self::Listed(times_ms) => times_ms[tick],
+        }
+    }
+
+    /// The ticks within a range of times, both inclusive.
+    pub(crate) fn range(&self, start_ms: TimestampMs, end_ms: TimestampMs) -> Range<usize> {
+        let from = self.first_not(|time_ms| time_ms < start_ms);
+        let to = self.first_not(|time_ms| time_ms <= end_ms);
+        from..to.max(from)
+    }
+
+    /// The first tick whose time is not what all before it are.
+    fn first_not(&self, is_before: impl Fn(TimestampMs) -> bool) -> usize {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            if is_before(self.time(middle)) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    /// Whether each time is later than the one before.
+    pub(crate) fn is_ascending(&self) -> bool {
+        match self {
+            Self::Regular { first, step, count } => {
+                let steps = count.saturating_sub(1) as i128;
+                let last = i128::from(*first) + i128::from(*step) * steps;
+                (*step > 0 || steps == 0) && last <= i128::from(TimestampMs::MAX)
+            }
+            Self::Listed(times_ms) => times_ms.is_sorted_by(|a, b| a < b),
+        }
+    }
+
+    pub(crate) fn times(&self, ticks: &Ticks) -> Vec<TimestampMs> {
+        match ticks {
+            Ticks::All(range) => range.clone().map(|tick| self.time(tick)).collect(),
+            Ticks::Some(ticks) => ticks.iter().map(|tick| self.time(*tick)).collect(),
+        }
+    }
+
+    /// Bytes of memory it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Regular { .. } => 0,
+            Self::Listed(times_ms) => size_of_val(times_ms.as_slice()),
+        }
+    }
+}
