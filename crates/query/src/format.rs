@@ -6,6 +6,7 @@
 //! A panel asks for ten thousands of numbers, so they go straight into the bytes of the answer.
 
 use std::io::Write;
+use std::ops::Range;
 
 pub use domain::api::prometheus::float;
 use domain::series::Labels;
@@ -32,12 +33,12 @@ pub fn write(out: &mut Vec<u8>, value: &Value) {
             write_point(out, *time, *value);
         }),
         Value::Matrix(series) => {
-            let points: usize = series.iter().map(|series| series.times.len()).sum();
-            out.reserve(points * POINT_BYTES);
+            let mut points = Points::default();
             write_all(out, "matrix", series, |out, series| {
                 write_metric(out, &series.labels);
-                out.extend_from_slice(b",\"values\":");
-                write_points(out, &series.times, &series.values);
+                out.extend_from_slice(b",\"values\":[");
+                points.write(out, &series.times, &series.values, 0..series.times.len());
+                out.push(b']');
             });
         }
         Value::Scalar(time, value) => {
@@ -46,9 +47,11 @@ pub fn write(out: &mut Vec<u8>, value: &Value) {
         }
         Value::String(time, text) => {
             write_type(out, "string");
-            out.push(b'[');
-            write_seconds(out, *time);
-            out.push(b',');
+            let time = TimeText::of(*time).opening(true);
+            let (_quote, opening) = time.bytes[usize::from(time.start)..]
+                .split_last()
+                .expect("it is never empty");
+            out.extend_from_slice(opening);
             write_text(out, text);
             out.push(b']');
         }
@@ -63,7 +66,7 @@ fn write_type(out: &mut Vec<u8>, name: &str) {
 }
 
 /// A list of objects, each written without its outer braces.
-fn write_all<T>(out: &mut Vec<u8>, name: &str, things: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+fn write_all<T>(out: &mut Vec<u8>, name: &str, things: &[T], mut write: impl FnMut(&mut Vec<u8>, &T)) {
     write_type(out, name);
     out.push(b'[');
     for (at, thing) in things.iter().enumerate() {
@@ -99,41 +102,109 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
     }
 }
 
-fn write_points(out: &mut Vec<u8>, times: &[TimestampMs], values: &[f64]) {
-    out.push(b'[');
-    for (at, (time, value)) in times.iter().zip(values).enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
-        write_point(out, *time, *value);
-    }
-    out.push(b']');
-}
-
 /// One sample: `[time,"value"]`.
 pub fn write_point(out: &mut Vec<u8>, time: TimestampMs, value: f64) {
-    out.push(b'[');
-    write_seconds(out, time);
-    out.extend_from_slice(b",\"");
-    write_float(out, value);
-    out.extend_from_slice(b"\"]");
+    write_behind(out, TimeText::of(time).opening(true), value);
 }
 
-/// Milliseconds as seconds: three digits behind the point, or none.
-fn write_seconds(out: &mut Vec<u8>, time: TimestampMs) {
-    if time < 0 {
-        out.push(b'-');
-    }
-    let ms = time.unsigned_abs();
-    write_integer(out, ms / 1_000);
-    let [hundreds, tens, ones] = digits(ms % 1_000);
-    if !ms.is_multiple_of(1_000) {
-        out.extend_from_slice(&[b'.', hundreds, tens, ones]);
+/// Writes the samples of series one after the other. Most have the times of the one before, so their text is kept.
+#[derive(Debug, Default)]
+pub struct Points {
+    times: Vec<TimestampMs>,
+    texts: Vec<TimeText>,
+}
+
+impl Points {
+    /// Times whose text is kept: as many as Prometheus gives in one series of an answer.
+    const KEPT_MAX: usize = 11_000;
+
+    /// Some samples of a series, with commas between them, and before the first unless it is the first of all.
+    pub fn write(&mut self, out: &mut Vec<u8>, times: &[TimestampMs], values: &[f64], range: Range<usize>) {
+        out.reserve(range.len() * POINT_BYTES);
+        if times.len() > Self::KEPT_MAX {
+            for at in range {
+                write_behind(out, TimeText::of(times[at]).opening(at == 0), values[at]);
+            }
+            return;
+        }
+        if self.times != times {
+            self.times.clear();
+            self.times.extend_from_slice(times);
+            self.texts.clear();
+            self.texts.extend(times.iter().map(|time| TimeText::of(*time)));
+        }
+        let texts = &self.texts[range.clone()];
+        for ((at, text), value) in range.clone().zip(texts).zip(&values[range]) {
+            write_behind(out, text.opening(at == 0), *value);
+        }
     }
 }
 
-fn write_integer(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+/// How a sample begins: `,[1435781430.781,"`.
+#[derive(Debug, Clone, Copy)]
+struct TimeText {
+    /// It ends where these end, so that they are copied whole before what follows.
+    bytes: [u8; TIME_BYTES],
+    start: u8,
+}
+
+/// Room for the longest time, and for four machine words.
+const TIME_BYTES: usize = 32;
+/// Room for a time, the longest decimal, and what closes a sample.
+const LINE_BYTES: usize = 64;
+
+impl TimeText {
+    /// Milliseconds as seconds: three digits behind the point, or none.
+    fn of(time: TimestampMs) -> Self {
+        let mut bytes = [0; TIME_BYTES];
+        let (ms, end) = (time.unsigned_abs(), TIME_BYTES - 2);
+        bytes[end..].copy_from_slice(b",\"");
+        let mut start = end;
+        if !ms.is_multiple_of(1_000) {
+            start -= 4;
+            let [hundreds, tens, ones] = digits(ms % 1_000);
+            bytes[start..end].copy_from_slice(&[b'.', hundreds, tens, ones]);
+        }
+        start = put_integer(&mut bytes, start, ms / 1_000);
+        if time < 0 {
+            start -= 1;
+            bytes[start] = b'-';
+        }
+        start -= 2;
+        bytes[start..start + 2].copy_from_slice(b",[");
+        Self {
+            bytes,
+            start: start as u8,
+        }
+    }
+
+    /// The same without its comma where nothing is before it.
+    fn opening(self, is_first: bool) -> Self {
+        Self {
+            start: self.start + u8::from(is_first),
+            ..self
+        }
+    }
+}
+
+/// A sample: its time's text, the value, and what closes it. Most are put together from their end and copied at once.
+fn write_behind(out: &mut Vec<u8>, time: TimeText, value: f64) {
+    let mut line = [0; 2 * LINE_BYTES];
+    let end = LINE_BYTES - 2;
+    line[end..LINE_BYTES].copy_from_slice(b"\"]");
+    let Some(start) = put_decimal(&mut line, end, value) else {
+        out.extend_from_slice(&time.bytes[usize::from(time.start)..]);
+        write_float(out, value);
+        out.extend_from_slice(b"\"]");
+        return;
+    };
+    let start = start - TIME_BYTES;
+    line[start..start + TIME_BYTES].copy_from_slice(&time.bytes);
+    let start = start + usize::from(time.start);
+    // So many bytes each time that no loop is needed; what is too many goes again.
+    let length = out.len() + LINE_BYTES - start;
+    out.extend_from_slice(&line[start..start + LINE_BYTES]);
+    out.truncate(length);
 }
 
 /// The three digits of a number below a thousand.
@@ -141,9 +212,54 @@ fn digits(number: u64) -> [u8; 3] {
     [number / 100, number / 10 % 10, number % 10].map(|digit| b'0' + digit as u8)
 }
 
+/// Writes an integer before `end`; returns where it starts.
+fn put_integer(bytes: &mut [u8], end: usize, mut number: u64) -> usize {
+    let mut start = end;
+    loop {
+        start -= 1;
+        bytes[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return start;
+        }
+    }
+}
+
+/// Writes an integer or a number with up to three digits behind the point before `end`; returns where it starts, if it was one.
+fn put_decimal(bytes: &mut [u8], end: usize, value: f64) -> Option<usize> {
+    let thousandths = value * DECIMALS_POWER;
+    let rounded = (thousandths.abs() + 0.5) as u64;
+    // A zero may be a negative one, or a number too small for three digits.
+    let fits = thousandths.abs() < DECIMAL_MAX && (rounded != 0 || value.to_bits() == 0);
+    if !fits || (rounded as f64 / DECIMALS_POWER).to_bits() != value.abs().to_bits() {
+        return None;
+    }
+    let (whole, behind) = (rounded / 1_000, rounded % 1_000);
+    let mut start = end;
+    if behind != 0 {
+        let digits = digits(behind);
+        let length = digits
+            .iter()
+            .rposition(|digit| *digit != b'0')
+            .map_or(0, |last| last + 1);
+        start -= length;
+        bytes[start..end].copy_from_slice(&digits[..length]);
+        start -= 1;
+        bytes[start] = b'.';
+    }
+    start = put_integer(bytes, start, whole);
+    if value < 0.0 {
+        start -= 1;
+        bytes[start] = b'-';
+    }
+    Some(start)
+}
+
 /// The shortest text that reads back as the same number, with an exponent only for the very small and the very large.
 fn write_float(out: &mut Vec<u8>, value: f64) {
-    if write_decimal(out, value) {
+    let mut line = [0; LINE_BYTES];
+    if let Some(start) = put_decimal(&mut line, LINE_BYTES, value) {
+        out.extend_from_slice(&line[start..]);
         return;
     }
     let size = value.abs();
@@ -170,31 +286,6 @@ fn write_float(out: &mut Vec<u8>, value: f64) {
     } else {
         out.extend_from_slice(text.strip_suffix(".0").unwrap_or(text).as_bytes());
     }
-}
-
-/// Writes an integer or a number with up to three digits behind the point; whether it was one.
-fn write_decimal(out: &mut Vec<u8>, value: f64) -> bool {
-    let thousandths = value * DECIMALS_POWER;
-    let rounded = (thousandths.abs() + 0.5) as u64;
-    // A zero may be a negative one.
-    let fits = thousandths.abs() < DECIMAL_MAX && rounded != 0;
-    if !fits || (rounded as f64 / DECIMALS_POWER).to_bits() != value.abs().to_bits() {
-        return false;
-    }
-    if value < 0.0 {
-        out.push(b'-');
-    }
-    write_integer(out, rounded / 1_000);
-    let behind = digits(rounded % 1_000);
-    let length = behind
-        .iter()
-        .rposition(|digit| *digit != b'0')
-        .map_or(0, |last| last + 1);
-    if length > 0 {
-        out.push(b'.');
-        out.extend_from_slice(&behind[..length]);
-    }
-    true
 }
 
 /// As Go writes it: a sign and at least two digits of exponent.

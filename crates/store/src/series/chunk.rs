@@ -111,6 +111,11 @@ impl OpenFrame {
         self.column.load(&chunk[self.values.clone()], rows)
     }
 
+    /// Whether some cell may be a hole.
+    pub(crate) fn may_have_holes(&self) -> bool {
+        self.column.may_have_holes()
+    }
+
     /// Whether a loaded row has a hole at a tick.
     pub(crate) fn is_absent(&self, row: usize, tick: usize) -> bool {
         self.column.is_absent(row, tick)

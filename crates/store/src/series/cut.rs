@@ -79,13 +79,13 @@ impl Cut {
         }
     }
 
-    /// Those of a range of ticks that matter to some of the rows.
+    /// Those of a range of ticks that matter to some of the rows. `is_absent` tells of a row's holes; none when there are none.
     fn ticks(
         &self,
         range: Range<usize>,
         time: impl Fn(usize) -> TimestampMs,
         rows: &[usize],
-        is_absent: impl Fn(usize, usize) -> bool,
+        is_absent: Option<impl Fn(usize, usize) -> bool>,
     ) -> Ticks {
         if range.is_empty() || (!self.latest && self.step_ms == 0) {
             return Ticks::All(range);
@@ -97,27 +97,49 @@ impl Cut {
         }
         // The ticks at which some row has its newest sample of a step.
         let mut kept = Vec::with_capacity(usize::try_from(buckets).unwrap_or_default());
-        let mut missing: Vec<usize> = Vec::new();
-        let mut before_bucket = TimestampMs::MAX;
-        for tick in range.rev() {
-            let time_ms = time(tick);
-            if time_ms <= before_bucket {
-                before_bucket = self.before_bucket(self.bucket(time_ms));
-                missing.clear();
-                missing.extend_from_slice(rows);
+        let (mut end, mut missing) = (range.end, Vec::new());
+        while end > range.start {
+            let before_ms = self.before_bucket(self.bucket(time(end - 1)));
+            let start = first_after(before_ms, range.start..end, &time);
+            match &is_absent {
+                None => kept.push(end - 1),
+                Some(is_absent) => {
+                    missing.clear();
+                    missing.extend_from_slice(rows);
+                    kept.extend((start..end).rev().filter(|tick| {
+                        let before = missing.len();
+                        missing.retain(|row| is_absent(*row, *tick));
+                        missing.len() < before
+                    }));
+                }
             }
-            if missing.is_empty() {
-                continue;
-            }
-            let before = missing.len();
-            missing.retain(|row| is_absent(*row, tick));
-            if missing.len() < before {
-                kept.push(tick);
-            }
+            end = start;
         }
         kept.reverse();
         Ticks::Some(kept)
     }
+}
+
+/// The first tick of a range that is later than a time, as its last one is. Looked for from the end, where it is not far.
+fn first_after(time_ms: TimestampMs, range: Range<usize>, time: impl Fn(usize) -> TimestampMs) -> usize {
+    let (mut low, mut high, mut step) = (range.start, range.end - 1, 1);
+    while let Some(probe) = high.checked_sub(step).filter(|probe| *probe >= range.start) {
+        if time(probe) <= time_ms {
+            low = probe + 1;
+            break;
+        }
+        high = probe;
+        step *= 2;
+    }
+    while low < high {
+        let middle = low.midpoint(high);
+        if time(middle) <= time_ms {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    high
 }
 
 /// The wanted series of a frame, at the ticks that matter; none when nothing does.
@@ -128,7 +150,12 @@ pub(crate) fn trim(frame: Cow<'_, Frame<SeriesId>>, members: &Members, cut: &Cut
         return None;
     }
     let time = |tick: usize| frame.times_ms[tick];
-    let ticks = cut.ticks(range, time, &rows, |row, tick| is_absent(frame.row(row)[tick]));
+    let ticks = cut.ticks(
+        range,
+        time,
+        &rows,
+        Some(|row, tick| is_absent(frame.row(row)[tick])),
+    );
     if rows.len() == frame.series.len() && ticks == Ticks::All(0..frame.times_ms.len()) {
         return Some(frame.into_owned());
     }
@@ -157,7 +184,8 @@ pub(crate) fn read(
     }
     load(&rows)?;
     let time = |tick| frame.axis.time(tick);
-    let ticks = cut.ticks(range, time, &rows, |row, tick| frame.is_absent(row, tick));
+    let is_absent = |row, tick| frame.is_absent(row, tick);
+    let ticks = cut.ticks(range, time, &rows, frame.may_have_holes().then_some(is_absent));
     Ok(Some(frame.samples(&rows, &ticks)))
 }
 
@@ -213,6 +241,18 @@ mod tests {
         assert_eq!(times, [3, 4, 7, 8], "the second series has none at 4 and 8");
         assert_eq!(values[..5], [3.0, 4.0, 7.0, 8.0, 3.5]);
         assert!(is_absent(values[5]) && is_absent(values[7]));
+    }
+
+    #[test]
+    fn the_first_tick_behind_a_time_is_found() {
+        let times: Vec<i64> = (0..50).map(|n| n * 10).collect();
+        for (start, end) in [(0, 50), (7, 8), (7, 40)] {
+            for time_ms in -5..times[end - 1] {
+                let expected = (start..end).find(|tick| times[*tick] > time_ms);
+                let found = first_after(time_ms, start..end, |tick| times[tick]);
+                assert_eq!(Some(found), expected, "{time_ms} in {start}..{end}");
+            }
+        }
     }
 
     #[test]

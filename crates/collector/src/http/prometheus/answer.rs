@@ -8,7 +8,8 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use domain::api::prometheus::Answer;
 use domain::series::Budget;
-use query::{MatrixSeries, Value, VectorSample, format};
+use query::format::{self, Points};
+use query::{MatrixSeries, Value, VectorSample};
 use serde::Serialize;
 use serde_json::json;
 
@@ -188,7 +189,7 @@ const SAMPLES_AT_ONCE: usize = 512;
 /// Series after series, each some samples at a time.
 fn matrix(series: Vec<MatrixSeries>) -> Write {
     let (mut all, mut current, mut written) = (series.into_iter(), None, 0);
-    let mut is_first = true;
+    let (mut is_first, mut points) = (true, Points::default());
     Box::new(move |out| {
         if current.is_none() {
             let Some(next) = all.next() else {
@@ -206,12 +207,7 @@ fn matrix(series: Vec<MatrixSeries>) -> Write {
             return false;
         };
         let upto = series.times.len().min(written + SAMPLES_AT_ONCE);
-        for at in written..upto {
-            if at > 0 {
-                out.push(b',');
-            }
-            format::write_point(out, series.times[at], series.values[at]);
-        }
+        points.write(out, &series.times, &series.values, written..upto);
         written = upto;
         if written == series.times.len() {
             out.extend_from_slice(b"]}");

@@ -45,7 +45,8 @@ fn respond_within(mut write: Write, taken_within: Duration) -> Response {
 
 /// The next page, and whether there may be another.
 fn page(write: &mut Write) -> (Vec<u8>, bool) {
-    let mut page = Vec::new();
+    // A piece may go beyond it; a page that grows is copied each time.
+    let mut page = Vec::with_capacity(PAGE_BYTES + PAGE_BYTES / 4);
     while page.len() < PAGE_BYTES {
         if !write(&mut page) {
             return (page, false);

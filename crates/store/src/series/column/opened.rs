@@ -154,6 +154,17 @@ impl Column {
         }
     }
 
+    /// Whether some cell may be a hole.
+    pub(crate) fn may_have_holes(&self) -> bool {
+        let is_hole = |(_, value): &(_, f64)| is_absent(*value);
+        match &self.form {
+            Form::Same(value) => is_absent(*value),
+            Form::Whole(_) | Form::Floats(_) => true,
+            // Integers are all there.
+            _ => self.exceptions.iter().any(is_hole),
+        }
+    }
+
     /// Whether a loaded row has a hole at a tick.
     pub(crate) fn is_absent(&self, row: usize, tick: usize) -> bool {
         let exception = self.exceptions_of(row).find(|(run, _)| run.contains(&tick));
@@ -162,7 +173,6 @@ impl Column {
             (Form::Same(value), _) => is_absent(*value),
             (Form::Whole(values), _) => is_absent(values[row * self.ticks + tick]),
             (Form::Floats(pages), _) => is_absent(pages.row(row)[tick]),
-            // Integers are all there.
             _ => false,
         }
     }
