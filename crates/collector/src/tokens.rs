@@ -9,6 +9,7 @@
 //! DATA/admin.token, readable by its owner only, so that commands on the collector's own machine just work.
 
 mod admin_file;
+mod known;
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -25,6 +26,7 @@ use store::state::tokens::SecretHash;
 
 use crate::config::{Config, Secret};
 use crate::error::StartError;
+use known::Known;
 
 /// How long a join token works when nothing else is asked for: long enough to walk through a rack, short enough to forget.
 pub const JOIN_LIFETIME_S: u64 = 3_600;
@@ -41,6 +43,7 @@ const ADMIN_ID: &str = "admin";
 /// The book of tokens.
 pub struct Tokens {
     state: StateStore,
+    known: Known,
     touched: Mutex<HashMap<String, TimestampMs>>,
 }
 
@@ -71,6 +74,7 @@ impl Tokens {
         };
         let tokens = Self {
             state,
+            known: Known::default(),
             touched: Mutex::default(),
         };
         let load = |source: StateError| StartError::Load {
@@ -88,7 +92,7 @@ impl Tokens {
         if known.is_some_and(|token| token.id == ADMIN_ID) {
             return Ok(());
         }
-        self.state.revoke_token(ADMIN_ID).await?;
+        self.revoke(ADMIN_ID).await?;
         let note = "made at the first start, or given by LOCKSTEP_ADMIN_TOKEN";
         let row = store::state::tokens::NewToken {
             id: ADMIN_ID,
@@ -144,7 +148,7 @@ impl Tokens {
             .filter(|token| token.id.starts_with(&prefix));
         let ids: Vec<String> = of_node.map(|token| token.id).collect();
         for id in ids.iter().rev().skip(CREDENTIALS_A_NODE - 1) {
-            self.state.revoke_token(id).await?;
+            self.revoke(id).await?;
         }
         let secret = random_secret("lsn_");
         let id = format!("{prefix}{}", hex::encode(rand::random::<[u8; 4]>()));
@@ -189,7 +193,7 @@ impl Tokens {
         if secret.is_empty() || secret.len() > SECRET_BYTES_MAX {
             return Ok(None);
         }
-        let Some(token) = self.state.token_by_hash(&hash(secret), now_ms).await? else {
+        let Some(token) = self.look_up(hash(secret), now_ms).await? else {
             return Ok(None);
         };
         self.touch(&token.id, now_ms).await;
@@ -198,6 +202,18 @@ impl Tokens {
             id: token.id,
             role: token.role,
         }))
+    }
+
+    async fn look_up(&self, hash: SecretHash, now_ms: TimestampMs) -> Result<Option<TokenView>, StateError> {
+        let generation = match self.known.get(&hash, now_ms) {
+            Ok(token) => return Ok(Some(token)),
+            Err(generation) => generation,
+        };
+        let token = self.state.token_by_hash(&hash, now_ms).await?;
+        if let Some(token) = &token {
+            self.known.keep(generation, hash, token);
+        }
+        Ok(token)
     }
 
     /// All tokens, without their secrets.
@@ -213,7 +229,10 @@ impl Tokens {
     /// # Errors
     /// When the store fails.
     pub async fn revoke(&self, id: &str) -> Result<bool, StateError> {
-        self.state.revoke_token(id).await
+        let revoked = self.state.revoke_token(id).await;
+        // A failed deletion may have been one.
+        self.known.forget_all();
+        revoked
     }
 
     async fn touch(&self, id: &str, now_ms: TimestampMs) {

@@ -16,8 +16,8 @@ use crate::output::Value;
 
 /// Room for a time and a value of usual length, so that an answer seldom moves while it grows.
 const POINT_BYTES: usize = 28;
-/// Values are tried as decimals with as many digits behind the point: what sensors give.
-const DECIMALS_POWER: f64 = 1_000.0;
+/// Values are tried as decimals with so many digits behind the point: what sensors give, and shares of a whole.
+const DECIMALS: [(u64, usize); 2] = [(1_000, 3), (1_000_000, 6)];
 /// Below, a decimal has at most 15 digits, and no two of those are the same number: the one found is the shortest.
 const DECIMAL_MAX: f64 = 1e15;
 /// From here on up, and below the other, Prometheus writes an exponent.
@@ -225,25 +225,28 @@ fn put_integer(bytes: &mut [u8], end: usize, mut number: u64) -> usize {
     }
 }
 
-/// Writes an integer or a number with up to three digits behind the point before `end`; returns where it starts, if it was one.
+/// Writes a number with few digits behind the point before `end`; returns where it starts, if it was one.
 fn put_decimal(bytes: &mut [u8], end: usize, value: f64) -> Option<usize> {
-    let thousandths = value * DECIMALS_POWER;
-    let rounded = (thousandths.abs() + 0.5) as u64;
-    // A zero may be a negative one, or a number too small for three digits.
-    let fits = thousandths.abs() < DECIMAL_MAX && (rounded != 0 || value.to_bits() == 0);
-    if !fits || (rounded as f64 / DECIMALS_POWER).to_bits() != value.abs().to_bits() {
-        return None;
-    }
-    let (whole, behind) = (rounded / 1_000, rounded % 1_000);
+    let (number, power, mut digits) = DECIMALS.into_iter().find_map(|(power, digits)| {
+        let scaled = value.abs() * power as f64;
+        let number = (scaled + 0.5) as u64;
+        // A zero may be a negative one, or a number too small for so many digits.
+        let fits = scaled < DECIMAL_MAX && (number != 0 || value.to_bits() == 0);
+        let reads_back = (number as f64 / power as f64).to_bits() == value.abs().to_bits();
+        (fits && reads_back).then_some((number, power, digits))
+    })?;
+    let (whole, mut behind) = (number / power, number % power);
     let mut start = end;
     if behind != 0 {
-        let digits = digits(behind);
-        let length = digits
-            .iter()
-            .rposition(|digit| *digit != b'0')
-            .map_or(0, |last| last + 1);
-        start -= length;
-        bytes[start..end].copy_from_slice(&digits[..length]);
+        while behind.is_multiple_of(10) {
+            behind /= 10;
+            digits -= 1;
+        }
+        for _ in 0..digits {
+            start -= 1;
+            bytes[start] = b'0' + (behind % 10) as u8;
+            behind /= 10;
+        }
         start -= 1;
         bytes[start] = b'.';
     }
@@ -331,6 +334,9 @@ mod tests {
             (0.1, "0.1"),
             (0.001, "0.001"),
             (0.0015, "0.0015"),
+            (-0.812_35, "-0.81235"),
+            (0.000_001_5, "0.0000015"),
+            (1_000_000.000_001, "1000000.000001"),
             (999_999_999_999.999, "999999999999.999"),
             (1.0 / 3.0, "0.3333333333333333"),
             (9_007_199_254_740_993.0, "9007199254740992"),
@@ -353,7 +359,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn values_are_the_shortest_that_read_back(bits in any::<u64>(), thousandths in -1_i64 << 52..1 << 52, power in 0..5) {
+        fn values_are_the_shortest_that_read_back(bits in any::<u64>(), thousandths in -1_i64 << 52..1 << 52, power in 0..8) {
             for value in [f64::from_bits(bits), thousandths as f64 / 10_f64.powi(power)] {
                 let text = written_float(value);
                 let size = value.abs();
