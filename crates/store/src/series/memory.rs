@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use tokio::sync::Notify;
 
+/// The head has room for a minute of each series at 1 Hz, however many there are: shorter chunks cost more than the memory.
+const SERIES_BYTES: i64 = 64 * 8;
 /// Chunks older than this are merged: what is read of them is read from disk.
 const KEPT_MS_MAX: i64 = 3_600_000;
 
@@ -11,7 +13,8 @@ const KEPT_MS_MAX: i64 = 3_600_000;
 /// and whatever it seals makes room.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    unsealed_max: i64,
+    unsealed_least: i64,
+    unsealed_max: AtomicI64,
     unsealed: AtomicI64,
     sealed_max: i64,
     sealed: AtomicI64,
@@ -26,7 +29,8 @@ impl Memory {
     pub(crate) fn new(unsealed_max: u64, sealed_max: u64) -> Self {
         let most = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
         Self {
-            unsealed_max: most(unsealed_max),
+            unsealed_least: most(unsealed_max),
+            unsealed_max: AtomicI64::new(most(unsealed_max)),
             unsealed: AtomicI64::default(),
             sealed_max: most(sealed_max),
             sealed: AtomicI64::default(),
@@ -34,6 +38,15 @@ impl Memory {
             less: Notify::new(),
             full: Notify::new(),
         }
+    }
+
+    /// Makes room for so many series.
+    pub(crate) fn fit(&self, series: usize) {
+        let of_series = i64::try_from(series)
+            .unwrap_or(i64::MAX)
+            .saturating_mul(SERIES_BYTES);
+        self.unsealed_max
+            .store(of_series.max(self.unsealed_least), Ordering::Relaxed);
     }
 
     /// Bytes of samples that are not in chunks yet.
@@ -48,7 +61,7 @@ impl Memory {
 
     /// Whether all of the head has to be sealed at once, full or not.
     pub(crate) fn is_full(&self) -> bool {
-        self.unsealed.load(Ordering::Relaxed) >= self.unsealed_max
+        self.unsealed.load(Ordering::Relaxed) >= self.unsealed_max.load(Ordering::Relaxed)
     }
 
     /// Notes cells put into lanes.
@@ -125,6 +138,17 @@ mod tests {
             .expect("room is seen")
             .expect("no panic");
         assert_eq!((memory.unsealed(), memory.sealed()), (0, 3));
+    }
+
+    #[test]
+    fn there_is_room_for_a_minute_of_each_series() {
+        let memory = Memory::new(1_000, 0);
+        memory.grew(125);
+        assert!(memory.is_full());
+        memory.fit(2);
+        assert!(!memory.is_full());
+        memory.fit(1);
+        assert!(memory.is_full());
     }
 
     #[test]

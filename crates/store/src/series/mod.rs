@@ -122,7 +122,8 @@ pub struct StoreConfig {
     pub gather_ms: u64,
     /// The size at which the next write-ahead file is begun.
     pub wal_file_bytes: u64,
-    /// The most memory for samples that are not in chunks yet; appends wait when it is full.
+    /// The most memory for samples that are not in chunks yet, or half a kilobyte a series if that is more; appends wait when
+    /// it is full.
     pub head_bytes_max: u64,
     /// The SQLite VFS of all files; none is the system's. For tests that break the disk.
     pub vfs: Option<&'static str>,
@@ -151,8 +152,8 @@ impl StoreConfig {
             gather_ms: 100,
             // About two minutes of a thousand nodes: what is unlinked late costs only this.
             wal_file_bytes: 64 << 20,
-            // A thousand nodes need 150 MB; the rest is room for their backfill.
-            head_bytes_max: 256 << 20,
+            // A thousand nodes need 100 MB.
+            head_bytes_max: 128 << 20,
             vfs: None,
             min_free_bytes: None,
             full_pause_ms: 5_000,

@@ -186,7 +186,11 @@ async fn seal(shared: &Arc<Shared>, due: Due) -> Result<(), sqlx::Error> {
 
 /// Freezes what is due. Also returns what was frozen earlier and could not be written then.
 fn freeze_due(shared: &Shared, due: Due) -> (Vec<Arc<Group>>, Vec<Pending>) {
-    let groups = read(&shared.index).groups();
+    let (groups, series) = {
+        let index = read(&shared.index);
+        (index.groups(), index.len())
+    };
+    shared.memory.fit(series);
     let mut pending = Vec::new();
     for group in &groups {
         let _gate = lock(&shared.between_batches);
