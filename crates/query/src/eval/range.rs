@@ -254,7 +254,10 @@ fn dense(
 ) -> RangeSeries {
     let labels = labels.clone();
     let is_hole = |value: f64| is_absent(value) || is_stale(value);
-    if !values.iter().any(|value| is_hole(*value)) {
+    // Both are NaNs, which can be looked for in many values at once.
+    let may_have_holes = |some: &[f64]| some.iter().fold(false, |any, value| any | value.is_nan());
+    let has_holes = |some: &[f64]| may_have_holes(some) && some.iter().any(|value| is_hole(*value));
+    if !values.chunks(64).any(has_holes) {
         return RangeSeries {
             labels,
             drop_name,

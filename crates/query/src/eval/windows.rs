@@ -30,23 +30,26 @@ impl WindowCache {
 
 pub(super) fn windows(times: &[TimestampMs], grid: Grid, width_ms: i64) -> Windows {
     let (mut low, mut high) = (0, 0);
-    let first_after = |mut at: usize, time: TimestampMs| {
-        // Far ahead at the start, one or two samples on from step to step.
-        if at == 0 {
-            at = times.partition_point(|sample| *sample <= time);
-        }
-        while times.get(at).is_some_and(|sample| *sample <= time) {
-            at += 1;
-        }
-        at
-    };
     grid.times()
         .map(|time| {
-            low = first_after(low, time - width_ms);
-            high = first_after(high, time);
+            low = first_after(times, low, time - width_ms);
+            high = first_after(times, high, time);
             (low as u32, high as u32)
         })
         .collect()
+}
+
+/// The first sample after a time, at a place or behind it: one or two on where samples are as far apart as steps, else looked
+/// for in strides that double.
+fn first_after(times: &[TimestampMs], from: usize, time: TimestampMs) -> usize {
+    let is_before = |at: usize| times.get(at).is_some_and(|sample| *sample <= time);
+    let (mut low, mut stride) = (from, 1);
+    while is_before(low + stride - 1) {
+        low += stride;
+        stride *= 2;
+    }
+    let end = times.len().min(low + stride - 1).max(low);
+    low + times[low..end].partition_point(|sample| *sample <= time)
 }
 
 #[cfg(test)]
@@ -65,5 +68,17 @@ mod tests {
             [(1, 3), (2, 4), (3, 5), (4, 5)]
         );
         assert_eq!(windows(&[], grid, 20), [(0, 0); 4]);
+    }
+
+    #[test]
+    fn the_first_sample_after_a_time_is_found_however_far() {
+        let times: Vec<TimestampMs> = (0..200).map(|n| n * 10).collect();
+        for from in 0..=times.len() {
+            for time in (-15..2_015).step_by(5) {
+                let behind = times[from..].iter().position(|sample| *sample > time);
+                let expected = behind.map_or(times.len(), |behind| from + behind);
+                assert_eq!(first_after(&times, from, time), expected, "{time} from {from}");
+            }
+        }
     }
 }

@@ -74,13 +74,22 @@ pub(crate) fn merge(wanted: Wanted, cut: &Cut, axes: &Mutex<Axes>) -> Vec<Found>
     all
 }
 
-fn found(id: SeriesId, times_ms: Axis, values: Vec<f64>) -> Option<Found> {
+fn found(id: SeriesId, times_ms: Axis, values: Arc<[f64]>) -> Option<Found> {
     let is_there = values.iter().any(|value| !is_absent(*value));
-    is_there.then(|| Found {
-        id,
-        times_ms,
-        values: values.into(),
-    })
+    is_there.then_some(Found { id, times_ms, values })
+}
+
+/// Parts one after the other, copied once.
+fn joined<'a, T: Copy + Default + 'a>(parts: impl Iterator<Item = &'a [T]> + Clone) -> Arc<[T]> {
+    let length = parts.clone().map(<[T]>::len).sum();
+    let mut all: Arc<[T]> = std::iter::repeat_n(T::default(), length).collect();
+    let mut rest = Arc::get_mut(&mut all).expect("nobody else has it yet");
+    for part in parts {
+        let here;
+        (here, rest) = rest.split_at_mut(part.len());
+        here.copy_from_slice(part);
+    }
+    all
 }
 
 /// Joins the pieces of one series after the other; those that lie in the same pieces get the same axis.
@@ -92,17 +101,16 @@ struct Merger<'a> {
 }
 
 impl Merger<'_> {
-    fn series(&mut self, mut places: Vec<Place>) -> (Axis, Vec<f64>) {
+    fn series(&mut self, mut places: Vec<Place>) -> (Axis, Arc<[f64]>) {
         places.sort_by_key(|place| self.times(*place).first().copied());
         if let Some(axis) = self.joined_axis(&places) {
-            let mut values = Vec::with_capacity(axis.len());
-            places
-                .iter()
-                .for_each(|place| values.extend_from_slice(self.values(*place)));
-            return (axis, values);
+            return (axis, joined(places.iter().map(|place| self.values(*place))));
         }
         let (times, values) = self.interleaved(places);
-        (lock(self.axes).shared(times.into()), values)
+        (
+            lock(self.axes).shared([times.as_slice()].into_iter()),
+            values.into(),
+        )
     }
 
     fn joined_axis(&mut self, places: &[Place]) -> Option<Axis> {
@@ -110,9 +118,10 @@ impl Merger<'_> {
         if let Some((_, axis)) = self.joined.iter().find(|(key, _)| is_this(key)) {
             return axis.clone();
         }
-        let parts: Vec<&[TimestampMs]> = places.iter().map(|place| self.times(*place)).collect();
-        let apart = parts.windows(2).all(|pair| pair[0].last() < pair[1].first());
-        let axis = apart.then(|| lock(self.axes).shared(parts.concat().into()));
+        let parts = places.iter().map(|place| self.times(*place));
+        let mut pairs = parts.clone().zip(parts.clone().skip(1));
+        let apart = pairs.all(|(one, next)| one.last() < next.first());
+        let axis = apart.then(|| lock(self.axes).shared(parts));
         let key = places.iter().map(|place| place.piece).collect();
         self.joined.push((key, axis.clone()));
         axis
@@ -148,13 +157,19 @@ impl Merger<'_> {
 }
 
 impl Axes {
-    fn shared(&mut self, axis: Axis) -> Axis {
-        if let Some(last) = self.last.as_ref().filter(|last| **last == axis) {
+    /// The one axis of these parts, none of which begins before the one before it ends.
+    fn shared<'a>(&mut self, parts: impl Iterator<Item = &'a [TimestampMs]> + Clone) -> Axis {
+        if let Some(last) = self.last.as_ref().filter(|last| is_of(last, parts.clone())) {
             return Arc::clone(last);
         }
-        let known = Arc::clone(self.known.get_or_insert(axis));
-        self.last = Some(Arc::clone(&known));
-        known
+        let axis = joined(parts);
+        // Most queries meet one axis only, which nobody has to find again among others.
+        if let Some(last) = self.last.take() {
+            self.known.insert(last);
+        }
+        let axis = self.known.get(&axis).map_or(axis, Arc::clone);
+        self.last = Some(Arc::clone(&axis));
+        axis
     }
 
     /// A series of one sample.
@@ -163,11 +178,22 @@ impl Axes {
             id,
             times_ms: match &self.last {
                 Some(last) if **last == [time_ms] => Arc::clone(last),
-                _ => self.shared([time_ms].into()),
+                _ => self.shared([&[time_ms][..]].into_iter()),
             },
             values: [value].into(),
         }
     }
+}
+
+fn is_of<'a>(axis: &[TimestampMs], parts: impl Iterator<Item = &'a [TimestampMs]>) -> bool {
+    let mut rest = axis;
+    for part in parts {
+        match rest.strip_prefix(part) {
+            Some(behind) => rest = behind,
+            None => return false,
+        }
+    }
+    rest.is_empty()
 }
 
 #[cfg(test)]
@@ -227,6 +253,19 @@ mod tests {
             .map(|found| (found.times_ms[0], found.values[0]))
             .collect();
         assert_eq!(last, [(6, 1.6), (7, 2.7)]);
+    }
+
+    #[test]
+    fn equal_axes_are_one_whoever_came_between() {
+        let mut axes = Axes::default();
+        let mut axis = |parts: &[&[TimestampMs]]| axes.shared(parts.iter().copied());
+        let one = axis(&[&[1, 2, 3]]);
+        let again = axis(&[&[1], &[2, 3]]);
+        let other = axis(&[&[1, 2]]);
+        let third = axis(&[&[1], &[2, 3]]);
+        let fourth = axis(&[&[1, 2]]);
+        assert_eq!((&*one, &*other), (&[1, 2, 3][..], &[1, 2][..]));
+        assert!(Arc::ptr_eq(&one, &again) && Arc::ptr_eq(&one, &third) && Arc::ptr_eq(&other, &fourth));
     }
 
     #[test]
