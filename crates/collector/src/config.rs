@@ -50,6 +50,8 @@ pub struct Config {
     pub series_max: Option<usize>,
     /// Free bytes of the disk below which no samples are taken; by the size of the disk when none is given.
     pub min_free_bytes: Option<u64>,
+    /// The most memory for chunks that queries read; by the machine's memory when nothing is given.
+    pub query_cache_bytes: Option<u64>,
     /// Paths and patterns of rule files.
     pub rules: Vec<String>,
     /// Whether the rules that ship with Lockstep are in force.
@@ -85,6 +87,7 @@ impl Config {
             out_of_order_ms: None,
             series_max: None,
             min_free_bytes: None,
+            query_cache_bytes: None,
             rules: Vec::new(),
             shipped_rules: true,
             evaluation_interval_ms: EVALUATION_INTERVAL_MS_DEFAULT,

@@ -169,6 +169,7 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
     }
     store_config.size_max_bytes = config.retention_bytes;
     store_config.min_free_bytes = config.min_free_bytes;
+    store_config.chunk_cache_bytes_max = config.query_cache_bytes;
     let store = Store::open(store_config)
         .await
         .map_err(|source| StartError::Store {

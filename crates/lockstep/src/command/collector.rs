@@ -77,6 +77,10 @@ struct Keeping {
     /// begins again when there is room. Default: a hundredth of the disk, at least 64MiB and at most 1GiB.
     #[arg(long, env = "LOCKSTEP_MIN_FREE_SPACE", value_name = "SIZE", value_parser = size)]
     min_free_space: Option<u64>,
+    /// The most memory for what queries have read from disk and may ask for again, like 256MiB; 0 for none. Default: a 64th of
+    /// the machine's memory, at least 64MiB and at most 512MiB.
+    #[arg(long, env = "LOCKSTEP_QUERY_CACHE", value_name = "SIZE", value_parser = size)]
+    query_cache: Option<u64>,
 }
 
 /// Which rules are in force.
@@ -119,6 +123,7 @@ impl Keeping {
         config.out_of_order_ms = self.out_of_order;
         config.series_max = self.series_max;
         config.min_free_bytes = self.min_free_space;
+        config.query_cache_bytes = self.query_cache;
     }
 }
 

@@ -28,6 +28,16 @@ const CHANGES_MAX: usize = 1 << 16;
 const GROUP_BYTES: usize = 96;
 const ROW_BYTES: usize = 96;
 
+/// A 64th of the machine's memory, or of what this process may have of it; 64 MiB at least, 512 MiB at most.
+pub(crate) fn bytes_max_of_machine() -> u64 {
+    let info = rustix::system::sysinfo();
+    let memory = info.totalram.saturating_mul(u64::from(info.mem_unit));
+    // What a container may have, where there is a limit.
+    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let limit = limit.and_then(|text| text.trim().parse().ok());
+    (memory.min(limit.unwrap_or(u64::MAX)) / 64).clamp(64 << 20, 512 << 20)
+}
+
 /// A row of the table of chunks.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredChunk {

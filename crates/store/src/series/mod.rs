@@ -114,8 +114,9 @@ pub struct StoreConfig {
     pub head_horizon_ms: i64,
     /// Older ones too, up to an hour, while their chunks take no more memory than this.
     pub recent_bytes_max: u64,
-    /// The most memory for chunks that were read from disk and may be asked for again; 0 for none.
-    pub chunk_cache_bytes_max: u64,
+    /// The most memory for chunks that were read from disk and may be asked for again; 0 for none, by the machine's memory when
+    /// nothing is given.
+    pub chunk_cache_bytes_max: Option<u64>,
     /// The most series there may be.
     pub series_max: usize,
     /// How long the committer gathers appends before it commits them together.
@@ -147,7 +148,7 @@ impl StoreConfig {
             head_horizon_ms: 2 * 60_000,
             // An hour of 5,000 series at 1 Hz: what dashboards of a smaller cluster ask for again and again.
             recent_bytes_max: 32 << 20,
-            chunk_cache_bytes_max: 64 << 20,
+            chunk_cache_bytes_max: None,
             series_max: 1_000_000,
             gather_ms: 100,
             // About two minutes of a thousand nodes: what is unlinked late costs only this.

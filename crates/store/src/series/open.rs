@@ -9,7 +9,7 @@ use std::time::Duration;
 use domain::series::Frame;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
-use super::chunk_cache::ChunkCache;
+use super::chunk_cache::{self, ChunkCache};
 use super::index::Index;
 use super::memory::Memory;
 use super::space::Space;
@@ -53,7 +53,11 @@ pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<
     let (wal_unused, closings) = mpsc::channel(1);
     let shared = Arc::new(Shared {
         memory: Memory::new(config.head_bytes_max, config.recent_bytes_max),
-        chunk_cache: Mutex::new(ChunkCache::new(config.chunk_cache_bytes_max)),
+        chunk_cache: Mutex::new(ChunkCache::new(
+            config
+                .chunk_cache_bytes_max
+                .unwrap_or_else(chunk_cache::bytes_max_of_machine),
+        )),
         space: Space::new(
             &config.data_dir,
             config.min_free_bytes,

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use domain::time::TimestampMs;
+use sqlx::sqlite::SqliteQueryResult;
 
 use super::age::Ageing;
 use super::index::Entry;
@@ -158,8 +159,18 @@ async fn drop_chunks(
     .bind(CHUNKS_A_COMMIT)
     .execute(shared.database.writer())
     .await;
-    lock(&shared.chunk_cache).all_changed();
+    note_dropped(shared, &dropped);
     Ok(dropped?.rows_affected() > 0)
+}
+
+/// Rows of any group may be gone; a failed deletion may have been one.
+fn note_dropped(shared: &Shared, dropped: &Result<SqliteQueryResult, sqlx::Error>) {
+    if dropped
+        .as_ref()
+        .map_or(true, |dropped| dropped.rows_affected() > 0)
+    {
+        lock(&shared.chunk_cache).all_changed();
+    }
 }
 
 /// Drops the oldest chunks of all while the file's used pages take more than they may; then 5 % more, so that the next
@@ -178,7 +189,7 @@ async fn shrink(shared: &Shared, bytes_max: &mut u64) -> Result<bool, sqlx::Erro
             .bind(CHUNKS_A_COMMIT)
             .execute(shared.database.writer())
             .await;
-    lock(&shared.chunk_cache).all_changed();
+    note_dropped(shared, &dropped);
     if first {
         tracing::warn!(
             bytes_max = shared.config.size_max_bytes,
