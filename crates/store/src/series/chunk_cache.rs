@@ -273,9 +273,17 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use domain::series::Frame;
+
+    use super::super::cut::Cut;
+    use super::super::fetch::Members;
+    use super::super::rollup::View;
+    use super::super::{SeriesId, chunk};
     use super::*;
 
-    fn chunk(id: i64, min_ms: i64, max_ms: i64, bytes: usize) -> StoredChunk {
+    fn stored(id: i64, min_ms: i64, max_ms: i64, bytes: usize) -> StoredChunk {
         StoredChunk {
             id,
             merged: true,
@@ -294,7 +302,7 @@ mod tests {
     #[test]
     fn what_is_known_of_a_range_answers_for_every_part_of_it() {
         let mut cache = ChunkCache::new(1 << 20);
-        let chunks = vec![chunk(1, 0, 99, 10), chunk(2, 100, 199, 10)];
+        let chunks = vec![stored(1, 0, 99, 10), stored(2, 100, 199, 10)];
         cache.keep(cache.epoch(), 7, (50, 150), chunks);
         assert_eq!(ids(cache.get(7, (50, 150))), Some(vec![1, 2]));
         assert_eq!(ids(cache.get(7, (100, 120))), Some(vec![2]));
@@ -302,9 +310,9 @@ mod tests {
         assert_eq!(ids(cache.get(7, (50, 151))), None);
         assert_eq!(ids(cache.get(8, (50, 150))), None);
         // A part of what is known does not replace it; more does.
-        cache.keep(cache.epoch(), 7, (60, 70), vec![chunk(1, 0, 99, 10)]);
+        cache.keep(cache.epoch(), 7, (60, 70), vec![stored(1, 0, 99, 10)]);
         assert_eq!(ids(cache.get(7, (50, 150))), Some(vec![1, 2]));
-        cache.keep(cache.epoch(), 7, (0, 50), vec![chunk(1, 0, 99, 10)]);
+        cache.keep(cache.epoch(), 7, (0, 50), vec![stored(1, 0, 99, 10)]);
         assert_eq!(ids(cache.get(7, (0, 50))), Some(vec![1]));
         assert_eq!(ids(cache.get(7, (50, 150))), None);
         // No chunk at all is knowledge too.
@@ -316,14 +324,14 @@ mod tests {
     fn what_changed_is_forgotten_and_not_kept_from_before() {
         let mut cache = ChunkCache::new(1 << 20);
         let before = cache.epoch();
-        cache.keep(before, 1, (0, 9), vec![chunk(1, 0, 9, 10)]);
-        cache.keep(before, 2, (0, 9), vec![chunk(2, 0, 9, 10)]);
+        cache.keep(before, 1, (0, 9), vec![stored(1, 0, 9, 10)]);
+        cache.keep(before, 2, (0, 9), vec![stored(2, 0, 9, 10)]);
         cache.changed([1]);
         assert_eq!(
             (ids(cache.get(1, (0, 9))), ids(cache.get(2, (0, 9)))),
             (None, Some(vec![2]))
         );
-        cache.keep(before, 1, (0, 9), vec![chunk(1, 0, 9, 10)]);
+        cache.keep(before, 1, (0, 9), vec![stored(1, 0, 9, 10)]);
         assert_eq!(ids(cache.get(1, (0, 9))), None, "read before the change");
         cache.all_changed();
         assert_eq!((ids(cache.get(2, (0, 9))), cache.bytes()), (None, 0));
@@ -333,9 +341,9 @@ mod tests {
     fn what_is_added_joins_what_it_lies_beside() {
         let mut cache = ChunkCache::new(1 << 20);
         let before = cache.epoch();
-        cache.keep(before, 1, (0, 100), vec![chunk(1, 0, 9, 10)]);
+        cache.keep(before, 1, (0, 100), vec![stored(1, 0, 9, 10)]);
         cache.keep(before, 2, (0, 5), Vec::new());
-        let added = |group, id, min_ms, max_ms| (GroupId(group), chunk(id, min_ms, max_ms, 10));
+        let added = |group, id, min_ms, max_ms| (GroupId(group), stored(id, min_ms, max_ms, 10));
         cache.added(vec![
             added(1, 5, 20, 29),
             added(2, 6, 20, 29),
@@ -361,18 +369,58 @@ mod tests {
     }
 
     #[test]
+    fn what_queries_read_counts_and_is_read_once() {
+        let frame = Frame {
+            series: vec![SeriesId(1), SeriesId(2)],
+            times_ms: (0..200).collect(),
+            values: (0..400).map(|n| f64::from(n * 37 % 101)).collect(),
+        };
+        let data = Arc::new(ChunkData::new(chunk::encode(std::slice::from_ref(&frame))));
+        let stored = StoredChunk {
+            data: Arc::clone(&data),
+            ..stored(1, 0, 199, 0)
+        };
+        let mut cache = ChunkCache::new(1 << 20);
+        cache.keep(cache.epoch(), 1, (0, 199), vec![stored]);
+        let members = |id| Members::new([(SeriesId(id), 0)].into_iter());
+        let read = |id| {
+            data.frames(View::default(), &members(id), &Cut::within(0, 199))
+                .unwrap()
+                .1
+        };
+        let mut sizes = vec![cache.bytes()];
+        for id in [1, 1, 2, 3] {
+            let found = read(id);
+            assert_eq!(found.len(), usize::from(id < 3));
+            assert!(
+                found
+                    .iter()
+                    .all(|found| found.values == frame.row(id as usize - 1))
+            );
+            cache.recount([1]);
+            sizes.push(cache.bytes());
+        }
+        let row = 200 * size_of::<u16>();
+        assert!(sizes[1] >= sizes[0] + row, "{sizes:?}");
+        assert_eq!(sizes[2], sizes[1]);
+        assert_eq!([sizes[3], sizes[4]], [sizes[2] + row; 2]);
+        cache.changed([1]);
+        assert_eq!(cache.bytes(), 0);
+    }
+
+    #[test]
     fn the_least_recently_used_go_and_one_group_never_takes_all() {
         let each = GROUP_BYTES + ROW_BYTES + 1_000;
         let mut cache = ChunkCache::new(10 * each as u64);
         for group in 0..10 {
-            cache.keep(cache.epoch(), group, (0, 9), vec![chunk(group, 0, 9, 1_000)]);
+            cache.keep(cache.epoch(), group, (0, 9), vec![stored(group, 0, 9, 1_000)]);
         }
         assert_eq!(cache.bytes(), 10 * each);
         assert!(cache.get(0, (0, 9)).is_some());
-        cache.keep(cache.epoch(), 10, (0, 9), vec![chunk(10, 0, 9, 1_000)]);
+        cache.keep(cache.epoch(), 10, (0, 9), vec![stored(10, 0, 9, 1_000)]);
         assert!(cache.get(0, (0, 9)).is_some(), "it was used since");
         assert!(cache.get(1, (0, 9)).is_none());
-        cache.keep(cache.epoch(), 11, (0, 9), vec![chunk(11, 0, 9, 2 * each)]);
+        cache.keep(cache.epoch(), 11, (0, 9), vec![stored(11, 0, 9, 2 * each)]);
         assert!(cache.get(11, (0, 9)).is_none());
         assert_eq!(cache.bytes(), 10 * each);
         while let Some(group) = (0..12).find(|group| cache.get(*group, (0, 9)).is_some()) {
