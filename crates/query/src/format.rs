@@ -258,13 +258,9 @@ fn put_decimal(bytes: &mut [u8], end: usize, value: f64) -> Option<usize> {
     Some(start)
 }
 
-/// The shortest text that reads back as the same number, with an exponent only for the very small and the very large.
+/// What [`put_decimal`] does not write: the shortest text that reads back as the same number, with an exponent only for the very
+/// small and the very large.
 fn write_float(out: &mut Vec<u8>, value: f64) {
-    let mut line = [0; LINE_BYTES];
-    if let Some(start) = put_decimal(&mut line, LINE_BYTES, value) {
-        out.extend_from_slice(&line[start..]);
-        return;
-    }
     let size = value.abs();
     if size == 0.0 {
         out.extend_from_slice(if value.is_sign_negative() {
@@ -314,8 +310,10 @@ mod tests {
 
     fn written_float(value: f64) -> String {
         let mut out = Vec::new();
-        write_float(&mut out, value);
-        String::from_utf8(out).unwrap()
+        write_point(&mut out, 0, value);
+        let text = String::from_utf8(out).unwrap();
+        let behind = text.strip_prefix("[0,\"").unwrap();
+        behind.strip_suffix("\"]").unwrap().to_owned()
     }
 
     fn written(value: &Value) -> String {

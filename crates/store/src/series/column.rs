@@ -22,7 +22,7 @@ mod opened;
 use pco::standalone::{simple_compress, simple_decompress};
 use pco::{ChunkConfig, DeltaSpec, ModeSpec};
 
-pub(crate) use self::opened::{Axis, Column, Ticks};
+pub(crate) use self::opened::{Axis, Column, Ticks, first_not};
 use super::codec::{Corrupt, Reader, put_bytes, put_signed, put_varint};
 use super::pages;
 

@@ -19,7 +19,7 @@ use domain::time::TimestampMs;
 use super::SeriesId;
 use super::chunk::OpenFrame;
 use super::codec::Corrupt;
-use super::column::Ticks;
+use super::column::{Ticks, first_not};
 use super::fetch::Members;
 use super::lane::range_of;
 
@@ -131,15 +131,7 @@ fn first_after(time_ms: TimestampMs, range: Range<usize>, time: impl Fn(usize) -
         high = probe;
         step *= 2;
     }
-    while low < high {
-        let middle = low.midpoint(high);
-        if time(middle) <= time_ms {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    high
+    first_not(low..high, |tick| time(tick) <= time_ms)
 }
 
 /// The wanted series of a frame, at the ticks that matter; none when nothing does.

@@ -302,23 +302,9 @@ impl Axis {
 
     /// The ticks within a range of times, both inclusive.
     pub(crate) fn range(&self, start_ms: TimestampMs, end_ms: TimestampMs) -> Range<usize> {
-        let from = self.first_not(|time_ms| time_ms < start_ms);
-        let to = self.first_not(|time_ms| time_ms <= end_ms);
+        let from = first_not(0..self.len(), |tick| self.time(tick) < start_ms);
+        let to = first_not(0..self.len(), |tick| self.time(tick) <= end_ms);
         from..to.max(from)
-    }
-
-    /// The first tick whose time is not what all before it are.
-    fn first_not(&self, is_before: impl Fn(TimestampMs) -> bool) -> usize {
-        let (mut low, mut high) = (0, self.len());
-        while low < high {
-            let middle = low.midpoint(high);
-            if is_before(self.time(middle)) {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        low
     }
 
     /// Whether each time is later than the one before.
@@ -347,4 +333,18 @@ impl Axis {
             Self::Listed(times_ms) => size_of_val(times_ms.as_slice()),
         }
     }
+}
+
+/// The first place of a range that is not what all before it are; its end when all are.
+pub(crate) fn first_not(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (range.start, range.end);
+    while low < high {
+        let middle = low.midpoint(high);
+        if is_before(middle) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
 }
