@@ -104,7 +104,7 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
 
 /// One sample: `[time,"value"]`.
 pub fn write_point(out: &mut Vec<u8>, time: TimestampMs, value: f64) {
-    write_behind(out, TimeText::of(time).opening(true), value);
+    write_behind(out, TimeText::of(time).opening(true), value, true);
 }
 
 /// Writes the samples of series one after the other. Most have the times of the one before, so their text is kept.
@@ -112,18 +112,24 @@ pub fn write_point(out: &mut Vec<u8>, time: TimestampMs, value: f64) {
 pub struct Points {
     times: Vec<TimestampMs>,
     texts: Vec<TimeText>,
+    /// Values in a row that were no short decimals.
+    long: usize,
 }
 
 impl Points {
     /// Times whose text is kept: as many as Prometheus gives in one series of an answer.
     const KEPT_MAX: usize = 11_000;
+    /// After so many long values in a row the next is taken for one as well: finding out takes as long as writing it.
+    const LONG_MAX: usize = 4;
+    /// Every so many of those one is tried nevertheless.
+    const TRIED_EVERY: usize = 16;
 
     /// Some samples of a series, with commas between them, and before the first unless it is the first of all.
     pub fn write(&mut self, out: &mut Vec<u8>, times: &[TimestampMs], values: &[f64], range: Range<usize>) {
         out.reserve(range.len() * POINT_BYTES);
         if times.len() > Self::KEPT_MAX {
             for at in range {
-                write_behind(out, TimeText::of(times[at]).opening(at == 0), values[at]);
+                self.put(out, TimeText::of(times[at]).opening(at == 0), values[at]);
             }
             return;
         }
@@ -133,10 +139,16 @@ impl Points {
             self.texts.clear();
             self.texts.extend(times.iter().map(|time| TimeText::of(*time)));
         }
-        let texts = &self.texts[range.clone()];
-        for ((at, text), value) in range.clone().zip(texts).zip(&values[range]) {
-            write_behind(out, text.opening(at == 0), *value);
+        for at in range {
+            let text = self.texts[at].opening(at == 0);
+            self.put(out, text, values[at]);
         }
+    }
+
+    fn put(&mut self, out: &mut Vec<u8>, time: TimeText, value: f64) {
+        let tries = self.long < Self::LONG_MAX || self.long.is_multiple_of(Self::TRIED_EVERY);
+        let was_short = write_behind(out, time, value, tries);
+        self.long = if was_short { 0 } else { self.long + 1 };
     }
 }
 
@@ -187,16 +199,18 @@ impl TimeText {
     }
 }
 
-/// A sample: its time's text, the value, and what closes it. Most are put together from their end and copied at once.
-fn write_behind(out: &mut Vec<u8>, time: TimeText, value: f64) {
+/// A sample: its time's text, the value, and what closes it. Short decimals, where they are tried, are put together from their
+/// end and copied at once. Whether it was one.
+fn write_behind(out: &mut Vec<u8>, time: TimeText, value: f64, tries_decimal: bool) -> bool {
     let mut line = [0; 2 * LINE_BYTES];
     let end = LINE_BYTES - 2;
     line[end..LINE_BYTES].copy_from_slice(b"\"]");
-    let Some(start) = put_decimal(&mut line, end, value) else {
+    let decimal = tries_decimal.then(|| put_decimal(&mut line, end, value));
+    let Some(start) = decimal.flatten() else {
         out.extend_from_slice(&time.bytes[usize::from(time.start)..]);
         write_float(out, value);
         out.extend_from_slice(b"\"]");
-        return;
+        return false;
     };
     let start = start - TIME_BYTES;
     line[start..start + TIME_BYTES].copy_from_slice(&time.bytes);
@@ -205,6 +219,7 @@ fn write_behind(out: &mut Vec<u8>, time: TimeText, value: f64) {
     let length = out.len() + LINE_BYTES - start;
     out.extend_from_slice(&line[start..start + LINE_BYTES]);
     out.truncate(length);
+    true
 }
 
 /// The three digits of a number below a thousand.
@@ -258,7 +273,7 @@ fn put_decimal(bytes: &mut [u8], end: usize, value: f64) -> Option<usize> {
     Some(start)
 }
 
-/// What [`put_decimal`] does not write: the shortest text that reads back as the same number, with an exponent only for the very
+/// What [`put_decimal`] did not write: the shortest text that reads back as the same number, with an exponent only for the very
 /// small and the very large.
 fn write_float(out: &mut Vec<u8>, value: f64) {
     let size = value.abs();
@@ -391,6 +406,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn short_values_behind_long_ones_are_written_the_same() {
+        let long = (1..40).map(|n| 1.0 / f64::from(3 * n));
+        let short = [0.0, -0.0, 2.0, 0.001, 81_920_000_000.0, 1e17, f64::NAN, 0.25];
+        let values: Vec<f64> = long.clone().chain(short).chain(long).chain(short).collect();
+        let times: Vec<i64> = (0..).take(values.len()).collect();
+        let (mut together, mut alone) = (Vec::new(), Vec::new());
+        Points::default().write(&mut together, &times, &values, 0..values.len());
+        for (time, value) in times.iter().zip(&values) {
+            if !alone.is_empty() {
+                alone.push(b',');
+            }
+            write_point(&mut alone, *time, *value);
+        }
+        assert_eq!(
+            String::from_utf8(together).unwrap(),
+            String::from_utf8(alone).unwrap()
+        );
     }
 
     #[test]

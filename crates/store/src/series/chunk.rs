@@ -111,6 +111,11 @@ impl OpenFrame {
         self.column.load(&chunk[self.values.clone()], rows)
     }
 
+    /// How many numbers are to be decompressed before these rows, ascending, are loaded.
+    pub(crate) fn unread(&self, rows: &[usize]) -> usize {
+        self.column.unread(rows)
+    }
+
     /// Whether some cell may be a hole.
     pub(crate) fn may_have_holes(&self) -> bool {
         self.column.may_have_holes()

@@ -14,6 +14,9 @@ use super::cut::{self, Cut};
 use super::fetch::Members;
 use super::rollup::{self, View};
 
+/// Numbers that become values in the time that one takes to be decompressed.
+const COPIED_A_NUMBER: usize = 4;
+
 /// A chunk of either kind.
 #[derive(Debug)]
 pub(crate) struct ChunkData {
@@ -37,12 +40,22 @@ impl ChunkData {
         &self.bytes
     }
 
-    /// How much there is to decompress, about, in compressed bytes: an eighth of them when a query did so before.
-    pub(crate) fn work(&self) -> usize {
-        match self.read.load(Ordering::Relaxed) {
-            0 => self.bytes.len(),
-            _ => self.bytes.len() / 8,
-        }
+    /// How much work it is to read some series, about, in numbers to decompress. Where nobody looked yet it takes each byte for
+    /// one, for all of them are looked at then.
+    pub(crate) fn work(&self, members: &Members, cut: &Cut) -> usize {
+        let Some(frames) = self.frames.get() else {
+            return self.bytes.len();
+        };
+        let work = |frame: &OpenFrame| {
+            let rows = cut::wanted_rows(&frame.series, members);
+            let copied = if cut.is_thin() {
+                0
+            } else {
+                rows.len() * frame.axis.len()
+            };
+            frame.unread(&rows) + copied / COPIED_A_NUMBER
+        };
+        frames.iter().map(work).sum()
     }
 
     /// Bytes in memory.

@@ -22,7 +22,7 @@ mod opened;
 use pco::standalone::{simple_compress, simple_decompress};
 use pco::{ChunkConfig, DeltaSpec, ModeSpec};
 
-pub(crate) use self::opened::{Axis, Column, Ticks, first_not};
+pub(crate) use self::opened::{Axis, Column, Ticks, first_after};
 use super::codec::{Corrupt, Reader, put_bytes, put_signed, put_varint};
 use super::pages;
 
@@ -474,5 +474,33 @@ mod tests {
             assert!(read(bad, 3, 1, &[0]).is_err(), "{bad:?}");
         }
         assert!(Axis::open(&[REGULAR, 0]).is_err());
+    }
+
+    #[test]
+    fn the_first_tick_behind_a_time_is_found() {
+        let times: Vec<i64> = (0..50).map(|n| n * 10).collect();
+        let regular = |count| Axis::Regular {
+            first: 0,
+            step: 10,
+            count,
+        };
+        for (start, end) in [(0, 50), (7, 8), (7, 40), (3, 3)] {
+            for time_ms in (-5..505).chain([i64::MIN, i64::MAX]) {
+                let expected = (start..end).find(|tick| times[*tick] > time_ms).unwrap_or(end);
+                for axis in [regular(50), Axis::Listed(times.clone())] {
+                    let found = axis.first_after(time_ms, start..end);
+                    assert_eq!(found, expected, "{time_ms} in {start}..{end} of {axis:?}");
+                }
+            }
+        }
+        assert_eq!(regular(50).range(i64::MIN, i64::MAX), 0..50);
+        assert_eq!(regular(50).range(10, 20), 1..3);
+        assert_eq!(regular(50).range(11, 19), 2..2);
+        let single = Axis::Regular {
+            first: 7,
+            step: 0,
+            count: 1,
+        };
+        assert_eq!((single.range(7, 7), single.range(8, 9)), (0..1, 1..1));
     }
 }

@@ -302,8 +302,7 @@ pub(crate) async fn on_all_cores<T: Send + 'static, U: Send + 'static>(
     work: Vec<T>,
     each: fn(&T) -> U,
 ) -> Result<Vec<U>, sqlx::Error> {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let share = work.len().div_ceil(cores).max(1);
+    let share = work.len().div_ceil(super::cores::available()).max(1);
     let mut work = work.into_iter().peekable();
     let mut tasks = Vec::new();
     while work.peek().is_some() {

@@ -1,6 +1,6 @@
 //! Work on as many cores as it is worth.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use domain::series::SelectError;
 use tokio::runtime::Handle;
@@ -19,8 +19,7 @@ pub(crate) fn on_cores<T: Send + 'static, R: Send + 'static>(
     cores: usize,
     work: impl Fn(T) -> Result<R, SelectError> + Send + Sync + 'static,
 ) -> Result<Vec<R>, SelectError> {
-    let there_are = std::thread::available_parallelism().map_or(1, usize::from);
-    let others = cores.min(there_are).saturating_sub(1);
+    let others = cores.min(available()).saturating_sub(1);
     let queue = Arc::new((Mutex::new(things.into_iter()), work));
     let other = |_| {
         let queue = Arc::clone(&queue);
@@ -39,6 +38,12 @@ pub(crate) fn on_cores<T: Send + 'static, R: Send + 'static>(
         }
     }
     joined(done, own)
+}
+
+/// Cores there are, asked once: the answer is read from a dozen files, and a query would ask ten times.
+pub(crate) fn available() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 fn joined<R>(

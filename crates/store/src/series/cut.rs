@@ -19,12 +19,12 @@ use domain::time::TimestampMs;
 use super::SeriesId;
 use super::chunk::OpenFrame;
 use super::codec::Corrupt;
-use super::column::{Ticks, first_not};
+use super::column::{Ticks, first_after};
 use super::fetch::Members;
 use super::lane::range_of;
 
-/// Thinning pays when it leaves no more than this part of the ticks.
-const WORTH_IT: usize = 2;
+/// Thinning pays when it leaves no more than this part of the ticks: to find one of them takes as long as to copy some.
+const WORTH_IT: usize = 4;
 
 /// The range of a selection and which samples within it matter.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +47,11 @@ impl Cut {
             latest: selection.latest,
             step_ms: if thin { selection.step_ms } else { 0 },
         }
+    }
+
+    /// Whether it looks at few of the samples.
+    pub(crate) fn is_thin(&self) -> bool {
+        self.latest || self.step_ms > 0
     }
 
     /// All samples within a range.
@@ -79,20 +84,22 @@ impl Cut {
         }
     }
 
-    /// Those of a range of ticks that matter to some of the rows. `is_absent` tells of a row's holes; none when there are none.
+    /// Those of a range of ticks that matter to some of the rows. `first_after` finds the first tick of a range behind a time.
+    /// `is_absent` tells of a row's holes; none when there are none.
     fn ticks(
         &self,
         range: Range<usize>,
         time: impl Fn(usize) -> TimestampMs,
+        first_after: impl Fn(TimestampMs, Range<usize>) -> usize,
         rows: &[usize],
         is_absent: Option<impl Fn(usize, usize) -> bool>,
     ) -> Ticks {
-        if range.is_empty() || (!self.latest && self.step_ms == 0) {
+        if range.is_empty() || !self.is_thin() {
             return Ticks::All(range);
         }
         let (first, last) = (self.bucket(time(range.start)), self.bucket(time(range.end - 1)));
         let buckets = first.saturating_sub(last).saturating_add(1);
-        if (range.len() as i64) < buckets.saturating_mul(WORTH_IT as i64) {
+        if !self.latest && (range.len() as i64) < buckets.saturating_mul(WORTH_IT as i64) {
             return Ticks::All(range);
         }
         // The ticks at which some row has its newest sample of a step.
@@ -100,7 +107,7 @@ impl Cut {
         let (mut end, mut missing) = (range.end, Vec::new());
         while end > range.start {
             let before_ms = self.before_bucket(self.bucket(time(end - 1)));
-            let start = first_after(before_ms, range.start..end, &time);
+            let start = first_after(before_ms, range.start..end);
             match &is_absent {
                 None => kept.push(end - 1),
                 Some(is_absent) => {
@@ -120,20 +127,6 @@ impl Cut {
     }
 }
 
-/// The first tick of a range that is later than a time, as its last one is. Looked for from the end, where it is not far.
-fn first_after(time_ms: TimestampMs, range: Range<usize>, time: impl Fn(usize) -> TimestampMs) -> usize {
-    let (mut low, mut high, mut step) = (range.start, range.end - 1, 1);
-    while let Some(probe) = high.checked_sub(step).filter(|probe| *probe >= range.start) {
-        if time(probe) <= time_ms {
-            low = probe + 1;
-            break;
-        }
-        high = probe;
-        step *= 2;
-    }
-    first_not(low..high, |tick| time(tick) <= time_ms)
-}
-
 /// The wanted series of a frame, at the ticks that matter; none when nothing does.
 pub(crate) fn trim(frame: Cow<'_, Frame<SeriesId>>, members: &Members, cut: &Cut) -> Option<Frame<SeriesId>> {
     let range = range_of(&frame.times_ms, cut.start_ms, cut.end_ms);
@@ -145,6 +138,7 @@ pub(crate) fn trim(frame: Cow<'_, Frame<SeriesId>>, members: &Members, cut: &Cut
     let ticks = cut.ticks(
         range,
         time,
+        |time_ms, range| first_after(time_ms, range, time),
         &rows,
         Some(|row, tick| is_absent(frame.row(row)[tick])),
     );
@@ -176,12 +170,15 @@ pub(crate) fn read(
     }
     load(&rows)?;
     let time = |tick| frame.axis.time(tick);
+    let first_after = |time_ms, range| frame.axis.first_after(time_ms, range);
     let is_absent = |row, tick| frame.is_absent(row, tick);
-    let ticks = cut.ticks(range, time, &rows, frame.may_have_holes().then_some(is_absent));
+    let is_absent = frame.may_have_holes().then_some(is_absent);
+    let ticks = cut.ticks(range, time, first_after, &rows, is_absent);
     Ok(Some(frame.samples(&rows, &ticks)))
 }
 
-fn wanted_rows(series: &[SeriesId], members: &Members) -> Vec<usize> {
+/// Where the wanted ones of some series lie among them.
+pub(crate) fn wanted_rows(series: &[SeriesId], members: &Members) -> Vec<usize> {
     let is_wanted = |row: &usize| members.has(series[*row]);
     (0..series.len()).filter(is_wanted).collect()
 }
@@ -233,18 +230,6 @@ mod tests {
         assert_eq!(times, [3, 4, 7, 8], "the second series has none at 4 and 8");
         assert_eq!(values[..5], [3.0, 4.0, 7.0, 8.0, 3.5]);
         assert!(is_absent(values[5]) && is_absent(values[7]));
-    }
-
-    #[test]
-    fn the_first_tick_behind_a_time_is_found() {
-        let times: Vec<i64> = (0..50).map(|n| n * 10).collect();
-        for (start, end) in [(0, 50), (7, 8), (7, 40)] {
-            for time_ms in -5..times[end - 1] {
-                let expected = (start..end).find(|tick| times[*tick] > time_ms);
-                let found = first_after(time_ms, start..end, |tick| times[tick]);
-                assert_eq!(Some(found), expected, "{time_ms} in {start}..{end}");
-            }
-        }
     }
 
     #[test]

@@ -112,16 +112,14 @@ impl<T: Number> Pages<T> {
     /// Reads the pages of these rows, ascending, that were not read before, out of the column that it was opened with; returns
     /// how many bytes of memory they take.
     pub(crate) fn load(&self, column: &[u8], rows: &[usize]) -> Result<usize, Corrupt> {
-        let mut numbers_of: Vec<usize> = rows.iter().map(|row| row / self.rows_a_page).collect();
-        numbers_of.dedup();
-        numbers_of.retain(|page| self.pages[*page].numbers.get().is_none());
-        if numbers_of.is_empty() {
+        let missing = self.missing(rows);
+        if missing.is_empty() {
             return Ok(0);
         }
         let (file, rest) = FileDecompressor::new(&column[self.header..]).map_err(damaged)?;
         let (mut chunk, rest) = file.chunk_decompressor::<T, _>(rest).map_err(damaged)?;
         let mut bytes = 0;
-        for at in numbers_of {
+        for at in missing {
             let page = &self.pages[at];
             let here = self.rows_a_page.min(self.rows - at * self.rows_a_page);
             let mut numbers = vec![T::default(); here * self.ticks].into_boxed_slice();
@@ -138,6 +136,19 @@ impl<T: Number> Pages<T> {
             }
         }
         Ok(bytes)
+    }
+
+    /// How many numbers are to be read before these rows, ascending, are loaded.
+    pub(crate) fn unread(&self, rows: &[usize]) -> usize {
+        self.missing(rows).len() * self.rows_a_page * self.ticks
+    }
+
+    /// The pages with these rows that were not read before.
+    fn missing(&self, rows: &[usize]) -> Vec<usize> {
+        let mut pages: Vec<usize> = rows.iter().map(|row| row / self.rows_a_page).collect();
+        pages.dedup();
+        pages.retain(|page| self.pages[*page].numbers.get().is_none());
+        pages
     }
 
     /// A row that was loaded.

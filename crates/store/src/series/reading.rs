@@ -17,7 +17,9 @@ use super::{Shared, lock, read};
 
 /// Groups in memory that are worth a second core; fewer are copied in a tenth of a millisecond.
 const GROUPS_A_CORE: usize = 64;
-/// Bytes of chunks that are worth a second core: a hundred thousand samples.
+/// Numbers to decompress that are worth a second core: a fifth of a millisecond.
+const NUMBERS_A_CORE: usize = 16 << 10;
+/// Bytes of pieces that are worth a second core.
 const BYTES_A_CORE: usize = 128 << 10;
 
 /// What all steps of reading one selection share.
@@ -94,7 +96,10 @@ impl Reading {
         groups: &mut [Wanted],
     ) -> Result<(), SelectError> {
         let chunks = read_chunks(&self.shared, runtime, epoch, groups, &self.cut, &self.budget)?;
-        let cores = chunks.iter().map(|chunk| chunk.data.work()).sum::<usize>() / BYTES_A_CORE;
+        let work = chunks
+            .iter()
+            .map(|chunk| chunk.data.work(&chunk.members, &self.cut));
+        let cores = work.sum::<usize>() / NUMBERS_A_CORE;
         let this = Arc::clone(&self);
         let decoded = on_cores(runtime, chunks, cores, move |chunk| this.decoded(&chunk))?;
         let read = groups.iter().map(|group| group.group.id.0);

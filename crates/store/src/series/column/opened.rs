@@ -123,6 +123,17 @@ impl Column {
         }
     }
 
+    /// How many numbers are to be read before these rows, ascending, are loaded.
+    pub(crate) fn unread(&self, rows: &[usize]) -> usize {
+        match &self.form {
+            Form::Same(_) | Form::Whole(_) => 0,
+            Form::Floats(pages) => pages.unread(rows),
+            Form::Narrow(pages, _) => pages.unread(rows),
+            Form::Wide(pages, _) => pages.unread(rows),
+            Form::Long(pages, _) => pages.unread(rows),
+        }
+    }
+
     /// Bytes of memory it takes without what is loaded.
     pub(crate) fn bytes(&self) -> usize {
         let form = match &self.form {
@@ -302,9 +313,24 @@ impl Axis {
 
     /// The ticks within a range of times, both inclusive.
     pub(crate) fn range(&self, start_ms: TimestampMs, end_ms: TimestampMs) -> Range<usize> {
-        let from = first_not(0..self.len(), |tick| self.time(tick) < start_ms);
-        let to = first_not(0..self.len(), |tick| self.time(tick) <= end_ms);
-        from..to.max(from)
+        let from = start_ms
+            .checked_sub(1)
+            .map_or(0, |before_ms| self.first_after(before_ms, 0..self.len()));
+        from..self.first_after(end_ms, 0..self.len()).max(from)
+    }
+
+    /// The first tick of a range that is later than a time; its end when none is.
+    pub(crate) fn first_after(&self, time_ms: TimestampMs, range: Range<usize>) -> usize {
+        match self {
+            Self::Regular { first, .. } if time_ms < *first => range.start,
+            Self::Regular { first, step, .. } => {
+                let since = time_ms.wrapping_sub(*first).cast_unsigned();
+                // A step of nothing is that of a single tick, at the first time.
+                let ticks = since.checked_div(*step).unwrap_or_default().saturating_add(1);
+                usize::try_from(ticks).map_or(range.end, |tick| tick.clamp(range.start, range.end))
+            }
+            Self::Listed(times_ms) => first_after(time_ms, range, |tick| times_ms[tick]),
+        }
     }
 
     /// Whether each time is later than the one before.
@@ -333,6 +359,24 @@ impl Axis {
             Self::Listed(times_ms) => size_of_val(times_ms.as_slice()),
         }
     }
+}
+
+/// The first tick of a range that is later than a time; its end when none is. Looked for from the end, where it is not far.
+pub(crate) fn first_after(
+    time_ms: TimestampMs,
+    range: Range<usize>,
+    time: impl Fn(usize) -> TimestampMs,
+) -> usize {
+    let (mut low, mut high, mut step) = (range.start, range.end, 1);
+    while let Some(probe) = high.checked_sub(step).filter(|probe| *probe >= range.start) {
+        if time(probe) <= time_ms {
+            low = probe + 1;
+            break;
+        }
+        high = probe;
+        step *= 2;
+    }
+    first_not(low..high, |tick| time(tick) <= time_ms)
 }
 
 /// The first place of a range that is not what all before it are; its end when all are.
