@@ -6,6 +6,7 @@
 //!   venv -> venv-…/   PyTorch and the Python test tools
 //!   apt/              Prometheus and the like, unpacked, not installed
 //!   npm/              node_modules by the hash of their lock file
+//!   all-smi-…/        another NVML client, for who compares with it
 //! ```
 
 use std::env;

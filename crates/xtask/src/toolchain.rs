@@ -2,6 +2,7 @@
 //!
 //! Everything fetched lands in the cache folder, is put in place whole or not at all, and is used again next time.
 
+pub(crate) mod all_smi;
 pub(crate) mod apt;
 pub(crate) mod npm;
 pub(crate) mod venv;

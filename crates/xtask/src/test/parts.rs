@@ -10,7 +10,7 @@ use crate::child::{self, Child, Ended};
 use crate::fingerprint;
 use crate::layout::Layout;
 use crate::progress::{block, say};
-use crate::test::setup::Setup;
+use crate::test::setup::{Need, Setup};
 use crate::test::table::Count;
 use crate::test::{Part, count, rules};
 use crate::toolchain::{npm, venv};
@@ -158,8 +158,17 @@ fn nvml_clients(layout: &Layout, setup: &Setup) -> Result<Count> {
         .args(["crates/sim-nvml/tests/clients.py"])
         .env("LD_LIBRARY_PATH", &folder)
         .env("PYTHONDONTWRITEBYTECODE", "1")
+        .envs(&setup.variables())
         .end()?;
-    counted(&ended, count::nvml_clients)
+    let all_smi = match &setup.all_smi {
+        Need::Here(_) => Count::default(),
+        Need::Missing(why) => Count::failed(why.clone()),
+        Need::NotAsked => Count {
+            note: "without all-smi, which `--only nvml-clients` builds".to_owned(),
+            ..Count::default()
+        },
+    };
+    Ok(counted(&ended, count::nvml_clients)?.plus(all_smi))
 }
 
 fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {

@@ -12,7 +12,7 @@ use crate::layout::Layout;
 use crate::progress::say;
 use crate::test::table::Row;
 use crate::test::{Part, run_part};
-use crate::toolchain::{apt, npm, venv};
+use crate::toolchain::{all_smi, apt, npm, venv};
 
 /// A cold build of all targets with their tests, on two cores that also build the dashboard.
 const BUILD_LIMIT: Duration = Duration::from_secs(25 * 60);
@@ -27,6 +27,8 @@ pub(crate) struct Setup {
     pub(crate) victoria_metrics: Need,
     pub(crate) chromium: Need,
     pub(crate) node_modules: Need,
+    /// Used when there, built only for who asks for its part by name.
+    pub(crate) all_smi: Need,
     /// Whether everything native, tests included, is compiled.
     pub(crate) native: Need,
 }
@@ -74,6 +76,7 @@ impl Setup {
             ("LOCKSTEP_TEST_VICTORIA_METRICS", &self.victoria_metrics),
             ("LOCKSTEP_TEST_CHROMIUM", &self.chromium),
             ("LOCKSTEP_TEST_NODE_MODULES", &self.node_modules),
+            ("LOCKSTEP_TEST_ALL_SMI", &self.all_smi),
         ];
         named
             .into_iter()
@@ -127,6 +130,11 @@ fn fetch(layout: &Layout, parts: &[Part]) -> Setup {
     }
     if needed(&[Part::Rust, Part::Python, Part::NvmlClients, Part::Browser]) {
         setup.venv = Need::of("venv", venv::ensure(layout));
+    }
+    if parts == [Part::NvmlClients] {
+        setup.all_smi = Need::of("all-smi", all_smi::ensure(layout));
+    } else if let Some(program) = all_smi::found(layout) {
+        setup.all_smi = Need::Here(program);
     }
     setup
 }
