@@ -5,7 +5,7 @@
 
 use super::exports;
 use super::pointer::{Out, TextIn, TextOut};
-use super::session::{self, device, handle_of};
+use super::session::{self, device, handle_of, subject};
 use super::structs::{PciInfo, PlatformInfo, c_text, version_of};
 use crate::engine::status::Status;
 
@@ -17,31 +17,55 @@ exports! {
     fn nvmlDeviceGetHandleByIndex_v2(index: u32, handle: Out<usize>) {
         let machine = session::machine()?;
         let gpu = machine.node.gpus.get(index as usize).ok_or(Status::InvalidArgument)?;
-        handle.put(handle_of(gpu.index))
+        handle.put(handle_of(&machine, gpu.index))
     }
 
+    /// Of a GPU, or of an instance.
     fn nvmlDeviceGetHandleByUUID(uuid: TextIn, handle: Out<usize>) {
         let machine = session::machine()?;
-        let gpu = machine.node.with_uuid(&uuid.get()?).ok_or(Status::NotFound)?;
-        handle.put(handle_of(gpu.index))
+        let uuid = uuid.get()?;
+        if let Some(gpu) = machine.node.with_uuid(&uuid) {
+            return handle.put(handle_of(&machine, gpu.index));
+        }
+        let found = machine.node.instance_with_uuid(&uuid, machine.now());
+        let (gpu, instance) = found.ok_or(Status::NotFound)?;
+        handle.put(handle_of(&machine, gpu.index) + 1 + instance.id as usize)
     }
 
     fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: TextIn, handle: Out<usize>) {
         let machine = session::machine()?;
         let gpu = machine.node.at_bus_id(&bus_id.get()?).ok_or(Status::NotFound)?;
-        handle.put(handle_of(gpu.index))
+        handle.put(handle_of(&machine, gpu.index))
     }
 
     fn nvmlDeviceGetName(handle: usize, name: TextOut, length: u32) {
-        name.put_text(length, device(handle)?.gpu().profile.name)
+        let subject = subject(handle)?;
+        let model = subject.device.gpu().profile.name;
+        match subject.instance {
+            None => name.put_text(length, model),
+            Some(instance) => name.put_text(length, &format!("{model} MIG {}", instance.slice.name)),
+        }
     }
 
     fn nvmlDeviceGetUUID(handle: usize, uuid: TextOut, length: u32) {
-        uuid.put_text(length, &device(handle)?.gpu().identity.uuid)
+        let subject = subject(handle)?;
+        let gpu = subject.device.gpu();
+        match subject.instance {
+            None => uuid.put_text(length, &gpu.identity.uuid),
+            Some(instance) => uuid.put_text(length, &instance.uuid(gpu.noise)),
+        }
     }
 
     fn nvmlDeviceGetIndex(handle: usize, index: Out<u32>) {
-        index.put(device(handle)?.gpu().index)
+        let subject = subject(handle)?;
+        let gpu = subject.device.gpu();
+        let Some(instance) = subject.instance else {
+            return index.put(gpu.index);
+        };
+        // An instance's index counts the instances of its GPU.
+        let instances = gpu.instances(subject.device.t).unwrap_or_default();
+        let place = instances.iter().position(|other| other.id == instance.id);
+        index.put(place.ok_or(Status::NotFound)? as u32)
     }
 
     fn nvmlDeviceGetMinorNumber(handle: usize, minor: Out<u32>) {
@@ -54,8 +78,8 @@ exports! {
     }
 
     fn nvmlDeviceGetPciInfo_v3(handle: usize, pci: Out<PciInfo>) {
-        let device = device(handle)?;
-        let gpu = device.gpu();
+        let subject = subject(handle)?;
+        let gpu = subject.device.gpu();
         pci.put(PciInfo {
             bus_id_legacy: c_text(&gpu.identity.bus_id_legacy()),
             domain: 0,
@@ -77,17 +101,17 @@ exports! {
     }
 
     fn nvmlDeviceGetArchitecture(handle: usize, architecture: Out<u32>) {
-        architecture.put(device(handle)?.gpu().profile.architecture)
+        architecture.put(subject(handle)?.device.gpu().profile.architecture)
     }
 
     fn nvmlDeviceGetCudaComputeCapability(handle: usize, major: Out<i32>, minor: Out<i32>) {
-        let capability = device(handle)?.gpu().profile.compute_capability;
+        let capability = subject(handle)?.device.gpu().profile.compute_capability;
         major.put(capability.0)?;
         minor.put(capability.1)
     }
 
     fn nvmlDeviceGetBrand(handle: usize, brand: Out<u32>) {
-        brand.put(device(handle)?.gpu().profile.brand)
+        brand.put(subject(handle)?.device.gpu().profile.brand)
     }
 
     fn nvmlDeviceGetVbiosVersion(handle: usize, version: TextOut, length: u32) {
@@ -96,7 +120,8 @@ exports! {
 
     /// NVML gives no length here and asks for a buffer of 80 bytes.
     fn nvmlDeviceGetGspFirmwareVersion(handle: usize, version: TextOut) {
-        version.put_text(80, &device(handle)?.node().driver.to_string())
+        let device = device(handle)?;
+        version.put_text(80, &device.node().driver.at(device.t).to_string())
     }
 
     fn nvmlDeviceGetGspFirmwareMode(handle: usize, enabled: Out<u32>, default: Out<u32>) {
@@ -157,6 +182,18 @@ exports! {
 
     /// Windows only.
     fn nvmlDeviceGetDriverModel_v2(handle: usize, _current: Out<u32>, _pending: Out<u32>) {
+        device(handle)?;
+        Err(Status::NotSupported)
+    }
+
+    /// `NVML_GPU_VIRTUALIZATION_MODE_NONE`: bare metal.
+    fn nvmlDeviceGetVirtualizationMode(handle: usize, mode: Out<u32>) {
+        device(handle)?;
+        mode.put(0)
+    }
+
+    /// Licences belong to virtual GPUs.
+    fn nvmlDeviceGetGridLicensableFeatures_v4(handle: usize, _features: Out<u32>) {
         device(handle)?;
         Err(Status::NotSupported)
     }

@@ -2,14 +2,20 @@
 
 use super::exports;
 use super::pointer::Out;
-use super::session::{Device, device};
+use super::session::{Device, device, subject};
 use super::structs::{RowHistogram, SramEcc, version_of};
+use crate::engine::ecc::{Errors, Span};
+use crate::engine::fault::Place;
 use crate::engine::status::Status;
 
+/// `nvmlMemoryErrorType_t`.
+const CORRECTED: u32 = 0;
+const UNCORRECTED: u32 = 1;
 /// Banks of memory that each keep spare rows.
 const BANKS: u32 = 2_560;
-/// `nvmlMemoryLocation_t`: device memory, and how many locations there are.
+/// `nvmlMemoryLocation_t`: device memory, all caches and registers, and how many locations there are.
 const DEVICE_MEMORY: u32 = 2;
+const SRAM: u32 = 7;
 const LOCATIONS: u32 = 8;
 
 exports! {
@@ -20,19 +26,33 @@ exports! {
         pending.put(on)
     }
 
-    /// Nothing was cleared since the first boot, so volatile and aggregate counts are the same.
     fn nvmlDeviceGetTotalEccErrors(handle: usize, kind: u32, counter: u32, count: Out<u64>) {
-        count.put(errors(&device(handle)?, kind, counter)?)
+        let device = device_with_ecc(handle)?;
+        let errors = device.gpu().ecc(span(counter)?, device.t);
+        count.put(of_kind(errors, kind)?)
     }
 
+    /// Of a partitioned GPU's volatile errors NVML gives only the instances' own, and of these only the uncorrected
+    /// ones outside of device memory.
     fn nvmlDeviceGetMemoryErrorCounter(handle: usize, kind: u32, counter: u32, location: u32, count: Out<u64>) {
-        let device = device(handle)?;
-        let in_memory = errors(&device, kind, counter)?;
-        match location {
-            DEVICE_MEMORY => count.put(in_memory),
-            0..LOCATIONS => count.put(0),
-            _ => Err(Status::InvalidArgument),
+        let subject = subject(handle)?;
+        let (gpu, t) = (subject.device.gpu(), subject.device.t);
+        if !gpu.profile.ecc {
+            return Err(Status::NotSupported);
         }
+        let span = span(counter)?;
+        let errors = match location {
+            DEVICE_MEMORY => gpu.ecc_in(Place::Dram, span, t),
+            SRAM => gpu.ecc_in(Place::Sram, span, t),
+            0..LOCATIONS => Errors::default(),
+            _ => return Err(Status::InvalidArgument),
+        };
+        let value = of_kind(errors, kind)?;
+        let is_given = match subject.instance {
+            None => span == Span::Aggregate || gpu.instances(t).is_none(),
+            Some(_) => span == Span::Volatile && kind == UNCORRECTED && location != DEVICE_MEMORY,
+        };
+        if is_given { count.put(value) } else { Err(Status::NotSupported) }
     }
 
     fn nvmlDeviceGetRemappedRows(
@@ -46,7 +66,7 @@ exports! {
         let rows = device.gpu().rows_remapped(device.t);
         corrected.put(0)?;
         uncorrected.put(rows)?;
-        pending.put(u32::from(rows > 0))?;
+        pending.put(u32::from(device.gpu().is_remap_pending(device.t)))?;
         failed.put(0)
     }
 
@@ -56,14 +76,30 @@ exports! {
         histogram.put(RowHistogram { max: BANKS - touched, high: touched, partial: 0, low: 0, none: 0 })
     }
 
-    /// The simulated errors are all in device memory.
+    /// The simulated errors in SRAM are of the kind that parity finds, in the multiprocessors.
     fn nvmlDeviceGetSramEccErrorStatus(handle: usize, status: Out<SramEcc>) {
-        device_with_ecc(handle)?;
+        let device = device_with_ecc(handle)?;
         let version = status.version()?;
         if version != version_of::<SramEcc>(1) {
             return Err(Status::ArgumentVersionMismatch);
         }
-        status.put(SramEcc { version, counts: [0; 11], threshold_exceeded: 0 })
+        let errors = |span| device.gpu().ecc_in(Place::Sram, span, device.t);
+        let (all, recent) = (errors(Span::Aggregate), errors(Span::Volatile));
+        status.put(SramEcc {
+            version,
+            aggregate_parity: all.uncorrected,
+            aggregate_sec_ded: 0,
+            aggregate_corrected: all.corrected,
+            volatile_parity: recent.uncorrected,
+            volatile_sec_ded: 0,
+            volatile_corrected: recent.corrected,
+            in_l2: 0,
+            in_multiprocessors: all.uncorrected,
+            in_pcie: 0,
+            in_microcontrollers: 0,
+            elsewhere: 0,
+            threshold_exceeded: u32::from(device.gpu().sram_threshold_exceeded(device.t)),
+        })
     }
 }
 
@@ -76,15 +112,18 @@ fn device_with_ecc(handle: usize) -> Result<Device, Status> {
     }
 }
 
-/// Corrected (0) or uncorrected (1) errors, volatile (0) or aggregate (1).
-fn errors(device: &Device, kind: u32, counter: u32) -> Result<u64, Status> {
-    if !device.gpu().profile.ecc {
-        return Err(Status::NotSupported);
+fn span(counter: u32) -> Result<Span, Status> {
+    match counter {
+        0 => Ok(Span::Volatile),
+        1 => Ok(Span::Aggregate),
+        _ => Err(Status::InvalidArgument),
     }
-    let errors = device.gpu().ecc(device.t);
-    match (kind, counter) {
-        (0, 0 | 1) => Ok(errors.corrected),
-        (1, 0 | 1) => Ok(errors.uncorrected),
+}
+
+fn of_kind(errors: Errors, kind: u32) -> Result<u64, Status> {
+    match kind {
+        CORRECTED => Ok(errors.corrected),
+        UNCORRECTED => Ok(errors.uncorrected),
         _ => Err(Status::InvalidArgument),
     }
 }

@@ -50,7 +50,7 @@ exports! {
             let now = machine.now();
             if let Some(event) = with_set(set, |subscription| subscription.take(&machine.node.events, now))? {
                 return data.put(EventData {
-                    device: handle_of(event.gpu),
+                    device: handle_of(&machine, event.gpu),
                     kind: event.kind,
                     data: event.data,
                     gpu_instance: NO_INSTANCE,

@@ -3,9 +3,9 @@
 use super::Answer;
 use super::exports;
 use super::pointer::Out;
-use super::session::{self, GpmSample, device, with_sample};
+use super::session::{self, GpmSample, Subject, Taken, device, subject, with_sample};
 use super::structs::{GpmMetric, GpmRequest, GpmSupport};
-use crate::engine::gpm;
+use crate::engine::gpm::{self, Scope};
 use crate::engine::gpu::Gpu;
 use crate::engine::status::Status;
 
@@ -17,12 +17,12 @@ const METRICS_MAX: u32 = 512;
 
 exports! {
     fn nvmlGpmQueryDeviceSupport(handle: usize, support: Out<GpmSupport>) {
-        let device = device(handle)?;
+        let subject = subject(handle)?;
         let version = support.version()?;
         if version != SUPPORT_VERSION {
             return Err(Status::ArgumentVersionMismatch);
         }
-        support.put(GpmSupport { version, is_supported: u32::from(is_supported(device.gpu())) })
+        support.put(GpmSupport { version, is_supported: u32::from(is_supported(&subject)) })
     }
 
     fn nvmlGpmSampleAlloc(sample: Out<usize>) {
@@ -36,19 +36,18 @@ exports! {
         session::free_sample(sample)
     }
 
+    /// Of a GPU, or of an instance by its own handle.
     fn nvmlGpmSampleGet(handle: usize, sample: usize) {
-        let device = device(handle)?;
-        if !is_supported(device.gpu()) {
-            return Err(Status::NotSupported);
-        }
-        let taken = Some((device.gpu().index, device.t));
-        with_sample(sample, |place| *place = GpmSample { taken })
+        take(&subject(handle)?, sample)
     }
 
-    /// MIG is off.
-    fn nvmlGpmMigSampleGet(handle: usize, _instance: u32, _sample: usize) {
-        device(handle)?;
-        Err(Status::NotSupported)
+    /// Of an instance by its id.
+    fn nvmlGpmMigSampleGet(handle: usize, instance: u32, sample: usize) {
+        let device = device(handle)?;
+        let found = device.gpu().instances(device.t).ok_or(Status::NotSupported)?;
+        let instance = found.iter().find(|one| one.id == instance).ok_or(Status::InvalidArgument)?;
+        let instance = Some(*instance);
+        take(&Subject { device, instance }, sample)
     }
 
     fn nvmlGpmMetricsGet(request: Out<GpmRequest>) {
@@ -60,12 +59,11 @@ exports! {
         if !(1..=METRICS_MAX).contains(&count) {
             return Err(Status::InvalidArgument);
         }
-        let (gpu, from) = taken(sample1)?;
-        let (other, to) = taken(sample2)?;
-        if gpu != other || to < from {
+        let (from, to) = (taken(sample1)?, taken(sample2)?);
+        if (from.gpu, from.instance) != (to.gpu, to.instance) || to.at < from.at {
             return Err(Status::InvalidArgument);
         }
-        let gpu = machine.node.gpus.get(gpu as usize).ok_or(Status::InvalidArgument)?;
+        let gpu = machine.node.gpus.get(from.gpu as usize).ok_or(Status::InvalidArgument)?;
         let metrics = request.followed_by::<GpmMetric>()?;
         (0..count as usize).try_for_each(|index| answer(gpu, &metrics, index, from, to))
     }
@@ -81,18 +79,32 @@ exports! {
     }
 }
 
-fn is_supported(gpu: &Gpu) -> bool {
-    gpu.profile.gpm && gpu.driver.has_gpm()
+fn is_supported(subject: &Subject) -> bool {
+    let gpu = subject.device.gpu();
+    gpu.profile.gpm && gpu.driver.at(subject.device.t).has_gpm()
 }
 
-/// Of which GPU a sample is and when it was taken; a sample that was only allocated is of no use.
-fn taken(sample: usize) -> Result<(u32, f64), Status> {
+fn take(subject: &Subject, sample: usize) -> Answer {
+    if !is_supported(subject) {
+        return Err(Status::NotSupported);
+    }
+    let taken = Taken {
+        gpu: subject.device.gpu().index,
+        instance: subject.instance.map(|instance| instance.id),
+        at: subject.device.t,
+    };
+    with_sample(sample, |place| *place = GpmSample { taken: Some(taken) })
+}
+
+/// What a sample was taken of; one that was only allocated is of no use.
+fn taken(sample: usize) -> Result<Taken, Status> {
     with_sample(sample, |place| place.taken)?.ok_or(Status::InvalidArgument)
 }
 
-fn answer(gpu: &Gpu, metrics: &Out<GpmMetric>, index: usize, from: f64, to: f64) -> Answer {
+fn answer(gpu: &Gpu, metrics: &Out<GpmMetric>, index: usize, from: Taken, to: Taken) -> Answer {
     let id = metrics.get_at(index)?.id;
-    let (status, value) = match gpm::metric(gpu, id, from, to) {
+    let scope = from.instance.map_or(Scope::Gpu, |_| Scope::Instance);
+    let (status, value) = match gpm::metric(gpu, scope, id, from.at, to.at) {
         Ok(value) => (Status::Success, value),
         Err(status) => (status, 0.0),
     };

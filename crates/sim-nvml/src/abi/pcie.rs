@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::exports;
 use super::pointer::Out;
 use super::session::device;
-use crate::engine::gpu::{Direction, PCIE_WIDTH, pcie_lane_mts};
+use crate::engine::pcie::{Direction, PCIE_WIDTH, pcie_lane_mts};
 use crate::engine::status::Status;
 
 /// The real call measures for this long before it answers, which is why nobody should poll it.
@@ -28,12 +28,13 @@ exports! {
     }
 
     fn nvmlDeviceGetPcieReplayCounter(handle: usize, value: Out<u32>) {
-        device(handle)?;
-        value.put(0)
+        let device = device(handle)?;
+        value.put(device.gpu().pcie_replays(device.t))
     }
 
     fn nvmlDeviceGetCurrPcieLinkGeneration(handle: usize, generation: Out<u32>) {
-        generation.put(device(handle)?.gpu().pcie_generation())
+        let device = device(handle)?;
+        generation.put(device.gpu().pcie_generation(device.t))
     }
 
     fn nvmlDeviceGetMaxPcieLinkGeneration(handle: usize, generation: Out<u32>) {
@@ -41,8 +42,8 @@ exports! {
     }
 
     fn nvmlDeviceGetCurrPcieLinkWidth(handle: usize, width: Out<u32>) {
-        device(handle)?;
-        width.put(PCIE_WIDTH)
+        let device = device(handle)?;
+        width.put(device.gpu().pcie_width(device.t))
     }
 
     fn nvmlDeviceGetMaxPcieLinkWidth(handle: usize, width: Out<u32>) {
@@ -52,7 +53,8 @@ exports! {
 
     /// Megatransfers a second of a lane.
     fn nvmlDeviceGetPcieSpeed(handle: usize, speed: Out<u32>) {
-        speed.put(pcie_lane_mts(device(handle)?.gpu().pcie_generation()))
+        let device = device(handle)?;
+        speed.put(pcie_lane_mts(device.gpu().pcie_generation(device.t)))
     }
 
     /// An enumeration that counts as the generations do.

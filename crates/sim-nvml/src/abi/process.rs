@@ -3,7 +3,7 @@
 use super::Answer;
 use super::exports;
 use super::pointer::Out;
-use super::session::{Device, device};
+use super::session::{Device, device, subject};
 use super::structs::{
     NO_INSTANCE, ProcessInfo, ProcessUtilizationInfo, ProcessUtilizationSample, ProcessesUtilization,
     version_of,
@@ -13,26 +13,29 @@ use crate::engine::status::Status;
 
 exports! {
     fn nvmlDeviceGetComputeRunningProcesses_v3(handle: usize, count: Out<u32>, infos: Out<ProcessInfo>) {
-        let device = device(handle)?;
-        let running = device.gpu().processes(device.t);
+        let subject = subject(handle)?;
+        let mut running = subject.device.gpu().processes(subject.device.t);
+        if let Some(instance) = subject.instance {
+            running.retain(|process| process.instance == Some(instance.id));
+        }
         let info = |index: usize| ProcessInfo {
             pid: running[index].pid,
             used_memory: running[index].memory,
-            gpu_instance: NO_INSTANCE,
-            compute_instance: NO_INSTANCE,
+            gpu_instance: running[index].instance.unwrap_or(NO_INSTANCE),
+            compute_instance: running[index].instance.map_or(NO_INSTANCE, |_| 0),
         };
         fill(running.len(), &count, &infos, info)
     }
 
     /// Nothing draws on these GPUs.
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(handle: usize, count: Out<u32>, _infos: Out<ProcessInfo>) {
-        device(handle)?;
+        subject(handle)?;
         count.put(0)
     }
 
     /// Nor do processes share them through MPS.
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: usize, count: Out<u32>, _infos: Out<ProcessInfo>) {
-        device(handle)?;
+        subject(handle)?;
         count.put(0)
     }
 
@@ -81,9 +84,10 @@ struct Latest {
 }
 
 impl Latest {
-    /// `NotFound` when nothing was sampled since, or nothing runs.
+    /// `NotFound` when nothing was sampled since, or nothing runs; `NotSupported` of a partitioned GPU.
     fn after(device: &Device, last_seen_us: u64) -> Result<Latest, Status> {
         let (gpu, t) = (device.gpu(), processes_sampled_at(device.t));
+        let (sm, memory) = gpu.utilization_rates(t)?;
         let timestamp_us = device.machine.unix_us(t);
         let pids: Vec<u32> = gpu.processes(t).iter().map(|process| process.pid).collect();
         if pids.is_empty() || timestamp_us <= last_seen_us {
@@ -92,8 +96,8 @@ impl Latest {
         Ok(Latest {
             timestamp_us,
             pids,
-            sm: gpu.utilization(t),
-            memory: gpu.memory_utilization(t),
+            sm,
+            memory,
         })
     }
 

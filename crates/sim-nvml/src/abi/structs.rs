@@ -188,12 +188,22 @@ pub(crate) struct Temperature {
     pub degrees: i32,
 }
 
+/// Aggregate and volatile counts, then where the aggregate uncorrectable ones were.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct SramEcc {
     pub version: u32,
-    /// Aggregate and volatile counts, then the sources of the uncorrectable ones.
-    pub counts: [u64; 11],
+    pub aggregate_parity: u64,
+    pub aggregate_sec_ded: u64,
+    pub aggregate_corrected: u64,
+    pub volatile_parity: u64,
+    pub volatile_sec_ded: u64,
+    pub volatile_corrected: u64,
+    pub in_l2: u64,
+    pub in_multiprocessors: u64,
+    pub in_pcie: u64,
+    pub in_microcontrollers: u64,
+    pub elsewhere: u64,
     pub threshold_exceeded: u32,
 }
 
@@ -221,6 +231,21 @@ pub(crate) struct PlatformInfo {
     pub module: u8,
 }
 
+/// What an instance of a partitioned GPU has.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct DeviceAttributes {
+    pub multiprocessors: u32,
+    pub copy_engines: u32,
+    pub decoders: u32,
+    pub encoders: u32,
+    pub jpegs: u32,
+    pub optical_flows: u32,
+    pub gpu_instance_slices: u32,
+    pub compute_instance_slices: u32,
+    pub memory_mib: u64,
+}
+
 /// ASCII text as a zero-padded C array.
 pub(crate) fn c_text<const N: usize>(text: &str) -> [c_char; N] {
     let mut array = [0; N];
@@ -236,48 +261,104 @@ mod tests {
     use nvml_wrapper_sys::bindings as nvml;
     use std::mem::{offset_of, size_of};
 
+    /// Compares the size, and the place and width of every field: `ours = theirs`. The pattern makes sure that no field
+    /// of ours is left out.
     macro_rules! same_layout {
-        ($ours:ty = $theirs:ty, size $size:literal $(, $field:ident = $their_field:ident)*) => {
-            assert_eq!(size_of::<$ours>(), size_of::<$theirs>(), stringify!($ours));
+        ($ours:ident = $theirs:ident, size $size:literal, { $($field:ident = $($their_field:ident).+),* $(,)? }) => {
+            assert_eq!(size_of::<$ours>(), size_of::<nvml::$theirs>(), stringify!($ours));
             assert_eq!(size_of::<$ours>(), $size, stringify!($ours));
-            $(assert_eq!(offset_of!($ours, $field), offset_of!($theirs, $their_field), "{}.{}", stringify!($ours), stringify!($field));)*
+            $(assert_eq!(
+                offset_of!($ours, $field),
+                offset_of!(nvml::$theirs, $($their_field).+),
+                "{}.{}", stringify!($ours), stringify!($field)
+            );)*
+            let _ = |ours: $ours| {
+                let $ours { $($field: _),* } = ours;
+            };
         };
     }
 
     #[test]
     fn layouts_are_those_of_the_published_bindings() {
-        same_layout!(Memory = nvml::nvmlMemory_t, size 24, total = total, free = free, used = used);
-        same_layout!(MemoryV2 = nvml::nvmlMemory_v2_t, size 40, total = total, reserved = reserved, free = free, used = used);
-        same_layout!(Utilization = nvml::nvmlUtilization_t, size 8, gpu = gpu, memory = memory);
-        same_layout!(PciInfo = nvml::nvmlPciInfo_t, size 68, domain = domain, bus = bus, device = device,
-            pci_device_id = pciDeviceId, pci_subsystem_id = pciSubSystemId, bus_id = busId);
-        same_layout!(FieldValue = nvml::nvmlFieldValue_t, size 40, field_id = fieldId, scope_id = scopeId,
-            timestamp_us = timestamp, latency_us = latencyUsec, value_type = valueType, status = nvmlReturn, value = value);
-        same_layout!(Sample = nvml::nvmlSample_t, size 16, timestamp_us = timeStamp, value = sampleValue);
-        same_layout!(ProcessInfo = nvml::nvmlProcessInfo_t, size 24, pid = pid, used_memory = usedGpuMemory,
-            gpu_instance = gpuInstanceId, compute_instance = computeInstanceId);
-        same_layout!(ProcessUtilizationSample = nvml::nvmlProcessUtilizationSample_t, size 32, pid = pid,
-            timestamp_us = timeStamp, sm = smUtil, memory = memUtil, encoder = encUtil, decoder = decUtil);
-        same_layout!(ProcessUtilizationInfo = nvml::nvmlProcessUtilizationInfo_v1_t, size 40, timestamp_us = timeStamp,
-            pid = pid, sm = smUtil, memory = memUtil, jpeg = jpgUtil, optical_flow = ofaUtil);
-        same_layout!(ProcessesUtilization = nvml::nvmlProcessesUtilizationInfo_v1_t, size 24, count = processSamplesCount,
-            last_seen_us = lastSeenTimeStamp, infos = procUtilArray);
-        same_layout!(EventData = nvml::nvmlEventData_t, size 32, device = device, kind = eventType, data = eventData,
-            gpu_instance = gpuInstanceId, compute_instance = computeInstanceId);
-        same_layout!(FabricInfo = nvml::nvmlGpuFabricInfo_t, size 28, status = status, clique_id = cliqueId, state = state);
-        same_layout!(FabricInfoV2 = nvml::nvmlGpuFabricInfo_v2_t, size 36, info = clusterUuid, health_mask = healthMask);
-        same_layout!(FabricInfoV3 = nvml::nvmlGpuFabricInfo_v3_t, size 40, info = clusterUuid, health_mask = healthMask,
-            health_summary = healthSummary);
-        same_layout!(GpmSupport = nvml::nvmlGpmSupport_t, size 8, is_supported = isSupportedDevice);
-        same_layout!(GpmMetric = nvml::nvmlGpmMetric_t, size 40, id = metricId, status = nvmlReturn, value = value,
-            short_name = metricInfo);
-        same_layout!(Temperature = nvml::nvmlTemperature_v1_t, size 12, sensor = sensorType, degrees = temperature);
-        same_layout!(SramEcc = nvml::nvmlEccSramErrorStatus_v1_t, size 104, counts = aggregateUncParity,
-            threshold_exceeded = bThresholdExceeded);
-        same_layout!(RowHistogram = nvml::nvmlRowRemapperHistogramValues_t, size 20, high = high, none = none);
-        same_layout!(PlatformInfo = nvml::nvmlPlatformInfo_v1_t, size 44, ib_guid = ibGuid, chassis_serial = rackGuid,
-            peer_type = peerType, module = moduleId);
-        same_layout!(PlatformInfo = nvml::nvmlPlatformInfo_v2_t, size 44, slot = slotNumber, tray = trayIndex, host = hostId);
+        same_layout!(Memory = nvmlMemory_t, size 24, { total = total, free = free, used = used });
+        same_layout!(MemoryV2 = nvmlMemory_v2_t, size 40, {
+            version = version, total = total, reserved = reserved, free = free, used = used,
+        });
+        same_layout!(Utilization = nvmlUtilization_t, size 8, { gpu = gpu, memory = memory });
+        same_layout!(PciInfo = nvmlPciInfo_t, size 68, {
+            bus_id_legacy = busIdLegacy, domain = domain, bus = bus, device = device,
+            pci_device_id = pciDeviceId, pci_subsystem_id = pciSubSystemId, bus_id = busId,
+        });
+        same_layout!(FieldValue = nvmlFieldValue_t, size 40, {
+            field_id = fieldId, scope_id = scopeId, timestamp_us = timestamp, latency_us = latencyUsec,
+            value_type = valueType, status = nvmlReturn, value = value,
+        });
+        same_layout!(Sample = nvmlSample_t, size 16, { timestamp_us = timeStamp, value = sampleValue });
+        same_layout!(ProcessInfo = nvmlProcessInfo_t, size 24, {
+            pid = pid, used_memory = usedGpuMemory, gpu_instance = gpuInstanceId, compute_instance = computeInstanceId,
+        });
+        same_layout!(ProcessUtilizationSample = nvmlProcessUtilizationSample_t, size 32, {
+            pid = pid, timestamp_us = timeStamp, sm = smUtil, memory = memUtil, encoder = encUtil, decoder = decUtil,
+        });
+        same_layout!(ProcessUtilizationInfo = nvmlProcessUtilizationInfo_v1_t, size 40, {
+            timestamp_us = timeStamp, pid = pid, sm = smUtil, memory = memUtil, encoder = encUtil, decoder = decUtil,
+            jpeg = jpgUtil, optical_flow = ofaUtil,
+        });
+        same_layout!(ProcessesUtilization = nvmlProcessesUtilizationInfo_v1_t, size 24, {
+            version = version, count = processSamplesCount, last_seen_us = lastSeenTimeStamp, infos = procUtilArray,
+        });
+        same_layout!(EventData = nvmlEventData_t, size 32, {
+            device = device, kind = eventType, data = eventData, gpu_instance = gpuInstanceId,
+            compute_instance = computeInstanceId,
+        });
+        same_layout!(FabricInfo = nvmlGpuFabricInfo_t, size 28, {
+            cluster_uuid = clusterUuid, status = status, clique_id = cliqueId, state = state,
+        });
+        // Versions two and three hold what ours keeps as `info`, field by field.
+        same_layout!(FabricInfoV2 = nvmlGpuFabricInfo_v2_t, size 36, {
+            version = version, info = clusterUuid, health_mask = healthMask,
+        });
+        same_layout!(FabricInfoV3 = nvmlGpuFabricInfo_v3_t, size 40, {
+            version = version, info = clusterUuid, health_mask = healthMask, health_summary = healthSummary,
+        });
+        assert_eq!(
+            offset_of!(FabricInfoV3, info) + offset_of!(FabricInfo, state),
+            offset_of!(nvml::nvmlGpuFabricInfo_v3_t, state)
+        );
+        same_layout!(GpmSupport = nvmlGpmSupport_t, size 8, { version = version, is_supported = isSupportedDevice });
+        // The three names are a struct of their own there.
+        same_layout!(GpmMetric = nvmlGpmMetric_t, size 40, {
+            id = metricId, status = nvmlReturn, value = value,
+            short_name = metricInfo, long_name = metricInfo.longName, unit = metricInfo.unit,
+        });
+        same_layout!(Temperature = nvmlTemperature_v1_t, size 12, {
+            version = version, sensor = sensorType, degrees = temperature,
+        });
+        same_layout!(SramEcc = nvmlEccSramErrorStatus_v1_t, size 104, {
+            version = version, aggregate_parity = aggregateUncParity, aggregate_sec_ded = aggregateUncSecDed,
+            aggregate_corrected = aggregateCor, volatile_parity = volatileUncParity,
+            volatile_sec_ded = volatileUncSecDed, volatile_corrected = volatileCor, in_l2 = aggregateUncBucketL2,
+            in_multiprocessors = aggregateUncBucketSm, in_pcie = aggregateUncBucketPcie,
+            in_microcontrollers = aggregateUncBucketMcu, elsewhere = aggregateUncBucketOther,
+            threshold_exceeded = bThresholdExceeded,
+        });
+        same_layout!(RowHistogram = nvmlRowRemapperHistogramValues_t, size 20, {
+            max = max, high = high, partial = partial, low = low, none = none,
+        });
+        same_layout!(PlatformInfo = nvmlPlatformInfo_v1_t, size 44, {
+            version = version, ib_guid = ibGuid, chassis_serial = rackGuid, slot = chassisPhysicalSlotNumber,
+            tray = computeSlotIndex, host = nodeIndex, peer_type = peerType, module = moduleId,
+        });
+        same_layout!(PlatformInfo = nvmlPlatformInfo_v2_t, size 44, {
+            version = version, ib_guid = ibGuid, chassis_serial = chassisSerialNumber, slot = slotNumber,
+            tray = trayIndex, host = hostId, peer_type = peerType, module = moduleId,
+        });
+        same_layout!(DeviceAttributes = nvmlDeviceAttributes_t, size 40, {
+            multiprocessors = multiprocessorCount, copy_engines = sharedCopyEngineCount,
+            decoders = sharedDecoderCount, encoders = sharedEncoderCount, jpegs = sharedJpegCount,
+            optical_flows = sharedOfaCount, gpu_instance_slices = gpuInstanceSliceCount,
+            compute_instance_slices = computeInstanceSliceCount, memory_mib = memorySizeMB,
+        });
     }
 
     #[test]

@@ -22,24 +22,29 @@ exports! {
     }
 
     fn nvmlSystemGetDriverVersion(version: TextOut, length: u32) {
-        version.put_text(length, &session::machine()?.node.driver.to_string())
+        let machine = session::machine()?;
+        version.put_text(length, &machine.node.driver.at(machine.now()).to_string())
     }
 
     fn nvmlSystemGetNVMLVersion(version: TextOut, length: u32) {
-        version.put_text(length, &session::machine()?.node.driver.nvml_version())
+        let machine = session::machine()?;
+        version.put_text(length, &machine.node.driver.at(machine.now()).nvml_version())
     }
 
     fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) {
-        version.put(session::machine()?.node.driver.cuda_version())
+        let machine = session::machine()?;
+        version.put(machine.node.driver.at(machine.now()).cuda_version())
     }
 
     fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) {
-        version.put(session::machine()?.node.driver.cuda_version())
+        let machine = session::machine()?;
+        version.put(machine.node.driver.at(machine.now()).cuda_version())
     }
 
     fn nvmlSystemGetProcessName(pid: u32, name: TextOut, length: u32) {
         let machine = session::machine()?;
-        let found = machine.node.gpus.iter().find_map(|gpu| gpu.process_name(pid));
+        let t = machine.now();
+        let found = machine.node.gpus.iter().find_map(|gpu| gpu.process_name(pid, t));
         name.put_text(length, found.ok_or(Status::NotFound)?)
     }
 

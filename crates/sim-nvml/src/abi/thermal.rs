@@ -4,7 +4,7 @@ use super::exports;
 use super::pointer::Out;
 use super::session::device;
 use super::structs::{Temperature, version_of};
-use crate::engine::gpu::Clock;
+use crate::engine::power::Clock;
 use crate::engine::status::Status;
 
 /// The only sensor NVML knows: the GPU's own.
@@ -81,7 +81,8 @@ exports! {
     }
 
     fn nvmlDeviceGetPerformanceState(handle: usize, state: Out<u32>) {
-        state.put(device(handle)?.gpu().performance_state())
+        let device = device(handle)?;
+        state.put(device.gpu().performance_state(device.t))
     }
 
     fn nvmlDeviceGetFanSpeed(handle: usize, percent: Out<u32>) {

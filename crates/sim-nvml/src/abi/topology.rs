@@ -27,7 +27,7 @@ exports! {
         let (node, gpu) = (device.node(), device.gpu());
         let others = node.gpus.iter().filter(|other| other.index != gpu.index);
         let near = others.filter(|other| node.nearness(gpu, other) as u32 == level);
-        let found: Vec<usize> = near.map(|other| handle_of(other.index)).collect();
+        let found: Vec<usize> = near.map(|other| handle_of(&device.machine, other.index)).collect();
         let room = count.get()? as usize;
         count.put(found.len() as u32)?;
         if handles.is_null() {

@@ -15,20 +15,21 @@ const VIDEO_PERIOD_US: u32 = 167_000;
 exports! {
     fn nvmlDeviceGetUtilizationRates(handle: usize, utilization: Out<Utilization>) {
         let device = device(handle)?;
-        let gpu = device.gpu();
-        let t = device.t;
-        utilization.put(Utilization { gpu: gpu.utilization(t), memory: gpu.memory_utilization(t) })
+        let (gpu, memory) = device.gpu().utilization_rates(device.t)?;
+        utilization.put(Utilization { gpu, memory })
     }
 
     /// Training decodes no video.
     fn nvmlDeviceGetEncoderUtilization(handle: usize, utilization: Out<u32>, period_us: Out<u32>) {
-        device(handle)?;
+        let device = device(handle)?;
+        device.gpu().utilization_rates(device.t)?;
         utilization.put(0)?;
         period_us.put(VIDEO_PERIOD_US)
     }
 
     fn nvmlDeviceGetDecoderUtilization(handle: usize, utilization: Out<u32>, period_us: Out<u32>) {
-        device(handle)?;
+        let device = device(handle)?;
+        device.gpu().utilization_rates(device.t)?;
         utilization.put(0)?;
         period_us.put(VIDEO_PERIOD_US)
     }

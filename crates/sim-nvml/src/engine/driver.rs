@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use super::fault::Window;
+use super::job::LEAD_S;
+
 /// A driver release such as `580.95.05`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Driver {
@@ -80,6 +83,86 @@ impl fmt::Display for Driver {
     }
 }
 
+// === Over time ===
+
+/// The drivers of a node one after another, and when there is none.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct DriverHistory {
+    first: Driver,
+    /// In time's order.
+    reloads: Vec<Reload>,
+    mismatches: Vec<Window>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Reload {
+    away: Window,
+    next: Driver,
+}
+
+/// What who initialises NVML meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DriverState {
+    Loaded,
+    /// No driver is loaded.
+    Unloaded,
+    /// The library is newer than the driver that runs; who has initialised NVML before reads on.
+    Mismatched,
+}
+
+impl DriverHistory {
+    /// `reloads` are when the driver is away and what comes after it, if that is another version.
+    pub(crate) fn new(
+        first: Driver,
+        mut reloads: Vec<(Window, Option<Driver>)>,
+        mismatches: Vec<Window>,
+    ) -> DriverHistory {
+        reloads.sort_by(|(one, _), (other, _)| one.start.total_cmp(&other.start));
+        let mut current = first.clone();
+        let reloads = reloads.into_iter().map(|(away, next)| {
+            current = next.unwrap_or_else(|| current.clone());
+            Reload {
+                away,
+                next: current.clone(),
+            }
+        });
+        DriverHistory {
+            reloads: reloads.collect(),
+            first,
+            mismatches,
+        }
+    }
+
+    /// The driver at `t`; while there is none, the one that comes.
+    pub(crate) fn at(&self, t: f64) -> &Driver {
+        let begun = self.reloads.partition_point(|reload| reload.away.has_begun(t));
+        begun
+            .checked_sub(1)
+            .map_or(&self.first, |index| &self.reloads[index].next)
+    }
+
+    pub(crate) fn state(&self, t: f64) -> DriverState {
+        if self.reloads.iter().any(|reload| reload.away.holds(t)) {
+            DriverState::Unloaded
+        } else if self.mismatches.iter().any(|window| window.holds(t)) {
+            DriverState::Mismatched
+        } else {
+            DriverState::Loaded
+        }
+    }
+
+    /// How often the driver has been unloaded by `t`: what a client holds of an earlier driver is worth nothing.
+    pub(crate) fn generation(&self, t: f64) -> usize {
+        self.reloads.partition_point(|reload| reload.away.has_begun(t))
+    }
+
+    /// When the driver at `t` was loaded.
+    pub(crate) fn loaded_at(&self, t: f64) -> f64 {
+        let back = self.reloads.iter().filter(|reload| reload.away.end <= t);
+        back.map(|reload| reload.away.end).next_back().unwrap_or(-LEAD_S)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -116,5 +199,37 @@ mod tests {
     fn cuda_version_follows_the_driver() {
         assert_eq!(Driver::default().nvml_version(), "13.580.95.05");
         assert_eq!(Driver::parse("550.54.15").unwrap().cuda_version(), 12040);
+    }
+    #[test]
+    fn drivers_follow_each_other() {
+        let driver = |text| Driver::parse(text).unwrap();
+        let window = |start, end| Window { start, end };
+        let history = DriverHistory::new(
+            driver("570.1"),
+            vec![
+                (window(50.0, 60.0), None),
+                (window(10.0, 20.0), Some(driver("590.1"))),
+            ],
+            vec![window(30.0, 40.0)],
+        );
+        for (t, version, state, generation, loaded_at) in [
+            (9.0, "570.1", DriverState::Loaded, 0, -LEAD_S),
+            (10.0, "590.1", DriverState::Unloaded, 1, -LEAD_S),
+            (20.0, "590.1", DriverState::Loaded, 1, 20.0),
+            (35.0, "590.1", DriverState::Mismatched, 1, 20.0),
+            (55.0, "590.1", DriverState::Unloaded, 2, 20.0),
+            (99.0, "590.1", DriverState::Loaded, 2, 60.0),
+        ] {
+            assert_eq!(
+                (
+                    history.at(t).to_string().as_str(),
+                    history.state(t),
+                    history.generation(t),
+                    history.loaded_at(t)
+                ),
+                (version, state, generation, loaded_at),
+                "at {t}"
+            );
+        }
     }
 }

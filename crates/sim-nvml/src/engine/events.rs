@@ -1,6 +1,6 @@
 //! What the driver reports by itself: Xids, ECC errors, recovery actions.
 
-use super::fault::Trouble;
+use super::fault::{Fault, Place, Trouble};
 use super::gpu::Gpu;
 
 /// Bits of `nvmlEventType*`.
@@ -10,6 +10,7 @@ pub(crate) mod kind {
     pub(crate) const PSTATE: u64 = 0x4;
     pub(crate) const XID: u64 = 0x8;
     pub(crate) const CLOCK: u64 = 0x10;
+    pub(crate) const MIG_CONFIG: u64 = 0x100;
     pub(crate) const ECC_STORM: u64 = 0x200;
     pub(crate) const RECOVERY_ACTION: u64 = 0x8000;
 }
@@ -27,39 +28,60 @@ pub(crate) struct Event {
 
 /// The event kinds a GPU can report.
 pub(crate) fn supported(gpu: &Gpu) -> u64 {
-    let ecc = kind::SINGLE_BIT_ECC | kind::DOUBLE_BIT_ECC | kind::ECC_STORM;
     let common = kind::XID | kind::PSTATE | kind::CLOCK | kind::RECOVERY_ACTION;
-    if gpu.profile.ecc { common | ecc } else { common }
+    let ecc = kind::SINGLE_BIT_ECC | kind::DOUBLE_BIT_ECC | kind::ECC_STORM;
+    let with = |has: bool, kinds: u64| if has { kinds } else { 0 };
+    common | with(gpu.profile.ecc, ecc) | with(!gpu.profile.mig.is_empty(), kind::MIG_CONFIG)
 }
 
 /// Every event a GPU will report, in time's order.
 pub(crate) fn of(gpu: &Gpu) -> Vec<Event> {
-    let Some(fault) = gpu.fault else { return Vec::new() };
-    let event = |at, kind, data| Event {
-        at,
-        gpu: gpu.index,
-        kind,
-        data,
-    };
-    let start = fault.window.start;
+    let troubles = gpu.faults.iter().flat_map(|fault| of_fault(*fault));
+    let partitioned = gpu
+        .partitions
+        .0
+        .iter()
+        .flat_map(|(window, _)| [window.start, window.end])
+        .map(|at| (at, kind::MIG_CONFIG, 0));
+    let mut events: Vec<Event> = troubles
+        .chain(partitioned)
+        .filter(|(at, _, _)| at.is_finite())
+        .map(|(at, kind, data)| Event {
+            at,
+            gpu: gpu.index,
+            kind,
+            data,
+        })
+        .collect();
+    events.sort_by(|one, other| one.at.total_cmp(&other.at));
+    events
+}
+
+/// When, of what kind, with which data.
+fn of_fault(fault: Fault) -> Vec<(f64, u64, u64)> {
+    let (start, worst) = (fault.window.start, fault.uncorrectable_at());
     match fault.trouble {
-        Trouble::Xid(code) => vec![event(start, kind::XID, code)],
-        Trouble::Throttle => vec![event(start, kind::CLOCK, 0)],
-        Trouble::Ecc => {
-            let worst = fault.uncorrectable_at();
-            vec![
-                event(start, kind::SINGLE_BIT_ECC, 0),
-                event(start + 1.0, kind::ECC_STORM, 0),
-                event(worst, kind::DOUBLE_BIT_ECC, 0),
-                // A double-bit error, the row it costs, and that the damage was contained.
-                event(worst, kind::XID, 48),
-                event(worst, kind::XID, 63),
-                event(worst, kind::XID, 94),
-                event(worst, kind::RECOVERY_ACTION, 1),
-            ]
-        }
+        Trouble::Xid(code) => vec![(start, kind::XID, code)],
+        Trouble::Throttle(_) => vec![(start, kind::CLOCK, 0)],
+        Trouble::Ecc(Place::Dram) => vec![
+            (start, kind::SINGLE_BIT_ECC, 0),
+            (start + 1.0, kind::ECC_STORM, 0),
+            (worst, kind::DOUBLE_BIT_ECC, 0),
+            // A double-bit error, the row it costs, and that the damage was contained.
+            (worst, kind::XID, 48),
+            (worst, kind::XID, 63),
+            (worst, kind::XID, 94),
+            (worst, kind::RECOVERY_ACTION, 1),
+        ],
+        Trouble::Ecc(Place::Sram) => vec![
+            (start, kind::SINGLE_BIT_ECC, 0),
+            (worst, kind::DOUBLE_BIT_ECC, 0),
+            // Nothing contains an error in SRAM.
+            (worst, kind::XID, 95),
+            (worst, kind::RECOVERY_ACTION, 1),
+        ],
         // NVLink errors come with an Xid of their own.
-        Trouble::LinkDown(_) => vec![event(start, kind::XID, 74)],
+        Trouble::LinkDown(_) => vec![(start, kind::XID, 74)],
         _ => Vec::new(),
     }
 }

@@ -1,5 +1,6 @@
 //! What goes wrong with a GPU, and when.
 
+use std::mem;
 use std::time::Duration;
 
 /// A stretch of simulated time, in seconds since the start; `end` is infinite where nothing ends it.
@@ -10,11 +11,10 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// A window that never comes.
-    pub(crate) const NEVER: Window = Window {
-        start: f64::INFINITY,
-        end: f64::INFINITY,
-    };
+    /// Whether the two have a moment in common.
+    pub(crate) fn overlaps(self, other: Window) -> bool {
+        self.start < other.end && other.start < self.end
+    }
 
     /// Whether `t` is inside; the end is not.
     pub(crate) fn holds(self, t: f64) -> bool {
@@ -47,25 +47,60 @@ impl Window {
     }
 }
 
-/// The kinds of trouble a scenario can bring.
+/// The kinds of trouble a scenario can bring to a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Trouble {
-    /// Too hot: the GPU slows itself down.
-    Throttle,
+    /// The GPU slows itself down.
+    Throttle(Slowdown),
     /// Almost no free memory.
     MemoryPressure,
-    /// Corrected memory errors in a storm, then one that cannot be corrected.
-    Ecc,
+    /// Corrected errors in a storm, then some that cannot be corrected.
+    Ecc(Place),
     /// The driver reports this Xid; after 79 the GPU is gone.
     Xid(u64),
     /// One NVLink stops.
     LinkDown(u32),
+    /// One NVLink makes this many errors a second, and goes on.
+    LinkErrors { link: u32, per_second: u32 },
+    /// The PCIe link trained to fewer lanes or an older generation, and packets are replayed.
+    PcieDegraded { width: u32, generation: u32 },
     /// The GPU answers nothing but "GPU is lost".
     Lost,
     /// Every call takes this long.
     SlowCall(Duration),
     /// Calls do not return.
     Hang,
+}
+
+/// What makes a GPU slow down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slowdown {
+    /// Too hot.
+    Thermal,
+    /// At its power limit.
+    Power,
+    /// The power supply asked for it.
+    PowerBrake,
+}
+
+impl Slowdown {
+    /// Clocks, and with them the job, over their best.
+    pub(crate) fn pace(self) -> f64 {
+        match self {
+            Slowdown::Thermal => 0.55,
+            Slowdown::Power => 0.8,
+            Slowdown::PowerBrake => 0.5,
+        }
+    }
+}
+
+/// Where memory errors are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Device memory, whose rows can be remapped.
+    Dram,
+    /// Caches and registers.
+    Sram,
 }
 
 impl Trouble {
@@ -81,8 +116,8 @@ impl Trouble {
     /// so all ranks go at the pace of the slowest, and stand still when one is gone.
     pub(crate) fn job_pace(self) -> f64 {
         match self {
-            Trouble::Throttle => THROTTLED_PACE,
-            Trouble::LinkDown(_) => 0.9,
+            Trouble::Throttle(brake) => brake.pace(),
+            Trouble::LinkDown(_) | Trouble::PcieDegraded { .. } => 0.9,
             other if other.loses_gpu() => 0.0,
             _ => 1.0,
         }
@@ -92,10 +127,19 @@ impl Trouble {
     pub(crate) fn is_for_all(self) -> bool {
         matches!(self, Trouble::MemoryPressure | Trouble::SlowCall(_))
     }
-}
 
-/// Clocks, and with them the job, while a GPU is thermally slowed.
-pub(crate) const THROTTLED_PACE: f64 = 0.55;
+    /// Whether a GPU cannot have both at once: the same part would have to be broken in two ways.
+    pub(crate) fn excludes(self, other: Trouble) -> bool {
+        match (self, other) {
+            (Trouble::LinkDown(one), Trouble::LinkDown(other)) => one == other,
+            (Trouble::LinkErrors { link: one, .. }, Trouble::LinkErrors { link: other, .. }) => one == other,
+            (Trouble::Ecc(one), Trouble::Ecc(other)) => one == other,
+            // An Xid is a moment, unless the GPU is gone from then on.
+            (Trouble::Xid(_), Trouble::Xid(_)) => self.loses_gpu() && other.loses_gpu(),
+            _ => mem::discriminant(&self) == mem::discriminant(&other),
+        }
+    }
+}
 
 /// Trouble of one GPU in its window.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -115,12 +159,25 @@ impl Fault {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Gate {
     Open,
-    /// The GPU is gone.
-    Lost,
     /// The call takes this long.
     Slow(Duration),
     /// The call returns when simulated time reaches this (infinity: never).
     Until(f64),
+    /// The GPU is gone.
+    Lost,
+}
+
+impl Gate {
+    /// The one that a call meets where there are two.
+    pub(crate) fn or_worse(self, other: Gate) -> Gate {
+        match (self, other) {
+            (Gate::Lost, _) | (_, Gate::Lost) => Gate::Lost,
+            (Gate::Until(one), Gate::Until(other)) => Gate::Until(one.max(other)),
+            (Gate::Until(_), _) | (_, Gate::Open) => self,
+            (_, Gate::Until(_)) | (Gate::Open, _) => other,
+            (Gate::Slow(one), Gate::Slow(other)) => Gate::Slow(one.max(other)),
+        }
+    }
 }
 
 impl Fault {
@@ -158,8 +215,11 @@ mod tests {
         ] {
             assert_eq!((WINDOW.holds(t), WINDOW.passed(t)), (holds, passed), "at {t}");
         }
-        assert_eq!(Window::NEVER.passed(1e9), 0.0);
-        assert_eq!(Window::NEVER.followed(1e9, 4.0), 0.0);
+        let next = Window {
+            start: 30.0,
+            end: 40.0,
+        };
+        assert!(!WINDOW.overlaps(next) && next.overlaps(next));
     }
 
     #[test]
@@ -185,19 +245,66 @@ mod tests {
         assert_eq!(gate(Trouble::Hang, 11.0), Gate::Until(30.0));
         let delay = Duration::from_millis(5);
         assert_eq!(gate(Trouble::SlowCall(delay), 11.0), Gate::Slow(delay));
-        assert_eq!(gate(Trouble::Throttle, 11.0), Gate::Open);
+        assert_eq!(gate(Trouble::Throttle(Slowdown::Thermal), 11.0), Gate::Open);
     }
 
     #[test]
     fn uncorrectable_error_comes_within_the_window() {
         let at = |end| {
             Fault {
-                trouble: Trouble::Ecc,
+                trouble: Trouble::Ecc(Place::Dram),
                 window: Window { start: 10.0, end },
             }
             .uncorrectable_at()
         };
         assert_eq!(at(f64::INFINITY), 30.0);
         assert_eq!(at(14.0), 12.0);
+    }
+    #[test]
+    fn the_worst_of_two_gates_is_met() {
+        let (short, long) = (Duration::from_millis(5), Duration::from_millis(9));
+        let cases = [
+            (Gate::Open, Gate::Open, Gate::Open),
+            (Gate::Open, Gate::Slow(short), Gate::Slow(short)),
+            (Gate::Slow(long), Gate::Slow(short), Gate::Slow(long)),
+            (Gate::Slow(long), Gate::Until(3.0), Gate::Until(3.0)),
+            (Gate::Until(9.0), Gate::Until(3.0), Gate::Until(9.0)),
+            (Gate::Until(9.0), Gate::Lost, Gate::Lost),
+        ];
+        for (one, other, met) in cases {
+            assert_eq!(
+                (one.or_worse(other), other.or_worse(one)),
+                (met, met),
+                "{one:?} {other:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_the_same_part_cannot_break_twice() {
+        let errors = |link| Trouble::LinkErrors { link, per_second: 1 };
+        let cases = [
+            (Trouble::Hang, Trouble::Hang, true),
+            (Trouble::Hang, Trouble::Lost, false),
+            (Trouble::LinkDown(1), Trouble::LinkDown(1), true),
+            (Trouble::LinkDown(1), Trouble::LinkDown(2), false),
+            (errors(4), errors(4), true),
+            (errors(4), Trouble::LinkDown(4), false),
+            (
+                Trouble::Throttle(Slowdown::Power),
+                Trouble::Throttle(Slowdown::Thermal),
+                true,
+            ),
+            (Trouble::Ecc(Place::Dram), Trouble::Ecc(Place::Sram), false),
+            (Trouble::Xid(31), Trouble::Xid(31), false),
+            (Trouble::Xid(79), Trouble::Xid(79), true),
+        ];
+        for (one, other, excludes) in cases {
+            assert_eq!(
+                (one.excludes(other), other.excludes(one)),
+                (excludes, excludes),
+                "{one:?} {other:?}"
+            );
+        }
     }
 }

@@ -1,7 +1,10 @@
 //! Field values: NVML's numbered readings, asked for by id and, on NVLink, by link.
 
-use super::gpu::{Direction, Gpu};
+use super::ecc::Span;
+use super::fault::{Place, Slowdown};
+use super::gpu::Gpu;
 use super::nvlink::LinkError;
+use super::pcie::Direction;
 use super::status::Status;
 
 /// A field's value with its C type.
@@ -17,7 +20,7 @@ pub(crate) const ALL_LINKS: u32 = u32::MAX;
 
 /// Field `id`, in the numbering of the node's driver, at scope `scope`, at `t`.
 pub(crate) fn read(gpu: &Gpu, id: u32, scope: u32, t: f64) -> Result<Value, Status> {
-    match gpu.driver.field_id_v12(id) {
+    match gpu.driver.at(t).field_id_v12(id) {
         id @ (1..=31 | 142..=145 | 226 | 227 | 230) => memory_health(gpu, id, t),
         id @ (32..=59 | 84..=91 | 96..=119 | 132..=137 | 146..=168) => links(gpu, id, scope, t),
         id @ 138..=141 => traffic(gpu, id, scope, t),
@@ -39,16 +42,22 @@ fn memory_health(gpu: &Gpu, id: u32, t: f64) -> Result<Value, Status> {
             Err(Status::NotSupported)
         };
     }
-    let ecc = gpu.ecc(t);
+    let dram = |span| gpu.ecc_in(Place::Dram, span, t);
     Ok(match id {
         1 | 2 => Value::Unsigned(1),
-        // Volatile and aggregate, totals and device memory.
-        3 | 5 | 11 | 22 => Value::Unsigned64(ecc.corrected),
-        4 | 6 | 12 | 23 => Value::Unsigned64(ecc.uncorrected),
-        // Caches, registers, textures.
+        3 => Value::Unsigned64(gpu.ecc(Span::Volatile, t).corrected),
+        4 => Value::Unsigned64(gpu.ecc(Span::Volatile, t).uncorrected),
+        5 => Value::Unsigned64(gpu.ecc(Span::Aggregate, t).corrected),
+        6 => Value::Unsigned64(gpu.ecc(Span::Aggregate, t).uncorrected),
+        11 => Value::Unsigned64(dram(Span::Volatile).corrected),
+        12 => Value::Unsigned64(dram(Span::Volatile).uncorrected),
+        22 => Value::Unsigned64(dram(Span::Aggregate).corrected),
+        23 => Value::Unsigned64(dram(Span::Aggregate).uncorrected),
+        // Caches, registers, textures: since Ampere all in SRAM, which has no fields of its own.
         7..=28 => Value::Unsigned64(0),
         142 => Value::Unsigned(0),
-        143 | 144 => Value::Unsigned(gpu.rows_remapped(t)),
+        143 => Value::Unsigned(gpu.rows_remapped(t)),
+        144 => Value::Unsigned(u32::from(gpu.is_remap_pending(t))),
         145 => Value::Unsigned(0),
         226 => Value::Unsigned(gpu.recovery_action(t)),
         227 => Value::Unsigned(0),
@@ -173,7 +182,9 @@ fn down(gpu: &Gpu, scope: u32, t: f64) -> Result<u32, Status> {
 
 fn pcie(gpu: &Gpu, id: u32, t: f64) -> Result<Value, Status> {
     Ok(match id {
-        94 | 95 => Value::Unsigned(0),
+        94 => Value::Unsigned(gpu.pcie_replays(t)),
+        // Correctable errors and NAKs: each is one packet sent again.
+        173 | 174 => Value::Unsigned(gpu.pcie_replays(t)),
         197 => Value::Unsigned64(gpu.pcie_bytes(Direction::Transmit, t)),
         198 => Value::Unsigned64(gpu.pcie_bytes(Direction::Receive, t)),
         _ => Value::Unsigned(0),
@@ -185,13 +196,18 @@ fn pcie(gpu: &Gpu, id: u32, t: f64) -> Result<Value, Status> {
 fn power_and_heat(gpu: &Gpu, id: u32, scope: u32, t: f64) -> Result<Value, Status> {
     let profile = gpu.profile;
     let milliwatts = |watts: u32| Value::Unsigned(watts * 1_000);
-    let nanoseconds = |seconds: f64| Value::Unsigned64((seconds * 1e9) as u64);
+    let braked = |by| {
+        let seconds = gpu.since_load(|t| gpu.braked_seconds(by, t), t);
+        Value::Unsigned64((seconds * 1e9) as u64)
+    };
     // How far below the slowdown temperature the GPU is, which is what "T.Limit" counts.
     let below = |limit: u32| Value::Signed(profile.temperature_max as i32 - limit as i32);
     Ok(match id {
-        // Nanoseconds spent below the wished clocks because of heat; 74 power, 76.. other causes: none.
-        75 | 251 | 252 => nanoseconds(gpu.throttled_seconds(t)),
-        74 | 76..=81 | 253 => nanoseconds(0.0),
+        // Nanoseconds spent below the wished clocks, by cause; of the others there are none.
+        74 => braked(Slowdown::Power),
+        75 | 251 | 252 => braked(Slowdown::Thermal),
+        253 => braked(Slowdown::PowerBrake),
+        76..=81 => Value::Unsigned64(0),
         82 => Value::Unsigned(gpu.memory_temperature(t).ok_or(Status::NotSupported)?),
         83 => Value::Unsigned64(gpu.energy_mj(t)),
         // Scope 1 is the whole module, which only Grace superchips have.

@@ -2,14 +2,17 @@
 
 use std::ffi::CStr;
 
-use super::gpu::{Direction, Gpu};
+use super::gpu::Gpu;
 use super::job::Job;
+use super::pcie::Direction;
 use super::status::Status;
 
 /// NVIDIA calls 100 ms a hard limit of the hardware; values over a shorter time are not valid.
 const INTERVAL_MIN_S: f64 = 0.1;
 const MIB: f64 = 1_048_576.0;
 
+/// Below are shares, from here on bytes over links.
+const FIRST_TRANSFER: u32 = 20;
 /// The first NVLink metric of link 0; receive and transmit alternate from there.
 const LINK_FIRST: u32 = 62;
 const LINK_LAST: u32 = 97;
@@ -22,12 +25,24 @@ pub(crate) struct Label {
     pub unit: &'static CStr,
 }
 
+/// What a sample was taken of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Gpu,
+    /// An instance of a partitioned GPU: shares are of the instance's own multiprocessors and memory, and PCIe and
+    /// NVLink belong to none.
+    Instance,
+}
+
 /// A metric between two moments. NaN where they are closer together than the hardware can measure.
 ///
 /// Percentages are 0 to 100, transfers are MiB a second, as in NVML's header.
-pub(crate) fn metric(gpu: &Gpu, id: u32, from: f64, to: f64) -> Result<f64, Status> {
+pub(crate) fn metric(gpu: &Gpu, scope: Scope, id: u32, from: f64, to: f64) -> Result<f64, Status> {
     if to < from {
         return Err(Status::InvalidArgument);
+    }
+    if scope == Scope::Instance && id >= FIRST_TRANSFER {
+        return Err(Status::NotSupported);
     }
     let seconds = to - from;
     let slope = |counter: &dyn Fn(f64) -> f64| (counter(to) - counter(from)) / seconds;
@@ -105,5 +120,9 @@ pub(crate) fn label(id: u32) -> Label {
 
 /// The sway of a step can push a short average past 100 %; hardware cannot.
 fn clamp_percent(id: u32, value: f64) -> f64 {
-    if id < 20 { value.clamp(0.0, 100.0) } else { value }
+    if id < FIRST_TRANSFER {
+        value.clamp(0.0, 100.0)
+    } else {
+        value
+    }
 }

@@ -24,14 +24,7 @@ impl Identity {
     pub(crate) fn new(noise: Noise, index: u32) -> Identity {
         let high = noise.bits(CHANNEL_UUID);
         let low = noise.bits(CHANNEL_UUID + 1);
-        let uuid = format!(
-            "GPU-{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-            high >> 32,
-            high >> 16 & 0xFFFF,
-            high & 0xFFFF,
-            low >> 48,
-            low & 0xFFFF_FFFF_FFFF
-        );
+        let uuid = uuid("GPU", high, low);
         let serial = format!("165{:010}", noise.bits(CHANNEL_SERIAL) % 10_000_000_000);
         let pci_bus = BUSES.get(index as usize).copied().unwrap_or(BUS_AFTER + index);
         Identity {
@@ -50,6 +43,18 @@ impl Identity {
     pub(crate) fn bus_id_legacy(&self) -> String {
         format!("0000:{:02X}:00.0", self.pci_bus)
     }
+}
+
+/// 128 bits as NVML writes them, behind the kind of thing they name.
+pub(crate) fn uuid(kind: &str, high: u64, low: u64) -> String {
+    format!(
+        "{kind}-{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xFFFF,
+        high & 0xFFFF,
+        low >> 48,
+        low & 0xFFFF_FFFF_FFFF
+    )
 }
 
 /// The bus of an address such as `00000000:1B:00.0`, `0000:1b:00.0` or `1b:00.0`, if it is one in

@@ -12,7 +12,7 @@
 
 use std::f64::consts::TAU;
 
-use super::fault::Window;
+use super::pace::Pace;
 
 /// Seconds the job has been running when the simulation starts, so that no counter begins at zero.
 pub(crate) const LEAD_S: f64 = 3_600.0;
@@ -57,67 +57,51 @@ const NVLINK: [Pulse; 1] = [Pulse {
 }];
 
 /// The job as one GPU lives it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Job {
     /// Whether there is a job at all.
-    pub training: bool,
-    /// How fast it goes while `slowed`, 0 to 1.
-    pub pace: f64,
-    pub slowed: Window,
-    /// Whether this GPU is the slow one: it works all the time, the others wait for it.
-    pub slowest: bool,
+    pub exists: bool,
+    pub pace: Pace,
     /// 0 to 1: where in its sway this GPU begins.
     pub phase: f64,
 }
 
 impl Job {
+    /// Whether a rank of the job is on this GPU.
+    pub(crate) fn is_training(&self, t: f64) -> bool {
+        self.exists && !self.pace.is_paused(t)
+    }
+
     /// Seconds since boot in which some kernel was resident. Ranks that wait for others spin inside
     /// their collectives, so a slow or a stuck job does not look less busy: it looks busier.
     pub(crate) fn kernel_seconds(&self, t: f64) -> f64 {
-        self.seconds(&KERNELS, self.progress(t)) + self.waiting_seconds(t)
+        let flow = self.pace.flow(t);
+        self.seconds(&KERNELS, flow.progress) + self.if_exists(flow.held)
     }
 
     /// Seconds since boot of all multiprocessors busy with work of the model, at full clocks.
     pub(crate) fn compute_seconds(&self, t: f64) -> f64 {
-        self.seconds(&COMPUTE, self.progress(t))
+        self.seconds(&COMPUTE, self.pace.flow(t).progress)
     }
 
     /// The same at whatever clocks there were: the slow GPU is as active as ever, only longer; the others
     /// spin on the few multiprocessors a collective takes.
     pub(crate) fn active_seconds(&self, t: f64) -> f64 {
-        if self.slowest {
-            self.seconds(&COMPUTE, t)
-        } else {
-            self.compute_seconds(t) + COLLECTIVE_SHARE * self.waiting_seconds(t)
-        }
+        let flow = self.pace.flow(t);
+        self.seconds(&COMPUTE, flow.active) + COLLECTIVE_SHARE * self.if_exists(flow.waiting)
     }
 
     /// Seconds since boot of all NVLinks busy at full rate.
     pub(crate) fn nvlink_seconds(&self, t: f64) -> f64 {
-        self.seconds(&NVLINK, self.progress(t))
+        self.seconds(&NVLINK, self.pace.flow(t).progress)
     }
 
-    fn waiting_seconds(&self, t: f64) -> f64 {
-        if self.training {
-            (1.0 - self.pace) * self.slowed.passed(t)
-        } else {
-            0.0
-        }
-    }
-
-    /// Job time: it passes slower while the job is slowed. Added up from parts of which none can
-    /// shrink, so that rounding cannot turn it backwards either.
-    fn progress(&self, t: f64) -> f64 {
-        let Window { start, end } = self.slowed;
-        if t <= start {
-            t
-        } else {
-            start + self.pace * self.slowed.passed(t) + (t - end).max(0.0)
-        }
+    fn if_exists(&self, seconds: f64) -> f64 {
+        if self.exists { seconds } else { 0.0 }
     }
 
     fn seconds(&self, pulses: &[Pulse], progress: f64) -> f64 {
-        if !self.training {
+        if !self.exists {
             return 0.0;
         }
         let since = |t: f64| integral(pulses, self.swayed(t) / STEP_S) * STEP_S;
@@ -142,16 +126,20 @@ fn integral(pulses: &[Pulse], x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::fault::Window;
+    use crate::engine::pace::{Drag, DragKind};
 
-    fn job(pace: f64, slowest: bool) -> Job {
-        Job {
-            training: true,
-            pace,
-            slowed: Window {
+    fn job(pace: f64, here: bool) -> Job {
+        let drag = Drag {
+            window: Window {
                 start: 10.0,
                 end: 40.0,
             },
-            slowest,
+            kind: DragKind::Slow { pace, here },
+        };
+        Job {
+            exists: true,
+            pace: Pace::new(&[drag]),
             phase: 0.3,
         }
     }

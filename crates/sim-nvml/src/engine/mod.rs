@@ -6,16 +6,29 @@
 
 pub(crate) mod spec;
 
-pub(crate) mod gpu;
+mod options;
+mod script;
+
+pub(crate) mod incident;
+
 pub(crate) mod node;
+
+pub(crate) mod gpu;
+
+pub(crate) mod ecc;
+pub(crate) mod nvlink;
+pub(crate) mod partition;
+pub(crate) mod pcie;
+pub(crate) mod power;
 
 pub(crate) mod fault;
 pub(crate) mod job;
+pub(crate) mod mig;
+pub(crate) mod pace;
 
 pub(crate) mod events;
 pub(crate) mod fields;
 pub(crate) mod gpm;
-pub(crate) mod nvlink;
 pub(crate) mod samples;
 
 pub(crate) mod driver;

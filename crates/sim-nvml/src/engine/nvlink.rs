@@ -1,7 +1,10 @@
 //! The NVLinks of a GPU: states, traffic, errors.
+//!
+//! Most links are like each other; only the odd ones, of which some incident tells, are looked at one by one.
 
 use super::fault::{Fault, Trouble, Window};
 use super::gpu::Gpu;
+use super::partition::Partitions;
 use super::profile::NvLink;
 use super::status::Status;
 
@@ -11,6 +14,8 @@ const RAW_OVERHEAD: f64 = 1.08;
 const DYING_CRC: u64 = 212;
 const DYING_REPLAYS: u64 = 41;
 const DYING_RECOVERIES: u64 = 5;
+/// So many errors make a link train anew once.
+const ERRORS_A_RECOVERY: u64 = 100;
 
 /// A kind of error a link counts, as `nvmlNvLinkErrorCounter_t` numbers them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +25,65 @@ pub(crate) enum LinkError {
     CrcFlit,
     CrcData,
     EccData,
+}
+
+/// When which links carry nothing, and which make errors.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Links {
+    /// When no link carries anything: a partitioned GPU talks to no other.
+    silent: Vec<Window>,
+    odd: Vec<OddLink>,
+}
+
+#[derive(Debug, Clone)]
+struct OddLink {
+    link: u32,
+    down: Vec<Window>,
+    /// Down, or silent with all the others.
+    silent: Vec<Window>,
+    /// When it makes how many errors a second.
+    errors: Vec<(Window, f64)>,
+}
+
+impl Links {
+    pub(crate) fn new(faults: &[Fault], partitions: &Partitions) -> Links {
+        let silent = merged(partitions.0.iter().map(|(window, _)| *window).collect());
+        let mut links = Links {
+            silent,
+            odd: Vec::new(),
+        };
+        for fault in faults {
+            match fault.trouble {
+                Trouble::LinkDown(link) => links.odd(link).down.push(fault.window),
+                Trouble::LinkErrors { link, per_second } => {
+                    links.odd(link).errors.push((fault.window, f64::from(per_second)));
+                }
+                _ => {}
+            }
+        }
+        for odd in &mut links.odd {
+            odd.silent = merged(odd.down.iter().chain(&links.silent).copied().collect());
+        }
+        links
+    }
+
+    fn odd(&mut self, link: u32) -> &mut OddLink {
+        let known = self.odd.iter().position(|odd| odd.link == link);
+        let index = known.unwrap_or_else(|| {
+            self.odd.push(OddLink {
+                link,
+                down: Vec::new(),
+                silent: Vec::new(),
+                errors: Vec::new(),
+            });
+            self.odd.len() - 1
+        });
+        &mut self.odd[index]
+    }
+
+    fn find(&self, link: u32) -> Option<&OddLink> {
+        self.odd.iter().find(|odd| odd.link == link)
+    }
 }
 
 impl Gpu {
@@ -40,27 +104,35 @@ impl Gpu {
 
     pub(crate) fn link_is_up(&self, link: u32, t: f64) -> Result<bool, Status> {
         self.nvlink_with(link)?;
-        Ok(!self.link_down_window(link).holds(t))
+        Ok(self.links.find(link).is_none_or(|odd| odd.is_up(t)))
     }
 
     /// How many links are up.
     pub(crate) fn links_up(&self, t: f64) -> u32 {
         let links = self.profile.nvlink.as_ref().map_or(0, |nvlink| nvlink.links);
-        (0..links)
-            .filter(|link| !self.link_down_window(*link).holds(t))
-            .count() as u32
+        let down = self.links.odd.iter().filter(|odd| !odd.is_up(t)).count();
+        links - down as u32
     }
 
-    /// Bytes of data over one link since boot, the same in both directions: collectives are symmetric.
+    /// Bytes of data over one link since the driver was loaded, the same in both directions: collectives are symmetric.
     pub(crate) fn link_bytes(&self, link: u32, t: f64) -> Result<f64, Status> {
-        Ok(self.link_rate(self.nvlink_with(link)?) * self.link_seconds(link, t))
+        let rate = self.link_rate(self.nvlink_with(link)?);
+        let silent = self
+            .links
+            .find(link)
+            .map_or(&self.links.silent, |odd| &odd.silent);
+        Ok(self.since_load(|t| rate * self.busy_seconds(silent, t), t))
     }
 
-    /// Bytes over all links since boot.
+    /// Bytes over all links since the driver was loaded.
     pub(crate) fn links_bytes(&self, t: f64) -> Result<f64, Status> {
-        (0..self.nvlink()?.links)
-            .map(|link| self.link_bytes(link, t))
-            .sum()
+        let nvlink = self.nvlink()?;
+        let alike = f64::from(nvlink.links - self.links.odd.len() as u32);
+        let seconds = |t| {
+            let odd = self.links.odd.iter().map(|odd| self.busy_seconds(&odd.silent, t));
+            alike * self.busy_seconds(&self.links.silent, t) + odd.sum::<f64>()
+        };
+        Ok(self.link_rate(nvlink) * self.since_load(seconds, t))
     }
 
     /// Data plus protocol.
@@ -68,25 +140,18 @@ impl Gpu {
         bytes * RAW_OVERHEAD
     }
 
-    /// Errors of one link since boot.
+    /// Errors of one link since the driver was loaded.
     pub(crate) fn link_errors(&self, link: u32, kind: LinkError, t: f64) -> Result<u64, Status> {
         self.nvlink_with(link)?;
-        if !self.link_down_window(link).has_begun(t) {
-            return Ok(0);
-        }
-        Ok(match kind {
-            LinkError::Replay => DYING_REPLAYS,
-            LinkError::Recovery => DYING_RECOVERIES,
-            LinkError::CrcFlit => DYING_CRC,
-            LinkError::CrcData | LinkError::EccData => 0,
-        })
+        let odd = self.links.find(link);
+        Ok(odd.map_or(0, |odd| self.since_load(|t| odd.errors(kind, t), t)))
     }
 
-    /// Errors of all links since boot.
+    /// Errors of all links since the driver was loaded.
     pub(crate) fn links_errors(&self, kind: LinkError, t: f64) -> Result<u64, Status> {
-        (0..self.nvlink()?.links)
-            .map(|link| self.link_errors(link, kind, t))
-            .sum()
+        self.nvlink()?;
+        let odd = self.links.odd.iter();
+        Ok(odd.map(|odd| self.since_load(|t| odd.errors(kind, t), t)).sum())
     }
 
     /// Bytes a second of a busy link; a GPU alone has nobody to send to.
@@ -98,34 +163,67 @@ impl Gpu {
         }
     }
 
-    /// Busy seconds of one link; a link that is down carries nothing.
-    fn link_seconds(&self, link: u32, t: f64) -> f64 {
-        let Window { start, end } = self.link_down_window(link);
+    /// Busy seconds outside of these windows. Added up from the stretches between them, of which none can shrink.
+    fn busy_seconds(&self, silent: &[Window], t: f64) -> f64 {
         let busy = |t: f64| self.job.nvlink_seconds(t);
-        if t <= start {
-            busy(t)
-        } else if t <= end {
-            busy(start)
-        } else {
-            busy(start) + (busy(t) - busy(end))
+        let (mut sum, mut before) = (0.0, 0.0);
+        for window in silent.iter().filter(|window| window.has_begun(t)) {
+            sum += busy(window.start) - before;
+            if t <= window.end {
+                return sum;
+            }
+            before = busy(window.end);
         }
+        sum + (busy(t) - before)
+    }
+}
+
+impl OddLink {
+    fn is_up(&self, t: f64) -> bool {
+        !self.down.iter().any(|window| window.holds(t))
     }
 
-    /// The link that goes down, if one does.
-    fn odd_link(&self) -> Option<u32> {
-        match self.fault {
-            Some(Fault {
-                trouble: Trouble::LinkDown(link),
-                ..
-            }) => Some(link),
-            _ => None,
+    fn errors(&self, kind: LinkError, t: f64) -> u64 {
+        let deaths = self.down.iter().filter(|window| window.has_begun(t)).count() as u64;
+        let made = |(window, rate): &(Window, f64)| (rate * window.passed(t)) as u64;
+        let errors: u64 = self.errors.iter().map(made).sum();
+        match kind {
+            LinkError::Replay => deaths * DYING_REPLAYS + errors,
+            LinkError::Recovery => deaths * DYING_RECOVERIES + errors / ERRORS_A_RECOVERY,
+            LinkError::CrcFlit => deaths * DYING_CRC + errors,
+            LinkError::CrcData | LinkError::EccData => 0,
         }
     }
+}
 
-    fn link_down_window(&self, link: u32) -> Window {
-        match self.fault {
-            Some(fault) if self.odd_link() == Some(link) => fault.window,
-            _ => Window::NEVER,
+/// The same stretches of time in order, none touching another.
+fn merged(mut windows: Vec<Window>) -> Vec<Window> {
+    windows.sort_by(|one, other| one.start.total_cmp(&other.start));
+    let mut apart: Vec<Window> = Vec::with_capacity(windows.len());
+    for window in windows {
+        match apart.last_mut() {
+            Some(last) if window.start <= last.end => last.end = last.end.max(window.end),
+            _ => apart.push(window),
         }
+    }
+    apart
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_that_touch_become_one() {
+        let window = |start, end| Window { start, end };
+        assert_eq!(
+            merged(vec![
+                window(5.0, 6.0),
+                window(1.0, 3.0),
+                window(2.0, 4.0),
+                window(6.0, 9.0)
+            ]),
+            [window(1.0, 4.0), window(5.0, 9.0)]
+        );
     }
 }

@@ -1,6 +1,8 @@
 //! GPU models that can be simulated, from NVIDIA's published data sheets and from what `nvidia-smi -q`
 //! prints on such machines.
 
+use super::mig::{self, Slice};
+
 /// A GPU model: everything that never changes while it runs.
 #[derive(Debug)]
 pub(crate) struct Profile {
@@ -53,8 +55,8 @@ pub(crate) struct Profile {
     pub ecc: bool,
     /// Data-centre boards have a serial number and no fan of their own.
     pub datacenter: bool,
-    /// How many MIG instances fit; 0 where the GPU has no MIG.
-    pub mig_instances_max: u32,
+    /// What it can be partitioned into, smallest first; empty where the GPU has no MIG.
+    pub mig: &'static [Slice],
     /// Whether the NVLink switches register GPUs with a fabric manager that NVML can ask about.
     pub fabric: bool,
 }
@@ -81,6 +83,12 @@ impl Profile {
             .map(|profile| profile.key)
             .collect::<Vec<_>>()
             .join(", ")
+    }
+
+    /// How many MIG instances fit; 0 where the GPU has no MIG.
+    pub(crate) fn mig_instances_max(&self) -> u32 {
+        let counts = self.mig.iter().map(|slice| slice.instances_max);
+        counts.max().unwrap_or(0)
     }
 
     /// Blackwell counts NVLink errors in other fields than its predecessors.
@@ -134,7 +142,7 @@ static PROFILES: [Profile; 5] = [
         gpm: true,
         ecc: true,
         datacenter: true,
-        mig_instances_max: 7,
+        mig: &mig::H100_80GB,
         fabric: true,
     },
     Profile {
@@ -174,7 +182,7 @@ static PROFILES: [Profile; 5] = [
         gpm: true,
         ecc: true,
         datacenter: true,
-        mig_instances_max: 7,
+        mig: &mig::H200,
         fabric: true,
     },
     Profile {
@@ -214,7 +222,7 @@ static PROFILES: [Profile; 5] = [
         gpm: true,
         ecc: true,
         datacenter: true,
-        mig_instances_max: 7,
+        mig: &mig::B200,
         fabric: true,
     },
     Profile {
@@ -254,7 +262,7 @@ static PROFILES: [Profile; 5] = [
         gpm: false,
         ecc: true,
         datacenter: true,
-        mig_instances_max: 7,
+        mig: &mig::A100_80GB,
         fabric: false,
     },
     Profile {
@@ -290,7 +298,7 @@ static PROFILES: [Profile; 5] = [
         gpm: false,
         ecc: false,
         datacenter: false,
-        mig_instances_max: 0,
+        mig: &[],
         fabric: false,
     },
 ];
@@ -314,6 +322,14 @@ mod tests {
             assert!(p.temperature_slowdown < p.temperature_shutdown, "{}", p.key);
             assert_eq!(p.gpm, p.architecture >= ARCH_HOPPER, "{}", p.key);
             assert_eq!(p.pci_device_id & 0xFFFF, 0x10DE, "{}", p.key);
+            let mig = p.mig.iter().map(|slice| slice.memory_mib).max().unwrap_or(0);
+            assert!(mig <= p.memory_mib, "{}", p.key);
+            assert_eq!(
+                p.mig_instances_max(),
+                if p.datacenter { 7 } else { 0 },
+                "{}",
+                p.key
+            );
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The driver's sample rings: recent utilization, power and clocks at a finer grain than one poll.
 
-use super::gpu::{Clock, Gpu};
+use super::gpu::Gpu;
+use super::power::Clock;
 use super::status::Status;
 
 /// The ring holds this many samples and so spans ten seconds.
@@ -18,7 +19,10 @@ pub(crate) struct Sample {
 
 /// The samples of ring `kind` (`nvmlSamplingType_t`) taken after `seen`, oldest first.
 pub(crate) fn since(gpu: &Gpu, kind: u32, seen: f64, now: f64) -> Result<Vec<Sample>, Status> {
-    if is_utilization(kind) && !gpu.job.training {
+    if is_utilization(kind) && gpu.instances(now).is_some() {
+        return Err(Status::NotSupported);
+    }
+    if is_utilization(kind) && !gpu.job.is_training(now) {
         // The ring of an idle GPU runs dry.
         return Err(Status::NotFound);
     }

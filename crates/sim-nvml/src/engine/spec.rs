@@ -6,56 +6,74 @@
 //! h100x8                               eight H100 that train
 //! h100x8:throttle,gpu=3,after=30s      GPU 3 overheats after half a minute
 //! a100x4:xid,code=48,gpu=1             GPU 1 reports Xid 48
+//! h100x8:mig,instances=3g.40gb+3g.40gb GPU 0 is partitioned into two instances
 //! h100x8:healthy,nodes=16,node=5       the sixth of sixteen such nodes
+//! h100x8:file=bad-day.scenario         what a file says, which `script.rs` describes; paths are relative to where the program runs
 //!
-//! SCENARIO  healthy (default)  idle  throttle  memory-pressure  ecc  xid  link-down  lost  slow-call  hang
-//! gpu=N     the GPU in trouble; default 0, but every GPU for memory-pressure and slow-call
-//! after=D   trouble begins; default 10s          for=D    trouble ends this much later; default never
-//! code=N    xid's number; default 79             link=N   link-down's link; default 0
-//! delay=D   slow-call's delay; default 250ms     D        500ms, 30s, 2m, 1h
+//! SCENARIO  healthy (default)  idle  throttle  memory-pressure  ecc  xid  link-down  link-errors  pcie-degraded
+//!           lost  slow-call  hang  driver-reload  driver-mismatch  mig  file=PATH
+//!
+//! gpu=N     the GPUs in trouble: 3, 0-3, 1+4 or all; default 0, but every GPU for memory-pressure and slow-call
+//! after=D   it begins; default 10s               for=D    it ends this much later; default never
+//! code=N    xid's number; default 79             link=N   link-down's and link-errors' link; default 0
+//! rate=N    link-errors' errors a second         delay=D  slow-call's delay; default 250ms
+//! reason=R  throttle's: thermal (default), power, power-brake
+//! where=W   ecc's: dram (default), sram          width=N  generation=N   pcie-degraded's; default 8 lanes
+//! to=V      the driver's version after driver-reload
+//! instances=A+B  mig's; default as many of the smallest as fit, none for none
 //! nodes=N   nodes in the cluster; default 1      node=K   which of them this is, from 0
 //! seed=S    another seed, other noise and UUIDs  driver=V the driver's version; default 580.95.05
+//! D         500ms, 30s, 2m, 1h
 //! ```
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::driver::Driver;
-use super::fault::{Fault, Trouble, Window};
+use super::incident::{Incident, NAMES};
+use super::options::Options;
 use super::profile::Profile;
+use super::script;
 
 /// A parsed spec.
 #[derive(Debug, Clone)]
 pub(crate) struct Spec {
     pub profile: &'static Profile,
     pub count: u32,
-    pub scenario: Scenario,
-    /// The GPU in trouble; `None`: all of them.
-    pub gpu: Option<u32>,
+    /// Whether nothing trains on the node at all.
+    pub idle: bool,
+    /// All that will happen, in the order in which it was written.
+    pub incidents: Vec<Incident>,
     pub node: u32,
     pub nodes: u32,
     pub seed: u64,
     pub driver: Driver,
 }
 
-/// What the node's GPUs do.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Scenario {
-    Healthy,
-    Idle,
-    Faulty(Fault),
-}
-
 /// The most GPUs one node has: sixteen, as in an HGX-2.
 const GPUS_MAX: u32 = 16;
 /// More nodes than any lab simulates by processes; a typing error beyond.
-const NODES_MAX: u32 = 65_536;
+pub(crate) const NODES_MAX: u32 = 65_536;
 const DEFAULT_AFTER: Duration = Duration::from_secs(10);
-const DEFAULT_DELAY: Duration = Duration::from_millis(250);
 
-const SCENARIOS: &str =
-    "healthy, idle, throttle, memory-pressure, ecc, xid, link-down, lost, slow-call, hang";
-const KEYS: &str = "gpu, after, for, code, link, delay, nodes, node, seed, driver";
+const KEYS: [&str; 17] = [
+    "gpu",
+    "after",
+    "for",
+    "code",
+    "link",
+    "rate",
+    "delay",
+    "reason",
+    "where",
+    "width",
+    "generation",
+    "to",
+    "instances",
+    "nodes",
+    "node",
+    "seed",
+    "driver",
+];
 
 /// Why a spec was refused, and what it may say instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -64,12 +82,12 @@ pub(crate) enum SpecError {
     Shape(String),
     #[error("there is no profile {0:?}; use one of {profiles}", profiles = Profile::keys())]
     Profile(String),
-    #[error("there is no scenario {0:?}; use one of {SCENARIOS}")]
+    #[error("there is no scenario {0:?}; use one of healthy, {NAMES}, or file=PATH")]
     Scenario(String),
-    #[error("{0:?} is not KEY=VALUE; the keys are {KEYS}")]
-    NotAPair(String),
-    #[error("there is no key {0:?}; the keys are {KEYS}")]
-    Key(String),
+    #[error("{text:?} is not KEY=VALUE; the keys are {known}")]
+    NotAPair { text: String, known: String },
+    #[error("there is no key {key:?}; the keys are {known}")]
+    Key { key: String, known: String },
     #[error("key {0:?} is given twice; leave one out")]
     Twice(String),
     #[error("{key}={value:?} is not valid: expected {expected}")]
@@ -80,43 +98,61 @@ pub(crate) enum SpecError {
     },
     #[error("key {key:?} means nothing for scenario {scenario:?}; leave it out")]
     Useless { key: String, scenario: String },
+    #[error("scenario {scenario:?} means nothing for {profile} without {what}; use another profile")]
+    Lacking {
+        scenario: String,
+        profile: &'static str,
+        what: &'static str,
+    },
+    #[error("cannot read the scenario file {path:?}: {why}")]
+    File { path: String, why: String },
+    #[error("{path}, line {line}: {why}")]
+    Line { path: String, line: usize, why: String },
 }
 
 impl Spec {
-    /// Reads a spec; every key must be known, valid, given once and of use for the scenario.
-    pub(crate) fn parse(text: &str) -> Result<Spec, SpecError> {
+    /// Reads a spec; every key must be known, valid, given once and of use for the scenario. `read` gives the text of a
+    /// scenario file, or says why it cannot.
+    pub(crate) fn parse(
+        text: &str,
+        read: impl Fn(&str) -> Result<String, String>,
+    ) -> Result<Spec, SpecError> {
         let mut parts = text.trim().split(',');
         let head = parts.next().unwrap_or_default();
         let (machine, scenario) = head.split_once(':').unwrap_or((head, "healthy"));
         let (profile, count) = parse_machine(machine)?;
-        let mut options = Options::collect(parts)?;
+        let mut options = Options::collect(parts, &KEYS)?;
 
         let nodes = options.number("nodes", 1, NODES_MAX)?.unwrap_or(1);
         let node = options
             .number("node", 0, if nodes > 1 { nodes - 1 } else { NODES_MAX })?
             .unwrap_or(0);
         let seed = options.number_u64("seed")?.unwrap_or(0);
-        let driver = options.driver()?.unwrap_or_default();
-        let (scenario, gpu) = parse_scenario(scenario, profile, count, &mut options)?;
-        options.must_be_empty(head.split_once(':').map_or("healthy", |(_, name)| name))?;
+        let driver = options.driver("driver")?.unwrap_or_default();
+        let idle = scenario == "idle";
+        let incidents = if idle || scenario == "healthy" {
+            Vec::new()
+        } else if let Some(path) = scenario.strip_prefix("file=") {
+            let text = read(path).map_err(|why| SpecError::File {
+                path: path.to_owned(),
+                why,
+            })?;
+            script::parse(path, &text, profile, count)?
+        } else {
+            let after = options.duration("after")?.unwrap_or(DEFAULT_AFTER);
+            vec![Incident::parse(scenario, after, profile, count, &mut options)?]
+        };
+        options.must_be_empty(scenario)?;
         Ok(Spec {
             profile,
             count,
-            scenario,
-            gpu,
+            idle,
+            incidents,
             node,
             nodes,
             seed,
             driver,
         })
-    }
-
-    /// The fault of one GPU, if the scenario has one for it.
-    pub(crate) fn fault_of(&self, gpu: u32) -> Option<Fault> {
-        match self.scenario {
-            Scenario::Faulty(fault) if self.gpu.is_none_or(|chosen| chosen == gpu) => Some(fault),
-            _ => None,
-        }
     }
 }
 
@@ -131,263 +167,178 @@ fn parse_machine(text: &str) -> Result<(&'static Profile, u32), SpecError> {
     Ok((profile, count))
 }
 
-fn parse_scenario(
-    name: &str,
-    profile: &Profile,
-    count: u32,
-    options: &mut Options<'_>,
-) -> Result<(Scenario, Option<u32>), SpecError> {
-    let trouble = match name {
-        "healthy" => return Ok((Scenario::Healthy, None)),
-        "idle" => return Ok((Scenario::Idle, None)),
-        "throttle" => Trouble::Throttle,
-        "memory-pressure" => Trouble::MemoryPressure,
-        "ecc" => Trouble::Ecc,
-        "xid" => Trouble::Xid(
-            options
-                .number("code", 1, 999)?
-                .map_or(Trouble::XID_OFF_THE_BUS, u64::from),
-        ),
-        "link-down" => Trouble::LinkDown(options.link(profile)?),
-        "lost" => Trouble::Lost,
-        "slow-call" => Trouble::SlowCall(options.duration("delay")?.unwrap_or(DEFAULT_DELAY)),
-        "hang" => Trouble::Hang,
-        other => return Err(SpecError::Scenario(other.to_owned())),
-    };
-    let chosen = options.number("gpu", 0, count - 1)?;
-    let gpu = if trouble.is_for_all() {
-        chosen
-    } else {
-        Some(chosen.unwrap_or(0))
-    };
-    let start = options.duration("after")?.unwrap_or(DEFAULT_AFTER).as_secs_f64();
-    let end = options
-        .duration("for")?
-        .map_or(f64::INFINITY, |lasting| start + lasting.as_secs_f64());
-    Ok((
-        Scenario::Faulty(Fault {
-            trouble,
-            window: Window { start, end },
-        }),
-        gpu,
-    ))
-}
-
-/// The `KEY=VALUE`s not yet used.
-struct Options<'a>(BTreeMap<&'a str, &'a str>);
-
-impl<'a> Options<'a> {
-    fn collect(parts: impl Iterator<Item = &'a str>) -> Result<Options<'a>, SpecError> {
-        let mut found = BTreeMap::new();
-        for part in parts {
-            let (key, value) = part
-                .split_once('=')
-                .ok_or_else(|| SpecError::NotAPair(part.to_owned()))?;
-            if !KEYS.split(", ").any(|known| known == key) {
-                return Err(SpecError::Key(key.to_owned()));
-            }
-            if found.insert(key, value).is_some() {
-                return Err(SpecError::Twice(key.to_owned()));
-            }
-        }
-        Ok(Options(found))
-    }
-
-    fn number(&mut self, key: &'static str, min: u32, max: u32) -> Result<Option<u32>, SpecError> {
-        let expected = || format!("a number from {min} to {max}");
-        self.take(key, expected, |value| {
-            value.parse().ok().filter(|n| (min..=max).contains(n))
-        })
-    }
-
-    fn number_u64(&mut self, key: &'static str) -> Result<Option<u64>, SpecError> {
-        self.take(key, || "a whole number".to_owned(), |value| value.parse().ok())
-    }
-
-    fn duration(&mut self, key: &'static str) -> Result<Option<Duration>, SpecError> {
-        self.take(
-            key,
-            || "a duration such as 500ms, 30s, 2m or 1h".to_owned(),
-            parse_duration,
-        )
-    }
-
-    fn driver(&mut self) -> Result<Option<Driver>, SpecError> {
-        self.take(
-            "driver",
-            || "a driver version such as 580.95.05".to_owned(),
-            Driver::parse,
-        )
-    }
-
-    fn link(&mut self, profile: &Profile) -> Result<u32, SpecError> {
-        match &profile.nvlink {
-            Some(nvlink) => Ok(self.number("link", 0, nvlink.links - 1)?.unwrap_or(0)),
-            None => Err(SpecError::Useless {
-                key: "link-down".to_owned(),
-                scenario: format!("{} without NVLink", profile.key),
-            }),
-        }
-    }
-
-    fn take<T>(
-        &mut self,
-        key: &'static str,
-        expected: impl Fn() -> String,
-        read: impl Fn(&str) -> Option<T>,
-    ) -> Result<Option<T>, SpecError> {
-        let Some(value) = self.0.remove(key) else {
-            return Ok(None);
-        };
-        let refused = || SpecError::Value {
-            key,
-            value: value.to_owned(),
-            expected: expected(),
-        };
-        read(value).map(Some).ok_or_else(refused)
-    }
-
-    fn must_be_empty(&self, scenario: &str) -> Result<(), SpecError> {
-        match self.0.keys().next() {
-            Some(key) => Err(SpecError::Useless {
-                key: (*key).to_owned(),
-                scenario: scenario.to_owned(),
-            }),
-            None => Ok(()),
-        }
-    }
-}
-
-fn parse_duration(text: &str) -> Option<Duration> {
-    let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
-    let (number, unit) = text.split_at(unit_at);
-    let number: u64 = number.parse().ok()?;
-    let milliseconds = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return None,
-    };
-    number.checked_mul(milliseconds).map(Duration::from_millis)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
-    fn faulty(trouble: Trouble, start: f64, end: f64) -> Scenario {
-        Scenario::Faulty(Fault {
-            trouble,
+    use crate::engine::fault::{Place, Slowdown, Trouble, Window};
+    use crate::engine::incident::What;
+
+    fn parse(text: &str) -> Result<Spec, SpecError> {
+        let read = |path: &str| match path {
+            "one-line" => Ok("# a comment\n\n5s lost gpu=1\n".to_owned()),
+            "bad-line" => Ok("5s lost\n\n6s burn gpu=1".to_owned()),
+            _ => Err("there is no such file".to_owned()),
+        };
+        Spec::parse(text, read)
+    }
+
+    fn trouble(trouble: Trouble, start: f64, end: f64, gpus: impl IntoIterator<Item = u32>) -> Incident {
+        Incident {
+            what: What::Trouble(trouble),
             window: Window { start, end },
-        })
+            gpus: gpus.into_iter().collect(),
+            node: None,
+        }
     }
 
     #[test]
     fn specs_mean_what_they_say() {
         const EVER: f64 = f64::INFINITY;
-        let all = None;
+        let delay = Duration::from_millis(250);
         let cases = [
-            ("h100x8", "h100", 8, Scenario::Healthy, all),
-            ("h100x8:healthy", "h100", 8, Scenario::Healthy, all),
-            ("  h200x1:idle\n", "h200", 1, Scenario::Idle, all),
-            ("rtx4090x2", "rtx4090", 2, Scenario::Healthy, all),
-            ("b200x16:idle,nodes=3", "b200", 16, Scenario::Idle, all),
+            ("h100x8", "h100", 8, None),
+            ("h100x8:healthy", "h100", 8, None),
+            ("  h200x1:idle\n", "h200", 1, None),
+            ("rtx4090x2", "rtx4090", 2, None),
+            ("b200x16:idle,nodes=3", "b200", 16, None),
             (
                 "h100x8:throttle,gpu=3,after=30s",
                 "h100",
                 8,
-                faulty(Trouble::Throttle, 30.0, EVER),
-                Some(3),
+                Some(trouble(Trouble::Throttle(Slowdown::Thermal), 30.0, EVER, [3])),
             ),
             (
-                "h100x8:throttle,for=2m",
+                "h100x8:throttle,for=2m,reason=power",
                 "h100",
                 8,
-                faulty(Trouble::Throttle, 10.0, 130.0),
-                Some(0),
+                Some(trouble(Trouble::Throttle(Slowdown::Power), 10.0, 130.0, [0])),
             ),
             (
                 "a100x4:memory-pressure",
                 "a100",
                 4,
-                faulty(Trouble::MemoryPressure, 10.0, EVER),
-                all,
+                Some(trouble(Trouble::MemoryPressure, 10.0, EVER, 0..4)),
             ),
             (
-                "a100x4:memory-pressure,gpu=2",
+                "a100x4:memory-pressure,gpu=1-2",
                 "a100",
                 4,
-                faulty(Trouble::MemoryPressure, 10.0, EVER),
-                Some(2),
+                Some(trouble(Trouble::MemoryPressure, 10.0, EVER, [1, 2])),
             ),
             (
                 "a100x4:ecc,after=0s",
                 "a100",
                 4,
-                faulty(Trouble::Ecc, 0.0, EVER),
-                Some(0),
+                Some(trouble(Trouble::Ecc(Place::Dram), 0.0, EVER, [0])),
+            ),
+            (
+                "h100x4:ecc,where=sram",
+                "h100",
+                4,
+                Some(trouble(Trouble::Ecc(Place::Sram), 10.0, EVER, [0])),
             ),
             (
                 "h100x8:xid",
                 "h100",
                 8,
-                faulty(Trouble::Xid(79), 10.0, EVER),
-                Some(0),
+                Some(trouble(Trouble::Xid(79), 10.0, EVER, [0])),
             ),
             (
                 "h100x8:xid,code=48,gpu=7",
                 "h100",
                 8,
-                faulty(Trouble::Xid(48), 10.0, EVER),
-                Some(7),
+                Some(trouble(Trouble::Xid(48), 10.0, EVER, [7])),
             ),
             (
                 "h100x8:link-down,link=17",
                 "h100",
                 8,
-                faulty(Trouble::LinkDown(17), 10.0, EVER),
-                Some(0),
+                Some(trouble(Trouble::LinkDown(17), 10.0, EVER, [0])),
+            ),
+            (
+                "h100x8:link-errors,link=2,rate=7",
+                "h100",
+                8,
+                Some(trouble(
+                    Trouble::LinkErrors {
+                        link: 2,
+                        per_second: 7,
+                    },
+                    10.0,
+                    EVER,
+                    [0],
+                )),
+            ),
+            (
+                "rtx4090x1:pcie-degraded,width=4,generation=3",
+                "rtx4090",
+                1,
+                Some(trouble(
+                    Trouble::PcieDegraded {
+                        width: 4,
+                        generation: 3,
+                    },
+                    10.0,
+                    EVER,
+                    [0],
+                )),
             ),
             (
                 "h100x8:lost,after=500ms",
                 "h100",
                 8,
-                faulty(Trouble::Lost, 0.5, EVER),
-                Some(0),
+                Some(trouble(Trouble::Lost, 0.5, EVER, [0])),
             ),
             (
                 "h100x8:slow-call",
                 "h100",
                 8,
-                faulty(Trouble::SlowCall(DEFAULT_DELAY), 10.0, EVER),
-                all,
+                Some(trouble(Trouble::SlowCall(delay), 10.0, EVER, 0..8)),
             ),
             (
                 "h100x8:hang,after=1h,for=5s",
                 "h100",
                 8,
-                faulty(Trouble::Hang, 3_600.0, 3_605.0),
-                Some(0),
+                Some(trouble(Trouble::Hang, 3_600.0, 3_605.0, [0])),
+            ),
+            (
+                "h100x8:file=one-line,nodes=2",
+                "h100",
+                8,
+                Some(trouble(Trouble::Lost, 5.0, EVER, [1])),
             ),
         ];
-        for (text, profile, count, scenario, gpu) in cases {
-            let spec = Spec::parse(text).unwrap_or_else(|error| panic!("{text:?}: {error}"));
-            assert_eq!(
-                (spec.profile.key, spec.count, spec.scenario, spec.gpu),
-                (profile, count, scenario, gpu),
-                "{text:?}"
-            );
+        for (text, profile, count, incident) in cases {
+            let spec = parse(text).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+            assert_eq!((spec.profile.key, spec.count), (profile, count), "{text:?}");
+            assert_eq!(spec.incidents, Vec::from_iter(incident), "{text:?}");
+            assert_eq!(spec.idle, text.contains("idle"), "{text:?}");
         }
     }
 
     #[test]
+    fn what_happens_to_the_node_happens_to_every_gpu() {
+        let reload = parse("h100x2:driver-reload,after=1s,for=2s,to=590.48.01").unwrap();
+        let to = Driver::parse("590.48.01");
+        assert_eq!(
+            (&reload.incidents[0].what, reload.incidents[0].gpus.as_slice()),
+            (&What::DriverReload(to), [0, 1].as_slice())
+        );
+        let mig = parse("a100x2:mig,gpu=all,instances=3g.40gb+4g.40gb").unwrap();
+        let What::Mig(layout) = &mig.incidents[0].what else {
+            panic!("not partitioned")
+        };
+        assert_eq!((layout.0.len(), mig.incidents[0].gpus.len()), (2, 2));
+    }
+
+    #[test]
     fn node_keys_apply_to_every_scenario() {
-        let spec = Spec::parse("h100x8:xid,nodes=16,node=15,seed=7,driver=570.172.08").unwrap();
+        let spec = parse("h100x8:xid,nodes=16,node=15,seed=7,driver=570.172.08").unwrap();
         assert_eq!((spec.nodes, spec.node, spec.seed), (16, 15, 7));
         assert_eq!(spec.driver.to_string(), "570.172.08");
-        assert_eq!(Spec::parse("h100x8,node=40").unwrap().node, 40);
+        assert_eq!(parse("h100x8,node=40").unwrap().node, 40);
     }
 
     #[test]
@@ -401,8 +352,31 @@ mod tests {
             ("v100x8", "use one of h100, h200, b200, a100, rtx4090"),
             ("h100x8:", "no scenario \"\"; use one of healthy, idle, throttle"),
             (
+                "h100x8:file=nowhere",
+                "cannot read the scenario file \"nowhere\": there is no such file",
+            ),
+            (
+                "h100x8:file=bad-line",
+                "bad-line, line 3: there is no scenario \"burn\"",
+            ),
+            ("h100x8:file=one-line,gpu=1", "\"gpu\" means nothing"),
+            (
+                "h100x8:throttle,reason=boredom",
+                "one of thermal, power, power-brake",
+            ),
+            ("h100x8:pcie-degraded,width=3", "one of 1, 2, 4, 8, 16"),
+            ("a100x8:pcie-degraded,generation=5", "a number from 1 to 4"),
+            ("h100x8:idle,gpu=3", "\"gpu\" means nothing for scenario \"idle\""),
+            ("h100x8:driver-reload,gpu=3", "\"gpu\" means nothing"),
+            (
+                "h100x8:mig,instances=7g.80gb+1g.10gb",
+                "instances that fit together, such as 1g.10gb+1g.10gb, of",
+            ),
+            ("rtx4090x2:mig", "without MIG"),
+            ("rtx4090x2:ecc", "without ECC memory"),
+            (
                 "h100x8:burn",
-                "use one of healthy, idle, throttle, memory-pressure, ecc, xid, link-down, lost, slow-call, hang",
+                "use one of healthy, idle, throttle, memory-pressure, ecc, xid, link-down, link-errors, pcie-degraded, lost, slow-call, hang, driver-reload, driver-mismatch, mig, or file=PATH",
             ),
             ("h100x8,fast", "the keys are gpu, after, for"),
             ("h100x8,", "not KEY=VALUE"),
@@ -426,19 +400,11 @@ mod tests {
             ("h100x8,driver=newest", "a driver version such as 580.95.05"),
         ];
         for (text, expected) in cases {
-            let message = Spec::parse(text).expect_err(text).to_string();
+            let message = parse(text).expect_err(text).to_string();
             assert!(
                 message.contains(expected),
                 "{text:?} gave {message:?}, without {expected:?}"
             );
         }
-    }
-
-    #[test]
-    fn fault_goes_to_the_chosen_gpu() {
-        let one = Spec::parse("h100x8:throttle,gpu=3").unwrap();
-        assert!(one.fault_of(3).is_some() && one.fault_of(2).is_none());
-        let every = Spec::parse("h100x8:memory-pressure").unwrap();
-        assert!((0..8).all(|gpu| every.fault_of(gpu).is_some()));
     }
 }

@@ -4,6 +4,9 @@
 #![allow(unsafe_code, reason = "raw NVML calls are what is tested")]
 
 mod contract;
+mod driver;
+mod mig;
 mod reading;
+mod scenario_file;
 mod scenarios;
 mod simulator;

@@ -12,7 +12,7 @@ use nvml_wrapper::error::NvmlError;
 use crate::simulator::Simulator;
 
 /// Tries until it holds; scenarios begin a moment after the start.
-fn eventually(what: &str, holds: impl Fn() -> bool) {
+pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !holds() {
         assert!(Instant::now() < deadline, "waited in vain: {what}");

@@ -8,6 +8,7 @@ use std::{env, fs, process};
 
 use libloading::Library;
 use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
 
 pub(crate) struct Simulator {
     pub(crate) library: Library,
@@ -57,7 +58,12 @@ impl Simulator {
 
     /// Initialises NVML through the wrapper.
     pub(crate) fn nvml(&self) -> Nvml {
-        Nvml::builder().lib_path(self.path.as_os_str()).init().unwrap()
+        self.try_nvml().unwrap()
+    }
+
+    /// The same, where it may fail.
+    pub(crate) fn try_nvml(&self) -> Result<Nvml, NvmlError> {
+        Nvml::builder().lib_path(self.path.as_os_str()).init()
     }
 }
 
@@ -69,7 +75,7 @@ impl Drop for Simulator {
 }
 
 /// Cargo puts the library beside the tests that need it, or one folder up.
-fn built() -> PathBuf {
+pub(crate) fn built() -> PathBuf {
     let test = env::current_exe().unwrap();
     let places = test
         .ancestors()

@@ -1,0 +1,198 @@
+//! How fast the job goes: full pace, but for the stretches in which something slows or stops it.
+//!
+//! ```text
+//!  pace    1 ─────────┐         ┌───────┐       ┌──────
+//!        .55          └──────┐  │       │       │
+//!          0                 └──┘       └───────┘
+//!                throttled  lost          paused
+//!  spin    0 ─────────┐      ┌──┐               the others wait in a collective; in a pause nobody does
+//! ```
+//!
+//! What follows from the pace is an integral of it. Each is added up from stretches of which none can shrink, so that
+//! rounding cannot turn a counter backwards.
+
+use super::fault::Window;
+
+/// Something that holds the job up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Drag {
+    pub window: Window,
+    pub kind: DragKind,
+}
+
+/// How it does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum DragKind {
+    /// All ranks go at this pace, because this GPU (`here`) or another cannot go faster.
+    Slow { pace: f64, here: bool },
+    /// The job is not there.
+    Pause,
+}
+
+/// Seconds of the job, counted in four ways.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Flow {
+    /// Of the job's own time.
+    pub progress: f64,
+    /// In which this GPU worked at all: the slow one works all the time.
+    pub active: f64,
+    /// In which this GPU waited for others.
+    pub waiting: f64,
+    /// In which the job was held up.
+    pub held: f64,
+}
+
+impl Flow {
+    fn after(self, rate: Flow, seconds: f64) -> Flow {
+        Flow {
+            progress: self.progress + rate.progress * seconds,
+            active: self.active + rate.active * seconds,
+            waiting: self.waiting + rate.waiting * seconds,
+            held: self.held + rate.held * seconds,
+        }
+    }
+}
+
+/// The pace over all of time.
+#[derive(Debug, Clone)]
+pub(crate) struct Pace {
+    /// In time's order, without gaps; before the first the job goes at full pace.
+    stretches: Vec<Stretch>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    start: f64,
+    until_start: Flow,
+    rate: Flow,
+    paused: bool,
+}
+
+impl Pace {
+    pub(crate) fn new(drags: &[Drag]) -> Pace {
+        let ends = drags.iter().flat_map(|drag| [drag.window.start, drag.window.end]);
+        let mut starts: Vec<f64> = ends.filter(|t| t.is_finite()).collect();
+        starts.sort_by(f64::total_cmp);
+        starts.dedup();
+        let mut pace = Pace {
+            stretches: Vec::with_capacity(starts.len()),
+        };
+        for start in starts {
+            let until_start = pace.flow(start);
+            let (rate, paused) = rate(drags.iter().filter(|drag| drag.window.holds(start)));
+            pace.stretches.push(Stretch {
+                start,
+                until_start,
+                rate,
+                paused,
+            });
+        }
+        pace
+    }
+
+    /// What has flowed until `t`; job time is simulated time until something slows it.
+    pub(crate) fn flow(&self, t: f64) -> Flow {
+        self.stretch(t).map_or(
+            Flow {
+                progress: t,
+                active: t,
+                waiting: 0.0,
+                held: 0.0,
+            },
+            |stretch| stretch.until_start.after(stretch.rate, t - stretch.start),
+        )
+    }
+
+    /// Whether the job is away at `t`.
+    pub(crate) fn is_paused(&self, t: f64) -> bool {
+        self.stretch(t).is_some_and(|stretch| stretch.paused)
+    }
+
+    fn stretch(&self, t: f64) -> Option<&Stretch> {
+        let after = self.stretches.partition_point(|stretch| stretch.start <= t);
+        after.checked_sub(1).map(|index| &self.stretches[index])
+    }
+}
+
+/// What flows in a second under these drags: the worst of them counts.
+fn rate<'a>(drags: impl Iterator<Item = &'a Drag>) -> (Flow, bool) {
+    let (mut slowest, mut is_here) = (1.0, false);
+    for drag in drags {
+        match drag.kind {
+            DragKind::Pause => {
+                return (
+                    Flow {
+                        progress: 0.0,
+                        active: 0.0,
+                        waiting: 0.0,
+                        held: 0.0,
+                    },
+                    true,
+                );
+            }
+            DragKind::Slow { pace, here } if pace < slowest => (slowest, is_here) = (pace, here),
+            DragKind::Slow { pace, here } => is_here |= here && pace <= slowest && pace < 1.0,
+        }
+    }
+    let held = 1.0 - slowest;
+    let flow = Flow {
+        progress: slowest,
+        active: if is_here { 1.0 } else { slowest },
+        waiting: if is_here { 0.0 } else { held },
+        held,
+    };
+    (flow, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slow(start: f64, end: f64, pace: f64, here: bool) -> Drag {
+        Drag {
+            window: Window { start, end },
+            kind: DragKind::Slow { pace, here },
+        }
+    }
+
+    fn pause(start: f64, end: f64) -> Drag {
+        Drag {
+            window: Window { start, end },
+            kind: DragKind::Pause,
+        }
+    }
+
+    #[test]
+    fn the_worst_drag_of_a_moment_counts() {
+        let pace = Pace::new(&[
+            slow(10.0, 40.0, 0.5, true),
+            slow(20.0, 30.0, 0.0, false),
+            pause(60.0, 70.0),
+        ]);
+        // (time, progress, active, waiting)
+        for (t, progress, active, waiting) in [
+            (5.0, 5.0, 5.0, 0.0),
+            (20.0, 15.0, 20.0, 0.0),
+            (30.0, 15.0, 20.0, 10.0),
+            (40.0, 20.0, 30.0, 10.0),
+            (60.0, 40.0, 50.0, 10.0),
+            (70.0, 40.0, 50.0, 10.0),
+            (75.0, 45.0, 55.0, 10.0),
+        ] {
+            let flow = pace.flow(t);
+            assert_eq!(
+                (flow.progress, flow.active, flow.waiting),
+                (progress, active, waiting),
+                "at {t}"
+            );
+        }
+        assert!(pace.is_paused(65.0) && !pace.is_paused(59.0) && !pace.is_paused(70.0));
+    }
+
+    #[test]
+    fn a_drag_without_end_lasts() {
+        let pace = Pace::new(&[slow(10.0, f64::INFINITY, 0.0, false)]);
+        assert_eq!(pace.flow(1e6).progress, 10.0);
+        assert_eq!(Pace::new(&[]).flow(-3_600.0).progress, -3_600.0);
+    }
+}
