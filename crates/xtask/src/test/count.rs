@@ -37,7 +37,7 @@ pub(crate) fn pytest(log: &str) -> Option<Count> {
     ))
 }
 
-/// sim-nvml's clients.py, one line a simulated machine: `h100x8: 412 values, 0 wrong`.
+/// sim-nvml's clients, one line a simulated machine: `h100x8: 412 values, 0 wrong`.
 pub(crate) fn nvml_clients(log: &str) -> Option<Count> {
     let wrongs = log.lines().filter_map(|line| {
         line.rsplit_once(" values, ")?

@@ -155,7 +155,7 @@ fn nvml_clients(layout: &Layout, setup: &Setup) -> Result<Count> {
     fs::remove_file(&link).ok();
     symlink(&simulator, &link).with_context(|| format!("cannot link {}", link.display()))?;
     let ended = Child::new(layout, "nvml-clients", venv::python(setup.venv.path()?), MEDIUM)
-        .args(["crates/sim-nvml/tests/clients.py"])
+        .args(["crates/sim-nvml/tests/clients"])
         .env("LD_LIBRARY_PATH", &folder)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .envs(&setup.variables())
