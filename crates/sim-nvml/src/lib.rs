@@ -9,7 +9,8 @@
 //!   the only `unsafe`.
 //!
 //! What to simulate comes from `lockstep_sim_configure(spec)`, else from the environment variable
-//! `LOCKSTEP_SIMULATE`, else it is `h100x8`. The grammar is in `engine/spec.rs`. A program can tell a
+//! `LOCKSTEP_SIMULATE`, else it is `h100x8`. The grammar is in `engine/spec.rs`, that of scenario files, in which things
+//! happen one after another, in `engine/script.rs`; examples are in `examples/scenarios`. A program can tell a
 //! simulated library from a real one by the presence of the symbol `lockstep_sim_configure`.
 
 mod abi;

@@ -45,12 +45,16 @@ exports! {
         value.put(device.gpu().link_errors(link, kind, device.t)?)
     }
 
-    /// All capabilities but the bridge of two workstation boards.
+    /// All capabilities but the bridge of two workstation boards. Blackwell answers for twice the links it has, and for
+    /// these alone: asked for their state it refuses.
     fn nvmlDeviceGetNvLinkCapability(handle: usize, link: u32, capability: u32, result: Out<u32>) {
         const BRIDGE: u32 = 4;
         const COUNT: u32 = 6;
         let device = device(handle)?;
-        device.gpu().nvlink_with(link)?;
+        let gpu = device.gpu();
+        if link >= 2 * gpu.nvlink()?.links || !gpu.profile.is_blackwell() {
+            gpu.nvlink_with(link)?;
+        }
         if capability >= COUNT {
             return Err(Status::InvalidArgument);
         }

@@ -246,6 +246,14 @@ pub(crate) struct DeviceAttributes {
     pub memory_mib: u64,
 }
 
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ConfComputeState {
+    pub environment: u32,
+    pub feature: u32,
+    pub developer_tools: u32,
+}
+
 /// ASCII text as a zero-padded C array.
 pub(crate) fn c_text<const N: usize>(text: &str) -> [c_char; N] {
     let mut array = [0; N];
@@ -352,6 +360,9 @@ mod tests {
         same_layout!(PlatformInfo = nvmlPlatformInfo_v2_t, size 44, {
             version = version, ib_guid = ibGuid, chassis_serial = chassisSerialNumber, slot = slotNumber,
             tray = trayIndex, host = hostId, peer_type = peerType, module = moduleId,
+        });
+        same_layout!(ConfComputeState = nvmlConfComputeSystemState_t, size 12, {
+            environment = environment, feature = ccFeature, developer_tools = devToolsMode,
         });
         same_layout!(DeviceAttributes = nvmlDeviceAttributes_t, size 40, {
             multiprocessors = multiprocessorCount, copy_engines = sharedCopyEngineCount,

@@ -5,6 +5,8 @@ use std::ffi::c_char;
 use super::exports;
 use super::pointer::{Out, TextIn, TextOut};
 use super::session;
+use super::structs::ConfComputeState;
+use crate::engine::gpu::Gpu;
 use crate::engine::status::{Status, describe};
 
 exports! {
@@ -46,6 +48,16 @@ exports! {
         let t = machine.now();
         let found = machine.node.gpus.iter().find_map(|gpu| gpu.process_name(pid, t));
         name.put_text(length, found.ok_or(Status::NotFound)?)
+    }
+
+    /// Hopper and newer could run confidentially; these do not. Older ones know no such thing.
+    fn nvmlSystemGetConfComputeState(state: Out<ConfComputeState>) {
+        let machine = session::machine()?;
+        let is_capable = |gpu: &Gpu| gpu.profile.has_confidential_computing();
+        if !machine.node.gpus.iter().any(is_capable) {
+            return Err(Status::NotSupported);
+        }
+        state.put(ConfComputeState { environment: 0, feature: 0, developer_tools: 0 })
     }
 
     /// Chooses what to simulate, before `nvmlInit`: `int lockstep_sim_configure(const char *spec)`.

@@ -2,7 +2,7 @@
 
 use super::exports;
 use super::pointer::Out;
-use super::session::{device, handle_of};
+use super::session::{Device, device, handle_of};
 use crate::engine::status::Status;
 
 /// CPUs of one socket, as in a DGX.
@@ -46,6 +46,10 @@ exports! {
         let other = device(other)?;
         if one.gpu().index == other.gpu().index || capability >= COUNT {
             return Err(Status::InvalidArgument);
+        }
+        let partitioned = |device: &Device| device.gpu().instances(device.t).is_some();
+        if partitioned(&one) || partitioned(&other) {
+            return status.put(P2P_NOT_SUPPORTED);
         }
         status.put(match (&one.gpu().profile.nvlink, capability) {
             (Some(_), _) => P2P_OK,

@@ -91,6 +91,11 @@ impl Profile {
         counts.max().unwrap_or(0)
     }
 
+    /// Data-centre GPUs since Hopper can encrypt what they compute on.
+    pub(crate) fn has_confidential_computing(&self) -> bool {
+        self.datacenter && self.architecture >= ARCH_HOPPER
+    }
+
     /// Blackwell counts NVLink errors in other fields than its predecessors.
     pub(crate) fn is_blackwell(&self) -> bool {
         self.architecture == ARCH_BLACKWELL

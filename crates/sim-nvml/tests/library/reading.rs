@@ -9,11 +9,13 @@ use nvml_wrapper::enum_wrappers::device::{
     Brand, Clock, ClockId, EccCounter, MemoryError, MemoryLocation, PcieUtilCounter, PerformanceState,
     Sampling, TemperatureSensor, TemperatureThreshold, TopologyLevel,
 };
+use nvml_wrapper::enum_wrappers::nv_link::Capability;
 use nvml_wrapper::enums::device::{DeviceArchitecture, UsedGpuMemory};
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::gpm::gpm_metrics_get;
 use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper_sys::bindings::nvmlConfComputeSystemState_t;
 
 use crate::simulator::Simulator;
 
@@ -305,5 +307,47 @@ fn every_model_answers_for_what_it_has() {
             .take_while(|link| gpu.link_wrapper_for(*link).is_active().unwrap_or(false))
             .count();
         assert_eq!(up, links, "{spec}");
+    }
+}
+
+#[test]
+fn confidential_computing_is_off_where_it_exists() {
+    for (spec, expected) in [("h100x1", 0), ("b200x1", 0), ("a100x1", 3), ("rtx4090x1", 3)] {
+        let simulator = Simulator::new(spec);
+        let nvml = simulator.nvml();
+        let get = nvml.lib().nvmlSystemGetConfComputeState.as_ref().unwrap();
+        let mut state = nvmlConfComputeSystemState_t {
+            environment: 7,
+            ccFeature: 7,
+            devToolsMode: 7,
+        };
+        // SAFETY: one place to write to.
+        let status = unsafe { get(&mut state) };
+        assert_eq!(status, expected, "{spec}");
+        let is_off = (state.environment, state.ccFeature, state.devToolsMode) == (0, 0, 0);
+        assert_eq!(is_off, expected == 0, "{spec}: {state:?}");
+    }
+}
+
+#[test]
+fn blackwell_claims_links_it_does_not_have() {
+    // (spec, links with a state, links with capabilities)
+    for (spec, stateful, capable) in [
+        ("b200x1", 18, 36),
+        ("h100x1", 18, 18),
+        ("a100x1", 12, 12),
+        ("rtx4090x1", 0, 0),
+    ] {
+        let simulator = Simulator::new(spec);
+        let nvml = simulator.nvml();
+        let gpu = nvml.device_by_index(0).unwrap();
+        let count = |answers: &dyn Fn(u32) -> bool| (0..64).take_while(|link| answers(*link)).count();
+        assert_eq!(
+            count(&|link| gpu.link_wrapper_for(link).is_active().is_ok()),
+            stateful,
+            "{spec}"
+        );
+        let has_p2p = |link| gpu.link_wrapper_for(link).has_capability(Capability::P2p);
+        assert_eq!(count(&|link| has_p2p(link).is_ok()), capable, "{spec}");
     }
 }
