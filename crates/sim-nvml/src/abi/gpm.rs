@@ -103,7 +103,7 @@ fn taken(sample: usize) -> Result<Taken, Status> {
 
 fn answer(gpu: &Gpu, metrics: &Out<GpmMetric>, index: usize, from: Taken, to: Taken) -> Answer {
     let id = metrics.get_at(index)?.id;
-    let scope = from.instance.map_or(Scope::Gpu, |_| Scope::Instance);
+    let scope = from.instance.map_or(Scope::Gpu, Scope::Instance);
     let (status, value) = match gpm::metric(gpu, scope, id, from.at, to.at) {
         Ok(value) => (Status::Success, value),
         Err(status) => (status, 0.0),

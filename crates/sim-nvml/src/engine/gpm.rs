@@ -4,6 +4,7 @@ use std::ffi::CStr;
 
 use super::gpu::Gpu;
 use super::job::Job;
+use super::mig;
 use super::pcie::Direction;
 use super::status::Status;
 
@@ -31,7 +32,7 @@ pub(crate) enum Scope {
     Gpu,
     /// An instance of a partitioned GPU: shares are of the instance's own multiprocessors and memory, and PCIe and
     /// NVLink belong to none.
-    Instance,
+    Instance(u32),
 }
 
 /// A metric between two moments. NaN where they are closer together than the hardware can measure.
@@ -41,9 +42,11 @@ pub(crate) fn metric(gpu: &Gpu, scope: Scope, id: u32, from: f64, to: f64) -> Re
     if to < from {
         return Err(Status::InvalidArgument);
     }
-    if scope == Scope::Instance && id >= FIRST_TRANSFER {
-        return Err(Status::NotSupported);
-    }
+    let load = match scope {
+        Scope::Gpu => 1.0,
+        Scope::Instance(_) if id >= FIRST_TRANSFER => return Err(Status::NotSupported),
+        Scope::Instance(instance) => mig::load(gpu.noise, instance),
+    };
     let seconds = to - from;
     let slope = |counter: &dyn Fn(f64) -> f64| (counter(to) - counter(from)) / seconds;
     let kernels = || 100.0 * slope(&|t| Job::kernel_seconds(&gpu.job, t));
@@ -74,7 +77,7 @@ pub(crate) fn metric(gpu: &Gpu, scope: Scope, id: u32, from: f64, to: f64) -> Re
     Ok(if seconds < INTERVAL_MIN_S {
         f64::NAN
     } else {
-        clamp_percent(id, value)
+        clamp_percent(id, load * value)
     })
 }
 

@@ -36,9 +36,11 @@ const MEMORY_SLICES: u32 = 8;
 /// Share of an instance's memory that its process takes: the least, and how much more at most.
 const USED_MIN: f64 = 0.5;
 const USED_SPAN: f64 = 0.4;
+const LOAD_MIN: f64 = 0.6;
 
 const CHANNEL_UUID: u64 = 0x300;
 const CHANNEL_USED: u64 = 0x340;
+const CHANNEL_LOAD: u64 = 0x350;
 
 /// An instance that exists: a GPU instance with the one compute instance that fills it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +118,11 @@ impl Instance {
         // Allocations come in pages of 2 MiB.
         (self.slice.memory_mib as f64 * share / 2.0) as u64 * (2 << 20)
     }
+}
+
+/// How much of what a whole GPU's process does the process in an instance does: each has another.
+pub(crate) fn load(noise: Noise, instance: u32) -> f64 {
+    LOAD_MIN + (1.0 - LOAD_MIN) * noise.unit(CHANNEL_LOAD + u64::from(instance))
 }
 
 /// What an `instances=` may be, in words.

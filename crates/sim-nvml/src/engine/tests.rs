@@ -648,10 +648,11 @@ fn a_partitioned_gpu_has_instances_instead_of_utilization() {
             .all(|process| gpu.process_name(process.pid, 15.0).is_some())
     );
 
-    assert!(gpm::metric(gpu, Scope::Instance, 2, 15.0, 17.4).unwrap() > 80.0);
+    let active = |id| gpm::metric(gpu, Scope::Instance(id), 2, 15.0, 17.4).unwrap();
+    assert!((50.0..95.0).contains(&active(1)) && (50.0..95.0).contains(&active(5)) && active(1) != active(5));
     for id in [20, 60, 62] {
         assert_eq!(
-            gpm::metric(gpu, Scope::Instance, id, 15.0, 17.4),
+            gpm::metric(gpu, Scope::Instance(1), id, 15.0, 17.4),
             Err(Status::NotSupported),
             "{id}"
         );

@@ -230,7 +230,7 @@ fn gpm_measures_an_instance() {
         assert_eq!(by_handle(instance.handle(), second), 0);
         assert_eq!(metrics(&mut request), 0);
         assert!(
-            request.metrics[0].nvmlReturn == 0 && request.metrics[0].value > 60.0,
+            request.metrics[0].nvmlReturn == 0 && request.metrics[0].value > 45.0,
             "{:?}",
             request.metrics[0]
         );
