@@ -36,7 +36,7 @@ A second `up` on the same data folder takes over the agent that an earlier one l
 pub(crate) struct Up {
     #[command(flatten)]
     options: CollectorOptions,
-    /// Simulate this machine's GPUs, like h100x8 or h100x8:throttle. The dashboard says so.
+    /// Simulate this machine's GPUs, like h100x8, h100x8:throttle or h100x8:file=PATH. The dashboard says so.
     #[arg(long, env = "LOCKSTEP_SIMULATE", value_name = "SPEC")]
     simulate: Option<String>,
 }
