@@ -4,8 +4,9 @@
 //! is then answered with "GPU is lost".
 
 use super::exports;
+use super::handle::{device, handle_of, subject};
 use super::pointer::{Out, TextIn, TextOut};
-use super::session::{self, device, handle_of, subject};
+use super::session;
 use super::structs::{PciInfo, PlatformInfo, c_text, version_of};
 use crate::engine::status::Status;
 

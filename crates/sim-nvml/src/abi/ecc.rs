@@ -1,8 +1,8 @@
 //! Memory errors and the rows they cost.
 
 use super::exports;
+use super::handle::{Device, device, subject};
 use super::pointer::Out;
-use super::session::{Device, device, subject};
 use super::structs::{RowHistogram, SramEcc, version_of};
 use crate::engine::ecc::{Errors, Span};
 use crate::engine::fault::Place;

@@ -4,9 +4,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::exports;
+use super::handle::{device, handle_of};
 use super::pointer::Out;
-use super::session::{self, device, handle_of, with_set};
+use super::session;
 use super::structs::{EventData, NO_INSTANCE};
+use super::ticket::{self, with_set};
 use crate::engine::events;
 use crate::engine::status::Status;
 
@@ -19,11 +21,11 @@ exports! {
         if set.is_null() {
             return Err(Status::InvalidArgument);
         }
-        set.put(session::new_set()?)
+        set.put(ticket::new_set()?)
     }
 
     fn nvmlEventSetFree(set: usize) {
-        session::free_set(set)
+        ticket::free_set(set)
     }
 
     fn nvmlDeviceGetSupportedEventTypes(handle: usize, kinds: Out<u64>) {

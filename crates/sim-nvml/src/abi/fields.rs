@@ -1,8 +1,8 @@
 //! Field values: many numbered readings in one call.
 
 use super::exports;
+use super::handle::{Device, device};
 use super::pointer::Out;
-use super::session::{Device, device};
 use super::structs::FieldValue;
 use crate::engine::fields::{self, Value};
 use crate::engine::status::Status;

@@ -2,9 +2,11 @@
 
 use super::Answer;
 use super::exports;
+use super::handle::{Subject, device, subject};
 use super::pointer::Out;
-use super::session::{self, GpmSample, Subject, Taken, device, subject, with_sample};
+use super::session;
 use super::structs::{GpmMetric, GpmRequest, GpmSupport};
+use super::ticket::{self, GpmSample, Taken, with_sample};
 use crate::engine::gpm::{self, Scope};
 use crate::engine::gpu::Gpu;
 use crate::engine::status::Status;
@@ -29,11 +31,11 @@ exports! {
         if sample.is_null() {
             return Err(Status::InvalidArgument);
         }
-        sample.put(session::new_sample()?)
+        sample.put(ticket::new_sample()?)
     }
 
     fn nvmlGpmSampleFree(sample: usize) {
-        session::free_sample(sample)
+        ticket::free_sample(sample)
     }
 
     /// Of a GPU, or of an instance by its own handle.

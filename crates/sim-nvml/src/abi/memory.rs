@@ -1,8 +1,8 @@
 //! Memory of the GPU and its window in the CPU's address space.
 
 use super::exports;
+use super::handle::{Subject, subject};
 use super::pointer::Out;
-use super::session::{Subject, subject};
 use super::structs::{Memory, MemoryV2, version_of};
 use crate::engine::gpu;
 use crate::engine::status::Status;

@@ -1,8 +1,8 @@
 //! Multi-instance GPUs: whether a GPU is partitioned, its instances and theirs.
 
 use super::exports;
+use super::handle::{Subject, device, handle_of, subject};
 use super::pointer::Out;
-use super::session::{Subject, device, handle_of, subject};
 use super::structs::DeviceAttributes;
 use crate::engine::mig::Instance;
 use crate::engine::status::Status;

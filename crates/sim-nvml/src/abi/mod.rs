@@ -26,9 +26,12 @@ mod thermal;
 mod topology;
 mod utilization;
 
+mod handle;
+mod machine;
 mod pointer;
 mod session;
 mod structs;
+mod ticket;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,8 +1,8 @@
 //! NVLinks, and the fabric they make.
 
 use super::exports;
+use super::handle::{Device, device};
 use super::pointer::Out;
-use super::session::{Device, device};
 use super::structs::{FabricInfo, FabricInfoV2, FabricInfoV3, PciInfo, c_text, version_of};
 use crate::engine::nvlink::LinkError;
 use crate::engine::status::Status;

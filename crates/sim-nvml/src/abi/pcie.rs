@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::exports;
+use super::handle::device;
 use super::pointer::Out;
-use super::session::device;
 use crate::engine::pcie::{Direction, PCIE_WIDTH, pcie_lane_mts};
 use crate::engine::status::Status;
 

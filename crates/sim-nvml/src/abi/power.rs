@@ -1,8 +1,8 @@
 //! Power, its limits, energy.
 
 use super::exports;
+use super::handle::device;
 use super::pointer::Out;
-use super::session::device;
 
 exports! {
     /// Milliwatts, averaged over a second.

@@ -2,8 +2,8 @@
 
 use super::Answer;
 use super::exports;
+use super::handle::{Device, device, subject};
 use super::pointer::Out;
-use super::session::{Device, device, subject};
 use super::structs::{
     NO_INSTANCE, ProcessInfo, ProcessUtilizationInfo, ProcessUtilizationSample, ProcessesUtilization,
     version_of,

@@ -1,8 +1,8 @@
 //! Temperatures, clocks, and why the clocks are what they are.
 
 use super::exports;
+use super::handle::device;
 use super::pointer::Out;
-use super::session::device;
 use super::structs::{Temperature, version_of};
 use crate::engine::power::Clock;
 use crate::engine::status::Status;

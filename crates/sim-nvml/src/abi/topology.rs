@@ -1,8 +1,8 @@
 //! How GPUs are joined to each other and to the CPUs.
 
 use super::exports;
+use super::handle::{Device, device, handle_of};
 use super::pointer::Out;
-use super::session::{Device, device, handle_of};
 use crate::engine::status::Status;
 
 /// CPUs of one socket, as in a DGX.

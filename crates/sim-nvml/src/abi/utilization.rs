@@ -1,8 +1,8 @@
 //! How busy a GPU is: rates, and the driver's rings of samples.
 
 use super::exports;
+use super::handle::device;
 use super::pointer::Out;
-use super::session::device;
 use super::structs::{Sample, Utilization};
 use crate::engine::samples;
 use crate::engine::status::Status;
