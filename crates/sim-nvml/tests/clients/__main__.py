@@ -1,7 +1,7 @@
 """Other people's NVML clients read the simulator: pynvml (nvidia-ml-py) with its example, nvitop, and all-smi.
 
     ln -s .../libsim_nvml.so DIR/libnvidia-ml.so.1
-    LD_LIBRARY_PATH=DIR python clients            every spec below
+    LD_LIBRARY_PATH=DIR python clients            every spec below, and over_time.py
     LD_LIBRARY_PATH=DIR python clients h100x8     one spec
 
 all-smi takes part where LOCKSTEP_TEST_ALL_SMI names its program (`cargo xtask test --only nvml-clients` builds it).
@@ -20,6 +20,7 @@ import sys
 from checks import Checks
 from machine import Machine
 
+HERE = pathlib.Path(__file__).parent
 SPECS = [
     "h100x8",
     "h200x1",
@@ -37,7 +38,7 @@ SPECS = [
     "h100x2,driver=570.172.08",
     "a100x2:mig,gpu=1,after=0s",
     "h100x2:mig,gpu=0,after=0s,instances=3g.40gb+2g.20gb+1g.10gb",
-    f"h100x8:file={pathlib.Path(__file__).parent / 'many.scenario'}",
+    f"h100x8:file={HERE / 'many.scenario'}",
 ]
 
 # They mostly wait for time to pass.
@@ -97,15 +98,19 @@ def check_refusal():
 def main():
     if len(sys.argv) == 3 and sys.argv[1] == "--in-this-process":
         return check_one(sys.argv[2])
+    if len(sys.argv) > 1:
+        return max(map(run, sys.argv[1:]))
+    # What is a matter of time runs by itself.
+    changing = run(f"h100x2:file={HERE / 'changing.scenario'}", "over_time.py")
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        codes = list(pool.map(run, sys.argv[1:] or SPECS))
-    return max(codes + [check_refusal()])
+        codes = list(pool.map(run, SPECS))
+    return max(codes + [changing, check_refusal()])
 
 
-def run(spec):
+def run(spec, script=None):
     """The library chooses what to simulate once, so each spec takes a process."""
     environment = dict(os.environ, LOCKSTEP_SIMULATE=spec)
-    command = [sys.executable, __file__, "--in-this-process", spec]
+    command = [sys.executable, __file__, "--in-this-process", spec] if script is None else [sys.executable, HERE / script]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     # One write each, so that the lines of specs that end at once do not mix.
     sys.stderr.write(done.stderr)
