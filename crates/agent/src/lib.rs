@@ -16,6 +16,7 @@ pub mod sample;
 pub mod launch;
 
 pub mod exporter;
+pub mod release;
 pub mod uplink;
 
 pub use config::{AgentConfig, NvmlSource, Secret};

@@ -26,7 +26,10 @@ use tokio_util::task::TaskTracker;
 use crate::config::AgentConfig;
 use crate::exporter::{self, Exporter};
 use crate::launch::{Setting, Supervisor};
+use crate::release::Release;
+use crate::sample::footprint::Footprint;
 use crate::sample::host::{self, Filesystems, HostReader};
+use crate::sample::nvml::burst::Burst;
 use crate::sample::nvml::library::Library;
 use crate::sample::nvml::meter::Meter;
 use crate::sample::nvml::reader::NvmlReader;
@@ -264,6 +267,7 @@ async fn listen(config: &AgentConfig) -> Result<Option<TcpListener>, AgentError>
 struct Sampler {
     root: PathBuf,
     library: Library,
+    release: Release,
     meter: Arc<Meter>,
     samples: Samples,
     events: Events,
@@ -277,6 +281,7 @@ impl Sampler {
         Ok(Self {
             root: config.root.clone(),
             library: Library::find(&config.nvml)?,
+            release: Release::new(&config.data_dir),
             meter: Arc::default(),
             samples: samples.clone(),
             events: events.clone(),
@@ -287,7 +292,20 @@ impl Sampler {
 
     fn start(self, spool: Option<Spool>) -> Result<Ticker, AgentError> {
         let watchdog = Watchdog::new(Arc::clone(&self.meter), self.samples.clone(), self.events.clone());
-        let own = OwnReader::new(Arc::clone(&self.meter), spool.clone(), self.samples.clone());
+        let footprint = Arc::<Footprint>::default();
+        let own = OwnReader::new(
+            Arc::clone(&self.meter),
+            spool.clone(),
+            self.samples.clone(),
+            Arc::clone(&footprint),
+        );
+        let burst = Burst::default();
+        let gatherer = Gatherer {
+            samples: self.samples.clone(),
+            events: self.events.clone(),
+            burst: burst.clone(),
+            spool,
+        };
         let inventory = self.inventory.subscribe();
         let host = HostReader::new(&self.root, self.samples.clone());
         let filesystems = Filesystems::new(&self.root, self.samples.clone());
@@ -299,15 +317,17 @@ impl Sampler {
             events: self.events,
             inventory: self.inventory,
             settled: self.settled,
+            release: self.release,
+            burst,
+            footprint,
         };
-        let gather = move |ticks| gather(&ticks, &self.samples, spool.as_ref());
         Ok(Ticker {
             readers: vec![
                 worker("nvml", move |ticks| nvml.run(&ticks))?,
                 worker("host", move |ticks| host.run(&ticks))?,
                 worker("filesystems", move |ticks| filesystems.run(&ticks))?,
             ],
-            gatherer: worker("spool", gather)?,
+            gatherer: worker("spool", move |ticks| gatherer.run(&ticks))?,
             watchdog,
             own,
             inventory,
@@ -322,16 +342,29 @@ fn worker(
     Worker::spawn(name, run).map_err(|source| AgentError::Thread { name, source })
 }
 
-/// Empties the sink into the spool, at each tick and once more at the end.
-fn gather(ticks: &Receiver<Tick>, samples: &Samples, spool: Option<&Spool>) {
-    let gather = || {
-        let samples = samples.drain();
-        if let Some(spool) = spool {
-            spool.append(&samples);
+/// Empties the sink into the spool, at each tick and once more at the end; what the burst has to give goes with it.
+struct Gatherer {
+    samples: Samples,
+    events: Events,
+    burst: Burst,
+    spool: Option<Spool>,
+}
+
+impl Gatherer {
+    fn run(self, ticks: &Receiver<Tick>) {
+        ticks.iter().for_each(|_| self.gather());
+        self.gather();
+    }
+
+    fn gather(&self) {
+        let mut samples = self.samples.drain();
+        let Some(spool) = &self.spool else { return };
+        if let Some(at_ms) = self.events.alarmed_at() {
+            self.burst.happened(at_ms);
+            samples.extend(self.burst.due(now_ms()));
         }
-    };
-    ticks.iter().for_each(|_| gather());
-    gather();
+        spool.append(&samples);
+    }
 }
 
 /// Tells readers when to read.
@@ -365,7 +398,8 @@ impl Ticker {
         self.readers.iter_mut().for_each(|reader| reader.tick(tick));
         let gpus = self.inventory.borrow().gpus.len() as u32;
         self.watchdog.look(tick.at_ms, gpus);
-        self.own.read(&tick);
+        let late = self.readers.iter().map(Worker::late).sum();
+        self.own.read(&tick, late);
     }
 
     /// Ends the readers, then the gatherer, so that the last readings reach the disk.

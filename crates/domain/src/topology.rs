@@ -58,4 +58,31 @@ pub struct Gpu {
     /// Whether GPM metrics (SM and tensor activity) can be read.
     #[serde(default)]
     pub gpm: bool,
+    /// How it is shared with virtual machines: `passthrough`, `vgpu`, `host_vgpu` or `host_vsga`; empty when it is the
+    /// machine's own.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub virtualization: String,
+    /// Whether it works under confidential computing, where much cannot be read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confidential: bool,
+    /// What this GPU, its driver or the agent's user has no answer for: asked once, not asked again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unanswered: Vec<String>,
+    /// What it is divided into (MIG).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mig_instances: Vec<MigInstance>,
+}
+
+/// A part of a divided GPU.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MigInstance {
+    /// Its numbers, GPU instance and compute instance, like `7/0`; the label `instance`.
+    pub instance: String,
+    /// `MIG-…`.
+    pub uuid: String,
+    /// Product and profile, like `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
+    pub name: String,
+    /// Its memory in bytes; 0 when unknown.
+    #[serde(default)]
+    pub memory_total_bytes: u64,
 }

@@ -4,6 +4,7 @@ pub mod sink;
 
 pub mod schedule;
 
+pub(crate) mod footprint;
 pub(crate) mod host;
 
 pub(crate) mod nvml;

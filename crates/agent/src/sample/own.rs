@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::footprint::{Footprint, Scales};
 use super::nvml::meter::Meter;
 use super::schedule::Tick;
 use super::series::Family;
@@ -13,22 +14,31 @@ pub(crate) struct OwnReader {
     meter: Arc<Meter>,
     spool: Option<Spool>,
     samples: Samples,
+    footprint: Arc<Footprint>,
+    scales: Scales,
     family: Family,
 }
 
 impl OwnReader {
     /// A reader that has read nothing yet.
-    pub(crate) fn new(meter: Arc<Meter>, spool: Option<Spool>, samples: Samples) -> Self {
+    pub(crate) fn new(
+        meter: Arc<Meter>,
+        spool: Option<Spool>,
+        samples: Samples,
+        footprint: Arc<Footprint>,
+    ) -> Self {
         Self {
             meter,
             spool,
             samples,
+            footprint,
+            scales: Scales::default(),
             family: Family::default(),
         }
     }
 
-    /// Reads once.
-    pub(crate) fn read(&mut self, tick: &Tick) {
+    /// Reads once. `late` is how many rounds readers have left out because they were still busy.
+    pub(crate) fn read(&mut self, tick: &Tick, late: u64) {
         let out = &mut self.family.at(&self.samples, tick.at_ms);
         out.put_by("agent_info", ("version", env!("CARGO_PKG_VERSION")), 1.0);
         let (calls, took) = self.meter.totals();
@@ -39,9 +49,18 @@ impl OwnReader {
         if let Some(spool) = &self.spool {
             out.put("lockstep_agent_spool_bytes", spool.waiting_bytes() as f64);
         }
-        if let Some(bytes) = resident_bytes() {
-            out.put("lockstep_agent_memory_bytes", bytes);
+        if tick.slow
+            && let Some(p99) = self.meter.take_p99()
+        {
+            out.put("lockstep_agent_nvml_call_p99_seconds", p99.as_secs_f64());
         }
+        out.put("lockstep_agent_rounds_late_total", late as f64);
+        out.put("lockstep_agent_series", self.samples.living() as f64);
+        if let Some(bytes) = resident_bytes() {
+            out.put("lockstep_agent_memory_bytes", bytes as f64);
+            self.scales.weigh(bytes, &self.footprint);
+        }
+        out.put("lockstep_agent_readings_cut", self.footprint.step());
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         out.put(
             "lockstep_agent_cpu_seconds_total",
@@ -51,8 +70,9 @@ impl OwnReader {
 }
 
 /// `VmRSS` of `/proc/self/status`; our own, so never under another root.
-fn resident_bytes() -> Option<f64> {
+fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    Some(kib.trim().strip_suffix(" kB")?.parse::<f64>().ok()? * 1024.0)
+    let kib: u64 = kib.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib * 1024)
 }

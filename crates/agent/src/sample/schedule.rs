@@ -49,6 +49,7 @@ impl Tick {
 pub(crate) struct Worker {
     ticks: SyncSender<Tick>,
     missed: Tick,
+    late: u64,
     thread: thread::JoinHandle<()>,
 }
 
@@ -67,8 +68,14 @@ impl Worker {
                 slow: false,
                 topology: false,
             },
+            late: 0,
             thread,
         })
+    }
+
+    /// How many ticks it has left out because it was still busy.
+    pub(crate) fn late(&self) -> u64 {
+        self.late
     }
 
     /// Ends the thread after what it is doing, or leaves it behind when that takes too long.
@@ -91,6 +98,7 @@ impl Worker {
             ..tick
         };
         let taken = self.ticks.try_send(tick).is_ok();
+        self.late += u64::from(!taken);
         self.missed = Tick {
             slow: slow && !taken,
             topology: topology && !taken,

@@ -86,4 +86,10 @@ impl Writer<'_> {
         self.samples
             .push(self.family.get(metric, Some(label)), self.at_ms, value.into());
     }
+
+    /// Says that a counter was zero a moment ago: one that is born higher shows no increase.
+    pub(crate) fn born_at_zero(&mut self, metric: &'static str, label: (&'static str, &'static str)) {
+        self.samples
+            .push(self.family.get(metric, Some(label)), self.at_ms - 1_000, 0.0);
+    }
 }

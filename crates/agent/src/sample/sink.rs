@@ -99,6 +99,12 @@ impl Samples {
         state.latest.iter().map(sample).collect()
     }
 
+    /// How many series live.
+    #[must_use]
+    pub fn living(&self) -> usize {
+        self.lock().latest.len()
+    }
+
     /// Samples dropped at a bound since the start.
     #[must_use]
     pub fn dropped(&self) -> u64 {

@@ -1,8 +1,10 @@
 //! Things that happened on the node, on their way to the collector: at most once, never waited for.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
-use domain::event::Event;
+use domain::event::{Event, Severity};
+use domain::time::TimestampMs;
 use tokio::sync::{Mutex, mpsc};
 
 /// The most events that wait for a connection. A node that has more to tell in one outage has told enough.
@@ -13,6 +15,8 @@ const WAITING_MAX: usize = 256;
 pub struct Events {
     sender: mpsc::Sender<Event>,
     receiver: Arc<Mutex<mpsc::Receiver<Event>>>,
+    /// When the last critical one happened; 0 when none did.
+    alarmed_ms: Arc<AtomicI64>,
 }
 
 impl Default for Events {
@@ -21,6 +25,7 @@ impl Default for Events {
         Self {
             sender,
             receiver: Arc::new(Mutex::new(receiver)),
+            alarmed_ms: Arc::default(),
         }
     }
 }
@@ -35,9 +40,17 @@ impl Events {
             "{}",
             event.message
         );
+        if event.severity == Severity::Critical {
+            self.alarmed_ms.fetch_max(event.at_ms, Ordering::Relaxed);
+        }
         if self.sender.try_send(event).is_err() {
             tracing::warn!("too many node events wait for the collector; this one stays in this log only");
         }
+    }
+
+    /// When the last critical event happened, if one did.
+    pub(crate) fn alarmed_at(&self) -> Option<TimestampMs> {
+        Some(self.alarmed_ms.load(Ordering::Relaxed)).filter(|at_ms| *at_ms > 0)
     }
 
     /// The next event; waits for one. Only one caller gets each.

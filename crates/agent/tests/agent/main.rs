@@ -5,5 +5,7 @@ mod collector;
 mod exposition;
 mod host;
 mod nvml;
+mod nvml_driver;
+mod nvml_signals;
 mod support;
 mod uplink;

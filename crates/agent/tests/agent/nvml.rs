@@ -41,9 +41,19 @@ async fn every_gpu_metric_of_an_h100_is_read() {
     let expected = domain::metric::catalogue::CATALOGUE
         .iter()
         .filter(|metric| metric.name.starts_with("gpu_"));
-    // No Xid happened, and the simulator's processes are of no run.
-    let not_now = ["gpu_xid_errors_total", "gpu_assignment_info"];
-    for metric in expected.filter(|metric| !not_now.contains(&metric.name)) {
+    // No Xid happened, no link was in trouble, the simulator's processes are of no run, and rows are remapped, not pages
+    // retired.
+    let not_now = [
+        "gpu_xid_errors_total",
+        "gpu_assignment_info",
+        "gpu_nvlink_up",
+        "gpu_nvlink_link_errors_total",
+        "gpu_retired_pages",
+    ];
+    let not_here = |name: &str| {
+        not_now.contains(&name) || name.starts_with("gpu_mig_") || name.starts_with("gpu_burst_")
+    };
+    for metric in expected.filter(|metric| !not_here(metric.name)) {
         let gpus = metrics.iter().filter(|name| **name == metric.name).count();
         assert!(gpus >= 8, "{} is read of {gpus} GPUs", metric.name);
     }
@@ -209,6 +219,21 @@ async fn a_hanging_driver_is_told_from_outside_and_survived() {
         collector.heard().kinds().contains(&"nvml_unresponsive")
     })
     .await;
+    let told = {
+        let heard = collector.heard();
+        let event = heard
+            .events
+            .iter()
+            .find(|event| event.kind == "nvml_unresponsive")
+            .unwrap();
+        let before = |at: i64| heard.series["gpu_power_watts{gpu=\"1\"}"].range(..at);
+        let last = before(event.at_ms)
+            .filter(|(_, value)| value.is_finite())
+            .next_back();
+        event.at_ms - last.unwrap().0
+    };
+    // The call that hangs is made at most a second after the last that did not.
+    assert!(told <= 5_000, "told {told} ms after the last reading");
     assert!(values("lockstep_agent_nvml_up").contains(&0.0));
     // The rest of the node goes on.
     let seen = values("node_load1").len();

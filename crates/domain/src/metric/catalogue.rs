@@ -80,14 +80,34 @@ pub const CATALOGUE: &[Metric] = &[
         "Frame buffer memory (NVML memory v2).",
     ),
     gauge(
+        "gpu_memory_reserved_bytes",
+        GPU,
+        "Frame buffer memory kept by driver and firmware (NVML memory v2).",
+    ),
+    gauge(
         "gpu_utilization_ratio",
         GPU,
-        "Share of the last sample period in which any kernel ran; coarse (NVML utilization).",
+        "Share of the last second in which any kernel ran; coarse (the driver's sample ring, else NVML utilization).",
     ),
     gauge(
         "gpu_memory_utilization_ratio",
         GPU,
-        "Share of the last sample period in which device memory was read or written (NVML utilization).",
+        "Share of the last second in which device memory was read or written (the driver's sample ring, else NVML utilization).",
+    ),
+    gauge(
+        "gpu_encoder_utilization_ratio",
+        GPU,
+        "Share of time the video encoder was busy.",
+    ),
+    gauge(
+        "gpu_decoder_utilization_ratio",
+        GPU,
+        "Share of time the video decoder was busy.",
+    ),
+    gauge(
+        "gpu_graphics_active_ratio",
+        GPU,
+        "Share of time any engine for graphics or compute was active (GPM; Hopper and newer).",
     ),
     gauge(
         "gpu_sm_active_ratio",
@@ -109,6 +129,11 @@ pub const CATALOGUE: &[Metric] = &[
         GPU,
         "Device memory bandwidth in use against the most possible (GPM; Hopper and newer).",
     ),
+    gauge(
+        "gpu_pipe_active_ratio",
+        &["gpu", "pipe"],
+        "Share of time a pipe was active; pipe is integer, fp16, fp32, fp64 or tensor_hmma, _imma, _dfma, _dmma (GPM; Hopper and newer).",
+    ),
     gauge("gpu_sm_clock_hertz", GPU, "SM clock."),
     gauge(
         "gpu_sm_clock_max_hertz",
@@ -121,12 +146,37 @@ pub const CATALOGUE: &[Metric] = &[
         GPU,
         "Board power, averaged by the driver over about a second.",
     ),
+    gauge(
+        "gpu_power_max_watts",
+        GPU,
+        "Highest board power in the last second (the driver's sample ring).",
+    ),
     gauge("gpu_power_limit_watts", GPU, "Enforced board power limit."),
+    gauge(
+        "gpu_power_limit_default_watts",
+        GPU,
+        "Board power limit as the product ships.",
+    ),
+    gauge(
+        "gpu_power_limit_min_watts",
+        GPU,
+        "Lowest board power limit that may be set.",
+    ),
+    gauge(
+        "gpu_power_limit_max_watts",
+        GPU,
+        "Highest board power limit that may be set.",
+    ),
     gauge("gpu_temperature_celsius", GPU, "GPU core temperature."),
     gauge(
         "gpu_memory_temperature_celsius",
         GPU,
         "Device memory temperature, where the product has the sensor.",
+    ),
+    gauge(
+        "gpu_temperature_limit_celsius",
+        &["gpu", "type"],
+        "Temperature at which something happens; type is slowdown, shutdown, gpu_max or memory_max.",
     ),
     counter(
         "gpu_energy_joules_total",
@@ -139,14 +189,49 @@ pub const CATALOGUE: &[Metric] = &[
         "1 while the clocks are held down for this reason (NVML clocks event reasons).",
     ),
     counter(
+        "gpu_throttle_seconds_total",
+        &["gpu", "reason"],
+        "Time the clocks were held down for this reason since the driver was loaded; misses nothing between two looks.",
+    ),
+    gauge(
+        "gpu_recovery_action",
+        GPU,
+        "What the driver asks for: 0 nothing, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 IMEX.",
+    ),
+    counter(
         "gpu_ecc_errors_total",
         &["gpu", "type"],
         "ECC errors since the driver was loaded; type is corrected or uncorrected.",
+    ),
+    counter(
+        "gpu_ecc_lifetime_errors_total",
+        &["gpu", "type"],
+        "ECC errors in the GPU's whole life; type is corrected or uncorrected.",
+    ),
+    counter(
+        "gpu_sram_ecc_errors_total",
+        &["gpu", "type"],
+        "ECC errors in the chip's own memories since the driver was loaded; type is corrected, parity or sec_ded.",
+    ),
+    counter(
+        "gpu_sram_uncorrected_lifetime_errors_total",
+        &["gpu", "unit"],
+        "Uncorrectable errors in the chip's own memories in its whole life; unit is l2, sm, pcie, microcontroller or other.",
+    ),
+    gauge(
+        "gpu_sram_threshold_exceeded",
+        GPU,
+        "1 when the chip's own memories have more uncorrectable errors than NVIDIA allows.",
     ),
     gauge(
         "gpu_remapped_rows",
         &["gpu", "type"],
         "Device memory rows remapped; type is corrected, uncorrected, pending or failed.",
+    ),
+    gauge(
+        "gpu_retired_pages",
+        &["gpu", "type"],
+        "Device memory pages taken out of use, before Ampere; type is corrected, uncorrected or pending.",
     ),
     counter(
         "gpu_xid_errors_total",
@@ -157,6 +242,11 @@ pub const CATALOGUE: &[Metric] = &[
         "gpu_pcie_replays_total",
         GPU,
         "PCIe replays since the driver was loaded.",
+    ),
+    counter(
+        "gpu_pcie_errors_total",
+        &["gpu", "type"],
+        "PCIe errors by type: correctable, non_fatal, fatal, recovery, receiver, nak_sent, nak_received, bad_tlp, bad_dllp, lcrc, lane, unsupported_request.",
     ),
     gauge(
         "gpu_pcie_generation",
@@ -179,7 +269,82 @@ pub const CATALOGUE: &[Metric] = &[
     counter(
         "gpu_nvlink_errors_total",
         &["gpu", "type"],
-        "NVLink errors summed over links; type is crc_flit, crc_data, replay or recovery.",
+        "NVLink errors summed over links; type is crc_flit, crc_data, ecc_data, replay or recovery, from NVLink 5 on receive, effective, symbol, recovery_successful or recovery_failed.",
+    ),
+    counter(
+        "gpu_nvlink_transmit_bytes_total",
+        &["gpu", "nvlink"],
+        "Bytes sent over one NVLink since the driver was loaded.",
+    ),
+    counter(
+        "gpu_nvlink_receive_bytes_total",
+        &["gpu", "nvlink"],
+        "Bytes received over one NVLink since the driver was loaded.",
+    ),
+    gauge(
+        "gpu_nvlink_up",
+        &["gpu", "nvlink"],
+        "Whether one NVLink is up; only of links that were down since the agent started.",
+    ),
+    counter(
+        "gpu_nvlink_link_errors_total",
+        &["gpu", "nvlink"],
+        "Errors of one NVLink, all types together; only of links that have any.",
+    ),
+    gauge(
+        "gpu_fabric_info",
+        &["gpu", "cluster", "clique"],
+        "Always 1; the NVLink domain across nodes that a GPU belongs to.",
+    ),
+    gauge(
+        "gpu_fabric_state",
+        GPU,
+        "Registration with the NVLink fabric: 1 not started, 2 in progress, 3 completed.",
+    ),
+    gauge(
+        "gpu_fabric_status",
+        GPU,
+        "What registering with the NVLink fabric ended with, as an NVML return code; 0 is well.",
+    ),
+    gauge(
+        "gpu_fabric_health",
+        GPU,
+        "Health of the NVLink fabric: 1 healthy, 2 unhealthy, 3 limited capacity.",
+    ),
+    gauge(
+        "gpu_mig_info",
+        &["gpu", "instance", "uuid", "name"],
+        "Always 1; an instance of a divided GPU. instance is GPU instance and compute instance, like 7/0.",
+    ),
+    gauge(
+        "gpu_mig_memory_used_bytes",
+        &["gpu", "instance"],
+        "Memory in use of a MIG instance.",
+    ),
+    gauge(
+        "gpu_mig_memory_total_bytes",
+        &["gpu", "instance"],
+        "Memory of a MIG instance.",
+    ),
+    gauge(
+        "gpu_mig_sm_active_ratio",
+        &["gpu", "instance"],
+        "Share of time a warp was active in a MIG instance (GPM; Hopper and newer).",
+    ),
+    gauge(
+        "gpu_mig_sm_occupancy_ratio",
+        &["gpu", "instance"],
+        "Warps resident in a MIG instance against the most possible (GPM; Hopper and newer).",
+    ),
+    gauge(
+        "gpu_mig_tensor_active_ratio",
+        &["gpu", "instance"],
+        "Share of time a tensor core was active in a MIG instance (GPM; Hopper and newer).",
+    ),
+    gauge(
+        "gpu_mig_dram_active_ratio",
+        &["gpu", "instance"],
+        "Memory bandwidth in use by a MIG instance against the most possible (GPM; Hopper and newer).",
     ),
     gauge("gpu_processes", GPU, "Compute processes on the GPU."),
     gauge(
@@ -191,6 +356,41 @@ pub const CATALOGUE: &[Metric] = &[
         "gpu_assignment_info",
         &["gpu", "run", "rank"],
         "Always 1; joins a GPU to the run and rank that uses it.",
+    ),
+    gauge(
+        "gpu_process_sm_ratio",
+        &["gpu", "pid"],
+        "Share of the multiprocessors' time a process had in the last seconds.",
+    ),
+    gauge(
+        "gpu_burst_sm_active_ratio",
+        GPU,
+        "gpu_sm_active_ratio ten times a second, around a critical event of the node only.",
+    ),
+    gauge(
+        "gpu_burst_tensor_active_ratio",
+        GPU,
+        "gpu_tensor_active_ratio ten times a second, around a critical event of the node only.",
+    ),
+    gauge(
+        "gpu_burst_dram_active_ratio",
+        GPU,
+        "gpu_dram_active_ratio ten times a second, around a critical event of the node only.",
+    ),
+    gauge(
+        "gpu_burst_power_watts",
+        GPU,
+        "Board power of the moment ten times a second, around a critical event of the node only.",
+    ),
+    gauge(
+        "gpu_burst_transmit_bytes_per_second",
+        LINK,
+        "Bytes a second sent over a kind of link, ten times a second, around a critical event of the node only.",
+    ),
+    gauge(
+        "gpu_burst_receive_bytes_per_second",
+        LINK,
+        "Bytes a second received over a kind of link, ten times a second, around a critical event of the node only.",
     ),
     // links
     counter(
@@ -380,6 +580,46 @@ pub const CATALOGUE: &[Metric] = &[
         "Time spent in NVML calls.",
     ),
     counter("lockstep_agent_nvml_calls_total", &[], "NVML calls made."),
+    gauge(
+        "lockstep_agent_nvml_call_p99_seconds",
+        &[],
+        "What all but the slowest hundredth of the NVML calls took at most.",
+    ),
+    gauge(
+        "lockstep_agent_nvml_round_seconds",
+        &[],
+        "Time the last reading of all GPUs spent in NVML calls.",
+    ),
+    gauge(
+        "lockstep_agent_nvml_period_seconds",
+        &[],
+        "Time between two readings of all GPUs; it doubles while they cost too much.",
+    ),
+    gauge(
+        "lockstep_agent_burst_period_seconds",
+        &[],
+        "Time between two readings of the burst; 0 while there is none.",
+    ),
+    gauge(
+        "lockstep_agent_gpus_released",
+        &[],
+        "1 while the agent leaves the GPUs alone because it was asked to.",
+    ),
+    counter(
+        "lockstep_agent_rounds_late_total",
+        &[],
+        "Rounds that readers left out because the one before was not done.",
+    ),
+    gauge(
+        "lockstep_agent_series",
+        &[],
+        "Series this node has at the moment.",
+    ),
+    gauge(
+        "lockstep_agent_readings_cut",
+        &[],
+        "0 when all is read, 1 without the burst, 2 without processes either: the agent's memory is at its bound.",
+    ),
     gauge(
         "lockstep_agent_spool_bytes",
         &[],

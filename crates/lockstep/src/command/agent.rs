@@ -1,10 +1,12 @@
 //! `lockstep agent`: reads this machine and connects it to a collector.
 
+mod release;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use agent::{AgentConfig, NvmlSource, Secret};
-use clap::Args;
+use clap::{Args, Subcommand};
 use domain::ident::NodeName;
 use tokio_util::sync::CancellationToken;
 
@@ -13,10 +15,13 @@ use crate::locate;
 
 /// Start the agent of this machine and connect it to a collector.
 #[derive(Args)]
-#[command(after_help = "Examples:
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
   LOCKSTEP_JOIN=$(cat join.token) lockstep agent --collector http://127.0.0.1:8470
   lockstep agent --once                          what can be read on this machine, once
-  lockstep agent --once --simulate h100x8        the same of simulated GPUs")]
+  lockstep agent --once --simulate h100x8        the same of simulated GPUs"
+)]
 pub(crate) struct Agent {
     /// The collector's address. Without one, readings are only served on --metrics-listen.
     #[arg(long, env = "LOCKSTEP_COLLECTOR", value_name = "URL")]
@@ -55,6 +60,14 @@ pub(crate) struct Agent {
     /// Read everything once, print it in Prometheus' text format, and end.
     #[arg(long)]
     once: bool,
+    #[command(subcommand)]
+    instead: Option<Instead>,
+}
+
+/// What is asked of an agent that runs already.
+#[derive(Subcommand)]
+enum Instead {
+    Release(release::Release),
 }
 
 /// Where `/metrics` are served when nobody says.
@@ -65,6 +78,9 @@ struct ListenOrOff(Option<SocketAddr>);
 
 impl Agent {
     pub(crate) async fn execute(self) -> Result<(), Failure> {
+        if let Some(Instead::Release(release)) = self.instead {
+            return release.execute().await;
+        }
         let once = self.once;
         let config = self.config()?;
         if once {

@@ -1,21 +1,48 @@
 //! Asks one GPU, and judges what its answers and errors say about it.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 
 use super::meter::Meter;
 
+/// "The struct's version is not mine" and "this call is no more": NVML codes the wrapper has no names for.
+const VERSION_MISMATCH: u32 = 25;
+/// See [`VERSION_MISMATCH`].
+const DEPRECATED: u32 = 26;
+
 /// The GPU does not answer any more.
 pub(crate) struct GpuLost(pub(crate) NvmlError);
+
+/// Whether it is not the GPU that is gone but the driver under it: unloaded, replaced, or shut down by somebody else in this
+/// process. Every handle is worth nothing then.
+pub(crate) fn is_of_driver(error: &NvmlError) -> bool {
+    matches!(
+        error,
+        NvmlError::Uninitialized | NvmlError::DriverNotLoaded | NvmlError::LibRmVersionMismatch
+    )
+}
+
+/// Whether this GPU, library or user will never have an answer.
+fn is_refusal(error: &NvmlError) -> bool {
+    matches!(
+        error,
+        NvmlError::NotSupported
+            | NvmlError::FailedToLoadSymbol(_)
+            | NvmlError::FunctionNotFound
+            | NvmlError::InvalidArg
+            | NvmlError::NoPermission
+            | NvmlError::UnexpectedVariant(VERSION_MISMATCH | DEPRECATED)
+    )
+}
 
 /// Asks one GPU; remembers what it cannot answer, so that it is asked only once.
 pub(crate) struct Asker<'a> {
     pub(super) index: u32,
     pub(super) device: Device<'a>,
     meter: &'a Meter,
-    refused: HashSet<&'static str>,
+    refused: BTreeSet<&'static str>,
     answers: u32,
     failure: Option<NvmlError>,
 }
@@ -27,7 +54,7 @@ impl<'a> Asker<'a> {
             index,
             device,
             meter,
-            refused: HashSet::new(),
+            refused: BTreeSet::new(),
             answers: 0,
             failure: None,
         }
@@ -51,6 +78,11 @@ impl<'a> Asker<'a> {
         self.refused.contains(what)
     }
 
+    /// All that need not be asked, in alphabetical order.
+    pub(super) fn refused(&self) -> impl Iterator<Item = &'static str> {
+        self.refused.iter().copied()
+    }
+
     /// Never ask that again.
     pub(super) fn refuse(&mut self, what: &'static str) {
         self.refused.insert(what);
@@ -67,16 +99,13 @@ impl<'a> Asker<'a> {
                 Ok(Some(value))
             }
             Err(error @ (NvmlError::GpuLost | NvmlError::ResetRequired)) => Err(GpuLost(error)),
-            Err(
-                NvmlError::NotSupported
-                | NvmlError::FailedToLoadSymbol(_)
-                | NvmlError::FunctionNotFound
-                | NvmlError::InvalidArg
-                | NvmlError::NoPermission,
-            ) => {
+            Err(error) if is_of_driver(&error) => Err(GpuLost(error)),
+            Err(error) if is_refusal(&error) => {
                 self.refuse(what);
                 Ok(None)
             }
+            // Idle counters and rings have nothing to say, and that is no failure.
+            Err(NvmlError::NoData | NvmlError::NotFound) => Ok(None),
             Err(error) => {
                 self.failure = Some(error);
                 Ok(None)

@@ -1,16 +1,26 @@
 //! What GPUs there are, for the hello.
 
-use domain::topology::{Gpu, Inventory};
+use domain::topology::{Gpu, Inventory, MigInstance};
 use nvml_wrapper::{Device, Nvml};
 
-use super::traffic::nvlinks;
+use super::nvlink::nvlinks;
+use super::raw;
+
+/// A GPU as the reader has it at the moment.
+pub(super) struct Place<'a> {
+    pub(super) index: u32,
+    /// While it answers.
+    pub(super) device: Option<&'a Device<'a>>,
+    pub(super) unanswered: Vec<String>,
+    pub(super) instances: Vec<MigInstance>,
+}
 
 /// Fills in what NVML knows of the system. GPUs that cannot be asked at the moment keep their place.
 pub(super) fn describe<'a>(
     inventory: &mut Inventory,
     nvml: &Nvml,
     simulated: Option<&String>,
-    devices: impl Iterator<Item = (u32, Option<&'a Device<'a>>)>,
+    places: impl Iterator<Item = Place<'a>>,
 ) {
     inventory.simulated = simulated.cloned();
     inventory.driver_version = nvml.sys_driver_version().unwrap_or_default();
@@ -19,21 +29,35 @@ pub(super) fn describe<'a>(
         .map(cuda_version)
         .unwrap_or_default();
     let known = std::mem::take(&mut inventory.gpus);
-    let before = |index: u32| known.iter().find(|gpu| gpu.index == index).cloned();
-    let place = |(index, device): (u32, Option<&'a Device<'a>>)| match (before(index), device) {
-        // What a GPU is does not change while it is known; asking again could only meet a sick one.
-        (Some(gpu), _) if !gpu.uuid.is_empty() => gpu,
-        (_, Some(device)) => gpu(index, device),
-        (_, None) => Gpu {
-            index,
-            ..Gpu::default()
-        },
-    };
-    inventory.gpus = devices.map(place).collect();
+    inventory.gpus = places.map(|place| described(place, &known)).collect();
     inventory.gpus_missing = inventory
         .gpus
         .is_empty()
         .then(|| "the NVIDIA driver is there, but it knows of no GPU".to_owned());
+}
+
+fn described(place: Place<'_>, known: &[Gpu]) -> Gpu {
+    let index = place.index;
+    let before = known
+        .iter()
+        .find(|gpu| gpu.index == index && !gpu.uuid.is_empty());
+    let gpu = match (before, place.device) {
+        // What a GPU is does not change while it is known; asking again could only meet a sick one.
+        (Some(gpu), _) => gpu.clone(),
+        (None, Some(device)) => gpu(index, device),
+        (None, None) => Gpu {
+            index,
+            ..Gpu::default()
+        },
+    };
+    match place.device {
+        Some(_) => Gpu {
+            unanswered: place.unanswered,
+            mig_instances: place.instances,
+            ..gpu
+        },
+        None => gpu,
+    }
 }
 
 fn gpu(index: u32, device: &Device<'_>) -> Gpu {
@@ -42,12 +66,27 @@ fn gpu(index: u32, device: &Device<'_>) -> Gpu {
         uuid: device.uuid().unwrap_or_default(),
         name: device.name().unwrap_or_default(),
         pci_bus_id: device.pci_info().map(|pci| pci.bus_id).unwrap_or_default(),
-        memory_total_bytes: device.memory_info().map_or(0, |memory| memory.total),
+        memory_total_bytes: raw::memory(device).map_or(0, |memory| memory.total),
         power_limit_watts: device
             .enforced_power_limit()
             .map_or(0.0, |milliwatts| f64::from(milliwatts) / 1e3),
         nvlinks: nvlinks(device).unwrap_or(0),
         gpm: device.gpm_support().unwrap_or(false),
+        virtualization: raw::virtualization(device).map_or("", virtualization).to_owned(),
+        confidential: raw::confidential_computing(device).unwrap_or(false),
+        unanswered: Vec::new(),
+        mig_instances: Vec::new(),
+    }
+}
+
+/// `nvmlGpuVirtualizationMode_t` in words; nothing where the GPU is the machine's own.
+fn virtualization(mode: u32) -> &'static str {
+    match mode {
+        1 => "passthrough",
+        2 => "vgpu",
+        3 => "host_vgpu",
+        4 => "host_vsga",
+        _ => "",
     }
 }
 
@@ -58,9 +97,30 @@ fn cuda_version(number: i32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn cuda_versions_read_as_people_say_them() {
-        assert_eq!(super::cuda_version(12_090), "12.9");
-        assert_eq!(super::cuda_version(13_000), "13.0");
+        assert_eq!(cuda_version(12_090), "12.9");
+        assert_eq!(cuda_version(13_000), "13.0");
+    }
+
+    #[test]
+    fn a_gpu_that_does_not_answer_keeps_what_is_known_of_it() {
+        let known = Gpu {
+            index: 1,
+            uuid: "GPU-1".into(),
+            unanswered: vec!["fabric".into()],
+            ..Gpu::default()
+        };
+        let place = |index| Place {
+            index,
+            device: None,
+            unanswered: Vec::new(),
+            instances: Vec::new(),
+        };
+        assert_eq!(described(place(1), std::slice::from_ref(&known)), known);
+        let unknown = described(place(0), &[known]);
+        assert_eq!((unknown.index, unknown.uuid.as_str()), (0, ""));
     }
 }

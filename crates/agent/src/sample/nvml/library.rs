@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::meter::Meter;
+use super::meter::{Meter, PATIENCE_TO_OPEN};
 use super::raw::SimulatedLibrary;
 use crate::config::NvmlSource;
 
@@ -100,7 +100,9 @@ impl Library {
 
     /// Opens and initialises NVML.
     pub(crate) fn open(&self, meter: &Meter) -> Result<Opened, NvmlError> {
-        let nvml = meter.call(None, || Nvml::builder().lib_path(&self.path).init())?;
+        let nvml = meter.call_within(PATIENCE_TO_OPEN, None, || {
+            Nvml::builder().lib_path(&self.path).init()
+        })?;
         let simulated = self.simulated.clone().or_else(|| self.simulated_unasked());
         Ok(Opened { nvml, simulated })
     }
@@ -116,8 +118,11 @@ impl Library {
                 "the NVIDIA driver is installed but not loaded; load it with `modprobe nvidia`".to_owned()
             }
             NvmlError::LibRmVersionMismatch => {
-                "the NVIDIA driver was upgraded under the running system; reboot, or reload its kernel modules".to_owned()
+                "the NVIDIA driver was changed under the running system: its library and its kernel modules are of two versions; \
+                 reload the modules or reboot, and restart the agent if it still says so then"
+                    .to_owned()
             }
+            NvmlError::Uninitialized => "NVML was shut down from outside".to_owned(),
             NvmlError::NoPermission => {
                 "no permission to talk to the NVIDIA driver; the agent needs the devices /dev/nvidia*".to_owned()
             }

@@ -1,12 +1,26 @@
 //! What is read of a GPU that answers, tier by tier.
+//!
+//! ```text
+//! 1 s    memory, sample rings, SM clock, throttle reasons, core fields, performance counters (of MIG instances too)
+//! 10 s   slow fields, temperature, PCIe, each NVLink, processes
+//! 60 s   limits, errors in SRAM, fabric, MIG instances
+//! ```
+//! The first reading is of every tier: a GPU that came back may be another one.
 
 use domain::series::Labels;
+use domain::topology::MigInstance;
 use nvml_wrapper::Device;
-use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
+use nvml_wrapper::enum_wrappers::device::Clock;
 
 use super::asker::{Asker, GpuLost};
+use super::busy::Busy;
+use super::fabric::Fabric;
+use super::fields::{Numbering, POWER_FIELD};
+use super::health::Health;
+use super::mig::MigInstances;
 use super::processes::{Naming, Processes};
 use super::raw;
+use super::shares::Shares;
 use super::traffic::Traffic;
 use crate::sample::Samples;
 use crate::sample::schedule::Tick;
@@ -25,25 +39,37 @@ const THROTTLE_REASONS: [(u64, &str); 7] = [
 
 /// All that is known of a GPU that answers.
 pub(super) struct Readings<'a> {
-    asker: Asker<'a>,
+    pub(super) asker: Asker<'a>,
     family: Family,
+    busy: Busy,
     traffic: Traffic<'a>,
+    health: Health,
+    fabric: Fabric,
+    mig: MigInstances<'a>,
     processes: Processes,
+    shares: Shares,
     samples: &'a Samples,
     info: Option<Labels>,
+    fresh: bool,
 }
 
 impl<'a> Readings<'a> {
     /// Nothing read yet.
-    pub(super) fn new(asker: Asker<'a>, samples: &'a Samples) -> Self {
+    pub(super) fn new(asker: Asker<'a>, numbering: Numbering, samples: &'a Samples) -> Self {
         let gpu = asker.index;
         Self {
             asker,
             family: Family::new(vec![("gpu", gpu.to_string())]),
-            traffic: Traffic::default(),
+            busy: Busy::default(),
+            traffic: Traffic::new(numbering),
+            health: Health::new(numbering),
+            fabric: Fabric::default(),
+            mig: MigInstances::default(),
             processes: Processes::new(gpu),
+            shares: Shares::default(),
             samples,
             info: None,
+            fresh: true,
         }
     }
 
@@ -52,21 +78,55 @@ impl<'a> Readings<'a> {
         &self.asker.device
     }
 
-    /// Reads what is due.
-    pub(super) fn read(&mut self, tick: &Tick, naming: &mut Naming<'_>) -> Result<(), GpuLost> {
-        let out = &mut self.family.at(self.samples, tick.at_ms);
-        read_core(&mut self.asker, out)?;
-        if tick.slow {
-            // Limits first: utilization is measured against them.
-            self.traffic.read_limits(&mut self.asker, out)?;
-            read_health(&mut self.asker, out)?;
+    /// What this GPU, its library or this user has no answer for.
+    pub(super) fn unanswered(&self) -> Vec<String> {
+        self.asker.refused().map(str::to_owned).collect()
+    }
+
+    /// What it is divided into.
+    pub(super) fn instances(&self) -> Vec<MigInstance> {
+        self.mig.describe().collect()
+    }
+
+    /// Reads what is due; `detail` is whether there is room for what only helps to look closer.
+    pub(super) fn read(&mut self, tick: &Tick, detail: bool, naming: &mut Naming<'_>) -> Result<(), GpuLost> {
+        let first = std::mem::take(&mut self.fresh);
+        let (slow, rare) = (tick.slow || first, tick.topology || first);
+        self.read_gpu(tick, slow, rare)?;
+        if rare {
+            self.fabric
+                .read(&mut self.asker, &mut self.family, self.samples, tick.at_ms)?;
+            self.mig.find(&mut self.asker, self.samples, tick.at_ms)?;
         }
-        self.traffic.read(&mut self.asker, out)?;
-        if tick.slow {
-            self.read_processes(tick, naming)?;
+        self.mig.read_core(&mut self.asker, self.samples, tick.at_ms)?;
+        if slow {
+            self.mig.read_slow(&mut self.asker, self.samples, tick.at_ms)?;
+            if detail {
+                self.read_processes(tick, naming)?;
+            }
             self.put_info(tick)?;
         }
         self.asker.end_round()
+    }
+
+    fn read_gpu(&mut self, tick: &Tick, slow: bool, rare: bool) -> Result<(), GpuLost> {
+        let out = &mut self.family.at(self.samples, tick.at_ms);
+        read_core(&mut self.asker, out)?;
+        self.busy.read(&mut self.asker, out)?;
+        // Limits first: utilization is measured against them.
+        if rare {
+            self.health.read_rare(&mut self.asker, out)?;
+        }
+        if slow {
+            self.health.read_slow(&mut self.asker, out)?;
+        }
+        self.traffic.read(&mut self.asker, self.health.limits(), out)?;
+        if self.asker.is_refused(POWER_FIELD)
+            && let Some(milliwatts) = self.asker.ask("power", |gpu| gpu.power_usage())?
+        {
+            out.put("gpu_power_watts", f64::from(milliwatts) / 1e3);
+        }
+        Ok(())
     }
 
     fn read_processes(&mut self, tick: &Tick, naming: &mut Naming<'_>) -> Result<(), GpuLost> {
@@ -76,7 +136,7 @@ impl<'a> Readings<'a> {
                 .put("gpu_processes", running.len() as f64);
             self.processes.show(running, naming, self.samples, tick.at_ms);
         }
-        Ok(())
+        self.shares.read(&mut self.asker, self.samples, tick.at_ms)
     }
 
     fn put_info(&mut self, tick: &Tick) -> Result<(), GpuLost> {
@@ -112,59 +172,20 @@ fn info(asker: &mut Asker<'_>) -> Result<Option<Labels>, GpuLost> {
 }
 
 fn read_core(asker: &mut Asker<'_>, out: &mut Writer<'_>) -> Result<(), GpuLost> {
-    if let Some(memory) = asker.ask("memory", |gpu| gpu.memory_info())? {
+    if let Some(memory) = asker.ask("memory", raw::memory)? {
         out.put("gpu_memory_used_bytes", memory.used as f64);
         out.put("gpu_memory_total_bytes", memory.total as f64);
-    }
-    if let Some(busy) = asker.ask("utilization", |gpu| gpu.utilization_rates())? {
-        out.put("gpu_utilization_ratio", f64::from(busy.gpu) / 100.0);
-        out.put("gpu_memory_utilization_ratio", f64::from(busy.memory) / 100.0);
+        if let Some(reserved) = memory.reserved {
+            out.put("gpu_memory_reserved_bytes", reserved as f64);
+        }
     }
     if let Some(megahertz) = asker.ask("sm clock", |gpu| gpu.clock_info(Clock::SM))? {
         out.put("gpu_sm_clock_hertz", f64::from(megahertz) * 1e6);
-    }
-    if let Some(megahertz) = asker.ask("memory clock", |gpu| gpu.clock_info(Clock::Memory))? {
-        out.put("gpu_memory_clock_hertz", f64::from(megahertz) * 1e6);
-    }
-    if let Some(milliwatts) = asker.ask("power", |gpu| gpu.power_usage())? {
-        out.put("gpu_power_watts", f64::from(milliwatts) / 1e3);
     }
     if let Some(reasons) = asker.ask("throttle", raw::clocks_event_reasons)? {
         for (bit, reason) in THROTTLE_REASONS {
             out.put_by("gpu_throttle", ("reason", reason), reasons & bit != 0);
         }
-    }
-    Ok(())
-}
-
-fn read_health(asker: &mut Asker<'_>, out: &mut Writer<'_>) -> Result<(), GpuLost> {
-    if let Some(celsius) = asker.ask("temperature", |gpu| gpu.temperature(TemperatureSensor::Gpu))? {
-        out.put("gpu_temperature_celsius", celsius);
-    }
-    if let Some(milliwatts) = asker.ask("power limit", |gpu| gpu.enforced_power_limit())? {
-        out.put("gpu_power_limit_watts", f64::from(milliwatts) / 1e3);
-    }
-    if let Some(megahertz) = asker.ask("sm clock max", |gpu| gpu.max_clock_info(Clock::SM))? {
-        out.put("gpu_sm_clock_max_hertz", f64::from(megahertz) * 1e6);
-    }
-    let ecc = [
-        ("corrected", MemoryError::Corrected),
-        ("uncorrected", MemoryError::Uncorrected),
-    ];
-    for (kind, error) in ecc {
-        let count = asker.ask(kind, |gpu| gpu.total_ecc_errors(error, EccCounter::Volatile))?;
-        if let Some(count) = count {
-            out.put_by("gpu_ecc_errors_total", ("type", kind), count as f64);
-        }
-    }
-    if let Some(rows) = asker.ask("remapped rows", raw::remapped_rows)? {
-        out.put_by("gpu_remapped_rows", ("type", "corrected"), rows.corrected);
-        out.put_by("gpu_remapped_rows", ("type", "uncorrected"), rows.uncorrected);
-        out.put_by("gpu_remapped_rows", ("type", "pending"), rows.pending);
-        out.put_by("gpu_remapped_rows", ("type", "failed"), rows.failed);
-    }
-    if let Some(replays) = asker.ask("pcie replays", |gpu| gpu.pcie_replay_counter())? {
-        out.put("gpu_pcie_replays_total", replays);
     }
     Ok(())
 }

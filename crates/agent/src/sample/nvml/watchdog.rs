@@ -1,7 +1,7 @@
 //! Notices when an NVML call does not come back, says so, and says so again when it does.
 //!
 //! ```text
-//! answering ──call under way > PATIENCE──▶ hung: gpu_up 0, lockstep_agent_nvml_up 0, event nvml_unresponsive
+//! answering ──call under way too long──▶ hung: gpu_up 0, lockstep_agent_nvml_up 0, event nvml_unresponsive
 //!     ▲                                     │ every tick again: gpu_up 0, lockstep_agent_nvml_up 0
 //!     └────────another call, or none────────┘ event nvml_responsive
 //! ```
@@ -19,9 +19,6 @@ use crate::sample::Samples;
 use crate::sample::series::series;
 use crate::uplink::Events;
 
-/// How long an NVML call may take. The slowest that come back at all are those of a driver that initialises a GPU, about
-/// 1.5 s each.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// How long nothing more is said after a report: a driver that is late with every call is one event, not hundreds.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
@@ -48,7 +45,7 @@ impl Watchdog {
 
     /// Looks once. `gpus` is how many GPUs are known.
     pub(crate) fn look(&mut self, at_ms: TimestampMs, gpus: u32) {
-        let late = self.meter.under_way().filter(|call| call.age() > PATIENCE);
+        let late = self.meter.under_way().filter(Call::is_late);
         if late != self.hung {
             if let (Some(hung), None) = (self.hung, late) {
                 self.recovered(at_ms, hung);
@@ -89,7 +86,7 @@ impl Watchdog {
             .map_or("The NVIDIA driver".to_owned(), |gpu| format!("GPU {gpu}"));
         let message = format!(
             "{whom} has not answered for {} s; no GPU of this node is read until it does",
-            PATIENCE.as_secs()
+            call.patience.as_secs()
         );
         self.report(at_ms, Severity::Critical, "nvml_unresponsive", call.gpu, message);
     }

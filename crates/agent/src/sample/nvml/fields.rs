@@ -1,0 +1,351 @@
+//! The numbered fields, tier by tier: which are asked, what they mean, and which series they become.
+//!
+//! All fields of a tier are one call. A field that a GPU refuses leaves the call for good.
+//!
+//! Numbers are those of NVML 12. From driver 580.82 on NVIDIA has renumbered 251 to 273.
+
+use super::asker::{Asker, GpuLost};
+use super::raw::{ALL_LINKS, FieldBatch};
+use crate::sample::series::Writer;
+
+/// A field, and where its value goes.
+pub(super) struct Field {
+    /// What it is called where a GPU refuses it.
+    pub(super) name: &'static str,
+    id: u32,
+    scope: u32,
+    goes: Goes,
+}
+
+/// Where a value goes.
+#[derive(Clone, Copy)]
+enum Goes {
+    /// Into a series, times a factor that makes it a base unit.
+    To(&'static str, f64),
+    /// Into a series with one more label, times a factor.
+    By(&'static str, (&'static str, &'static str), f64),
+    /// Into a series with one more label, as 0 or 1.
+    Flag(&'static str, (&'static str, &'static str)),
+    /// To who asked.
+    Back,
+}
+
+const fn to(name: &'static str, id: u32, metric: &'static str, factor: f64) -> Field {
+    Field {
+        name,
+        id,
+        scope: 0,
+        goes: Goes::To(metric, factor),
+    }
+}
+
+const fn by(id: u32, metric: &'static str, label: &'static str, value: &'static str) -> Field {
+    scaled(id, metric, label, value, 1.0)
+}
+
+const fn scaled(
+    id: u32,
+    metric: &'static str,
+    label: &'static str,
+    value: &'static str,
+    factor: f64,
+) -> Field {
+    Field {
+        name: value,
+        id,
+        scope: 0,
+        goes: Goes::By(metric, (label, value), factor),
+    }
+}
+
+const fn back(name: &'static str, id: u32, scope: u32) -> Field {
+    Field {
+        name,
+        id,
+        scope,
+        goes: Goes::Back,
+    }
+}
+
+/// An error of NVLink, summed over links.
+const fn of_links(id: u32, kind: &'static str) -> Field {
+    Field {
+        name: kind,
+        id,
+        scope: ALL_LINKS,
+        goes: Goes::By("gpu_nvlink_errors_total", ("type", kind), 1.0),
+    }
+}
+
+/// Asked every second.
+pub(super) const CORE: [Field; 6] = [
+    to("energy", 83, "gpu_energy_joules_total", 1e-3),
+    to(POWER_FIELD, 185, "gpu_power_watts", 1e-3),
+    back("nvlink tx", 138, ALL_LINKS),
+    back("nvlink rx", 139, ALL_LINKS),
+    back("pcie tx", 197, 0),
+    back("pcie rx", 198, 0),
+];
+/// Where the answers of [`CORE`] that are given back are.
+pub(super) const NVLINK_BYTES: usize = 2;
+pub(super) const PCIE_BYTES: usize = 4;
+/// The driver's average over a second; before Ampere there is only the call.
+pub(super) const POWER_FIELD: &str = "power field";
+/// See [`super::health`]: what has a call as well.
+pub(super) const POWER_LIMIT_FIELD: &str = "power limit field";
+pub(super) const ECC_FIELD: &str = "ecc field";
+pub(super) const ROWS_FIELD: &str = "remapped rows field";
+pub(super) const REPLAYS_FIELD: &str = "pcie replays field";
+
+const ECC: &str = "gpu_ecc_errors_total";
+const ECC_LIFETIME: &str = "gpu_ecc_lifetime_errors_total";
+const ROWS: &str = "gpu_remapped_rows";
+const PAGES: &str = "gpu_retired_pages";
+const PCIE: &str = "gpu_pcie_errors_total";
+const THROTTLE: &str = "gpu_throttle_seconds_total";
+/// Nanoseconds as seconds.
+const NS: f64 = 1e-9;
+
+/// Asked every ten seconds: what says whether GPU and links are healthy.
+pub(super) const SLOW: [Field; 44] = [
+    to("memory temperature", 82, "gpu_memory_temperature_celsius", 1.0),
+    to(POWER_LIMIT_FIELD, 190, "gpu_power_limit_watts", 1e-3),
+    to("recovery action", 230, "gpu_recovery_action", 1.0),
+    named(ECC_FIELD, by(3, ECC, "type", "corrected")),
+    named("ecc field uncorrected", by(4, ECC, "type", "uncorrected")),
+    named("ecc lifetime corrected", by(5, ECC_LIFETIME, "type", "corrected")),
+    named(
+        "ecc lifetime uncorrected",
+        by(6, ECC_LIFETIME, "type", "uncorrected"),
+    ),
+    named(ROWS_FIELD, by(142, ROWS, "type", "corrected")),
+    named(
+        "remapped rows field uncorrected",
+        by(143, ROWS, "type", "uncorrected"),
+    ),
+    flag("remapped rows field pending", 144, ROWS, "pending"),
+    flag("remapped rows field failed", 145, ROWS, "failed"),
+    named("retired pages corrected", by(29, PAGES, "type", "corrected")),
+    named("retired pages uncorrected", by(30, PAGES, "type", "uncorrected")),
+    flag("retired pages pending", 31, PAGES, "pending"),
+    to(REPLAYS_FIELD, 94, "gpu_pcie_replays_total", 1.0),
+    named("pcie recovery", by(169, PCIE, "type", "recovery")),
+    named("pcie correctable", by(173, PCIE, "type", "correctable")),
+    named("pcie naks received", by(174, PCIE, "type", "nak_received")),
+    named("pcie receiver", by(175, PCIE, "type", "receiver")),
+    named("pcie bad tlp", by(176, PCIE, "type", "bad_tlp")),
+    named("pcie naks sent", by(177, PCIE, "type", "nak_sent")),
+    named("pcie bad dllp", by(178, PCIE, "type", "bad_dllp")),
+    named("pcie non-fatal", by(179, PCIE, "type", "non_fatal")),
+    named("pcie fatal", by(180, PCIE, "type", "fatal")),
+    named(
+        "pcie unsupported request",
+        by(181, PCIE, "type", "unsupported_request"),
+    ),
+    named("pcie lcrc", by(182, PCIE, "type", "lcrc")),
+    named("pcie lane", by(183, PCIE, "type", "lane")),
+    named(
+        "throttle time power",
+        scaled(74, THROTTLE, "reason", "sw_power_cap", NS),
+    ),
+    named(
+        "throttle time sync boost",
+        scaled(76, THROTTLE, "reason", "sync_boost", NS),
+    ),
+    named(
+        "throttle time board limit",
+        scaled(77, THROTTLE, "reason", "board_limit", NS),
+    ),
+    named(
+        "throttle time reliability",
+        scaled(79, THROTTLE, "reason", "reliability", NS),
+    ),
+    named(
+        "throttle time sw thermal",
+        scaled(251, THROTTLE, "reason", "sw_thermal_slowdown", NS),
+    ),
+    named(
+        "throttle time hw thermal",
+        scaled(252, THROTTLE, "reason", "hw_thermal_slowdown", NS),
+    ),
+    named(
+        "throttle time power brake",
+        scaled(253, THROTTLE, "reason", "hw_power_brake", NS),
+    ),
+    // Up to NVLink 4.
+    named("nvlink crc flit", zero_scope(of_links(38, "crc_flit"))),
+    named("nvlink crc data", zero_scope(of_links(45, "crc_data"))),
+    named("nvlink replay", zero_scope(of_links(52, "replay"))),
+    named("nvlink recovery", zero_scope(of_links(59, "recovery"))),
+    named("nvlink ecc data", zero_scope(of_links(160, "ecc_data"))),
+    // From NVLink 5 on.
+    named("nvlink receive", of_links(208, "receive")),
+    named("nvlink recovered", of_links(213, "recovery_successful")),
+    named("nvlink recovery failed", of_links(214, "recovery_failed")),
+    named("nvlink effective", of_links(219, "effective")),
+    named("nvlink symbol", of_links(221, "symbol")),
+];
+
+/// Asked every minute: what changes when somebody changes it.
+pub(super) const RARE: [Field; 3] = [
+    to("power limit min", 187, "gpu_power_limit_min_watts", 1e-3),
+    to("power limit max", 188, "gpu_power_limit_max_watts", 1e-3),
+    to("power limit default", 189, "gpu_power_limit_default_watts", 1e-3),
+];
+
+const fn named(name: &'static str, field: Field) -> Field {
+    Field { name, ..field }
+}
+
+/// The totals of NVLink 4 and older have numbers of their own instead of a scope.
+const fn zero_scope(field: Field) -> Field {
+    Field { scope: 0, ..field }
+}
+
+const fn flag(name: &'static str, id: u32, metric: &'static str, value: &'static str) -> Field {
+    Field {
+        name,
+        id,
+        scope: 0,
+        goes: Goes::Flag(metric, ("type", value)),
+    }
+}
+
+// === Asking ===
+
+/// How a driver numbers fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Numbering {
+    V12,
+    /// From driver 580.82 on.
+    V13,
+}
+
+impl Numbering {
+    /// The numbering of a driver by its version, `580.95.05`; what cannot be read is old.
+    pub(super) fn of_driver(version: &str) -> Self {
+        let mut parts = version.split('.').map(str::parse::<u32>);
+        match (parts.next(), parts.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (580, 82) => Self::V13,
+            _ => Self::V12,
+        }
+    }
+
+    /// A field of NVML 12 in this numbering.
+    pub(super) fn translate(self, id: u32) -> u32 {
+        match (self, id) {
+            (Self::V13, 251..=255) => id + 18,
+            (Self::V13, 256..=273) => id - 5,
+            _ => id,
+        }
+    }
+}
+
+/// The fields of one tier that one GPU has.
+pub(super) struct Tier<const N: usize> {
+    fields: &'static [Field; N],
+    /// Which of them are in the batch, in its order.
+    asked: Vec<usize>,
+    batch: FieldBatch,
+    name: &'static str,
+}
+
+impl<const N: usize> Tier<N> {
+    /// All fields of a tier; `name` is what the call is called.
+    pub(super) fn new(name: &'static str, fields: &'static [Field; N], numbering: Numbering) -> Self {
+        let wanted = fields
+            .iter()
+            .map(|field| (numbering.translate(field.id), field.scope));
+        Self {
+            fields,
+            asked: (0..N).collect(),
+            batch: FieldBatch::new(wanted),
+            name,
+        }
+    }
+
+    /// Asks what this GPU has, writes what becomes series, and gives back the rest by its place in the table.
+    pub(super) fn read(
+        &mut self,
+        asker: &mut Asker<'_>,
+        out: &mut Writer<'_>,
+    ) -> Result<[Option<f64>; N], GpuLost> {
+        let mut given = [None; N];
+        if self.asked.is_empty() || asker.ask(self.name, |gpu| self.batch.ask(gpu))?.is_none() {
+            return Ok(given);
+        }
+        for (&n, answer) in self.asked.iter().zip(self.batch.answers()) {
+            let field = &self.fields[n];
+            if let Some(value) = asker.judge(field.name, answer)? {
+                field.goes.put(value, out);
+                given[n] = Some(value);
+            }
+        }
+        self.forget_refused(asker);
+        Ok(given)
+    }
+
+    /// What is refused, here or by who knows better, is not asked again.
+    fn forget_refused(&mut self, asker: &Asker<'_>) {
+        let (fields, asked) = (self.fields, &self.asked);
+        let has = |n: &usize| !asker.is_refused(fields[*n].name);
+        if asked.iter().all(has) {
+            return;
+        }
+        self.batch.retain(|place| has(&asked[place]));
+        self.asked.retain(has);
+    }
+}
+
+impl Goes {
+    fn put(self, value: f64, out: &mut Writer<'_>) {
+        match self {
+            Self::To(metric, factor) => out.put(metric, value * factor),
+            Self::By(metric, label, factor) => out.put_by(metric, label, value * factor),
+            Self::Flag(metric, label) => out.put_by(metric, label, value != 0.0),
+            Self::Back => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_follow_the_driver() {
+        for (driver, id, expected) in [
+            ("570.172.08", 251, 251),
+            ("580.65.06", 253, 253),
+            ("580.82.07", 251, 269),
+            ("580.95.05", 255, 273),
+            ("595.45.04", 256, 251),
+            ("595.45.04", 273, 268),
+            ("595.45.04", 230, 230),
+            ("garbage", 251, 251),
+        ] {
+            assert_eq!(
+                Numbering::of_driver(driver).translate(id),
+                expected,
+                "{driver} {id}"
+            );
+        }
+    }
+
+    #[test]
+    fn fields_have_names_of_their_own_and_metrics_of_the_catalogue() {
+        let mut names = std::collections::BTreeSet::new();
+        for field in CORE.iter().chain(&SLOW).chain(&RARE) {
+            assert!(names.insert(field.name), "{} twice", field.name);
+            let (metric, label) = match field.goes {
+                Goes::To(metric, _) => (metric, None),
+                Goes::By(metric, label, _) | Goes::Flag(metric, label) => (metric, Some(label.0)),
+                Goes::Back => continue,
+            };
+            let found = domain::metric::find(metric).unwrap_or_else(|| panic!("no metric {metric}"));
+            let labels: Vec<_> = std::iter::once("gpu").chain(label).collect();
+            assert_eq!(found.labels, labels, "{metric}");
+        }
+        assert_eq!((CORE[NVLINK_BYTES].id, CORE[PCIE_BYTES].id), (138, 197));
+    }
+}

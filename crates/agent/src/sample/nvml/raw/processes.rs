@@ -1,0 +1,70 @@
+//! The processes on a GPU, in one call instead of the wrapper's two: it is the dearest call there is.
+
+use nvml_wrapper::Device;
+use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper_sys::bindings::{
+    nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE,
+    nvmlReturn_t,
+};
+
+/// Room for processes at first; a GPU shared by more is rare.
+const PROCESSES_FIRST: usize = 64;
+/// More processes than a GPU has contexts for.
+const PROCESSES_MAX: usize = 4_096;
+
+/// A compute process: pid, and its device memory in bytes where the driver knows it.
+pub(crate) fn compute_processes(device: &Device<'_>) -> Result<Vec<(u32, Option<u64>)>, NvmlError> {
+    let lib = device.nvml().lib();
+    let call = nvml_sym(lib.nvmlDeviceGetComputeRunningProcesses_v3.as_ref())?;
+    let infos: Vec<nvmlProcessInfo_t> = listed(|count, infos| {
+        // SAFETY: the handle lives, and there is room for `count` entries.
+        unsafe { call(device.handle(), count, infos) }
+    })?;
+    let known = |bytes: u64| (bytes != u64::MAX).then_some(bytes);
+    Ok(infos
+        .iter()
+        .map(|info| (info.pid, known(info.usedGpuMemory)))
+        .collect())
+}
+
+/// What share of the multiprocessors' time each process had since `last_seen`, newest sample of each; moves `last_seen` on.
+/// `NotFound` when there is no newer sample.
+pub(crate) fn processes_utilization(
+    device: &Device<'_>,
+    last_seen: &mut u64,
+) -> Result<Vec<(u32, f64)>, NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetProcessUtilization.as_ref())?;
+    let seen = *last_seen;
+    let mut samples: Vec<nvmlProcessUtilizationSample_t> = listed(|count, samples| {
+        // SAFETY: the handle lives, and there is room for `count` entries.
+        unsafe { call(device.handle(), samples, count, seen) }
+    })?;
+    samples.sort_by_key(|sample| (sample.pid, std::cmp::Reverse(sample.timeStamp)));
+    samples.dedup_by_key(|sample| sample.pid);
+    *last_seen = samples.iter().map(|sample| sample.timeStamp).fold(seen, u64::max);
+    // Drivers are known to answer with more than everything, and with process zero.
+    samples.retain(|sample| sample.pid != 0 && sample.smUtil <= 100);
+    Ok(samples
+        .iter()
+        .map(|sample| (sample.pid, f64::from(sample.smUtil) / 100.0))
+        .collect())
+}
+
+/// Calls with ever more room until all entries fit.
+fn listed<T: Copy>(call: impl Fn(&mut u32, *mut T) -> nvmlReturn_t) -> Result<Vec<T>, NvmlError> {
+    let mut room = PROCESSES_FIRST;
+    loop {
+        // SAFETY: used for structs of plain numbers only.
+        let mut entries: Vec<T> = vec![unsafe { std::mem::zeroed() }; room];
+        let mut count = room as u32;
+        let code = call(&mut count, entries.as_mut_ptr());
+        if code == nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE && room < PROCESSES_MAX {
+            // Some may start in between, so ask for more room than was missing.
+            room = (count as usize + PROCESSES_FIRST).clamp(room * 2, PROCESSES_MAX);
+            continue;
+        }
+        nvml_try(code)?;
+        entries.truncate(count as usize);
+        return Ok(entries);
+    }
+}

@@ -1,0 +1,193 @@
+//! The driver under the GPUs: it goes and comes back, is asked for by somebody else, and is slow.
+#![allow(
+    unsafe_code,
+    reason = "the test does to NVML what a driver change does: it shuts it down under the agent, by NVML's own C function"
+)]
+
+use std::ffi::{c_int, c_uint};
+use std::time::Duration;
+
+use agent::{AgentConfig, NvmlSource, release};
+use libloading::Library;
+
+use crate::collector::Collector;
+use crate::support::{Running, config, config_towards, folder, simulated, until};
+
+const SOON: Duration = Duration::from_secs(20);
+/// `NVML_ERROR_UNINITIALIZED`.
+const UNINITIALIZED: c_int = 1;
+
+/// The library the agent uses, from the side: the same file is the same library.
+struct FromTheSide(Library);
+
+impl FromTheSide {
+    fn open(source: &NvmlSource) -> Self {
+        let NvmlSource::Simulated {
+            library: Some(path), ..
+        } = source
+        else {
+            unreachable!()
+        };
+        // SAFETY: the simulator, which the agent loads too.
+        Self(unsafe { Library::new(path) }.unwrap())
+    }
+
+    fn shut_down(&self) {
+        // SAFETY: NVML's own signature.
+        let code = unsafe {
+            self.0
+                .get::<unsafe extern "C" fn() -> c_int>(b"nvmlShutdown\0")
+                .unwrap()()
+        };
+        assert_eq!(code, 0);
+    }
+
+    /// Whether anybody uses NVML in this process.
+    fn is_in_use(&self) -> bool {
+        type Count = unsafe extern "C" fn(*mut c_uint) -> c_int;
+        let mut count = 0;
+        // SAFETY: NVML's own signature, and the number is ours.
+        let code = unsafe { self.0.get::<Count>(b"nvmlDeviceGetCount_v2\0").unwrap()(&mut count) };
+        code != UNINITIALIZED
+    }
+}
+
+#[tokio::test]
+async fn a_driver_that_goes_is_let_go_of_and_found_again() {
+    let folder = folder();
+    let collector = Collector::start().await;
+    let nvml = simulated(folder.path(), "h100x2:healthy");
+    let side = FromTheSide::open(&nvml);
+    let agent = Running::start(AgentConfig {
+        nvml,
+        ..config_towards(folder.path(), &collector.url())
+    });
+    let values = |series: &str| collector.heard().values(series);
+    until("readings", SOON, || {
+        values("gpu_power_watts{gpu=\"1\"}").len() > 1
+    })
+    .await;
+    side.shut_down();
+    until("the event", SOON, || {
+        collector.heard().kinds().contains(&"nvml_gone")
+    })
+    .await;
+    until("the end of its readings", SOON, || {
+        let power = values("gpu_power_watts{gpu=\"1\"}");
+        power.iter().any(|value| domain::series::is_stale(*value))
+    })
+    .await;
+    until("its return", SOON, || {
+        collector.heard().kinds().contains(&"nvml_back")
+    })
+    .await;
+    until("readings again", SOON, || {
+        let (power, up) = (values("gpu_power_watts{gpu=\"1\"}"), values("gpu_up{gpu=\"1\"}"));
+        power.last().is_some_and(|value| value.is_finite()) && up.last() == Some(&1.0)
+    })
+    .await;
+    assert!(
+        !collector.heard().kinds().contains(&"gpu_lost"),
+        "no GPU was lost"
+    );
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn released_gpus_are_free_until_they_are_given_back() {
+    let folder = folder();
+    let collector = Collector::start().await;
+    let nvml = simulated(folder.path(), "h100x2:healthy");
+    let side = FromTheSide::open(&nvml);
+    let config = AgentConfig {
+        nvml,
+        ..config_towards(folder.path(), &collector.url())
+    };
+    let data = config.data_dir.clone();
+    let agent = Running::start(config);
+    let values = |series: &str| collector.heard().values(series);
+    until("readings", SOON, || {
+        !values("gpu_power_watts{gpu=\"1\"}").is_empty()
+    })
+    .await;
+    assert!(side.is_in_use());
+    release::release(&data, Duration::from_secs(3_600)).await.unwrap();
+    assert!(!side.is_in_use(), "NVML is shut down");
+    until("the event", SOON, || {
+        collector.heard().kinds().contains(&"gpus_released")
+    })
+    .await;
+    until("gpu_up to end", SOON, || {
+        let up = values("gpu_up{gpu=\"1\"}");
+        up.last().is_some_and(|value| domain::series::is_stale(*value))
+    })
+    .await;
+    let seen = values("node_load1").len();
+    until("host samples", SOON, || values("node_load1").len() > seen + 1).await;
+    assert!(!side.is_in_use());
+    release::take_back(&data).unwrap();
+    until("them back", SOON, || {
+        collector.heard().kinds().contains(&"gpus_taken_back")
+    })
+    .await;
+    until("readings", SOON, || {
+        values("gpu_up{gpu=\"1\"}").last() == Some(&1.0)
+    })
+    .await;
+    assert!(side.is_in_use() && !collector.heard().kinds().contains(&"gpu_lost"));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_release_ends_by_itself_and_outlives_the_agent() {
+    let folder = folder();
+    let nvml = simulated(folder.path(), "h100x1:healthy");
+    let side = FromTheSide::open(&nvml);
+    let config = AgentConfig {
+        nvml,
+        ..config(folder.path())
+    };
+    let agent = Running::start(config.clone());
+    until("NVML", SOON, || side.is_in_use()).await;
+    release::release(&config.data_dir, Duration::from_secs(6))
+        .await
+        .unwrap();
+    agent.stop().await;
+    let agent = Running::start(config);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(!side.is_in_use(), "a restarted agent keeps away too");
+    until("the end of the release", SOON, || side.is_in_use()).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_slow_driver_is_asked_more_rarely() {
+    let folder = folder();
+    let collector = Collector::start().await;
+    let agent = Running::start(AgentConfig {
+        nvml: simulated(folder.path(), "h100x1:slow-call,after=2s,delay=60ms"),
+        ..config_towards(folder.path(), &collector.url())
+    });
+    let values = |series: &str| collector.heard().values(series);
+    until("a longer period", Duration::from_secs(40), || {
+        values("lockstep_agent_nvml_period_seconds")
+            .iter()
+            .any(|period| *period > 1.0)
+    })
+    .await;
+    assert_eq!(values("lockstep_agent_nvml_period_seconds")[0], 1.0);
+    until("rarer beats", SOON, || {
+        values("lockstep_agent_burst_period_seconds")
+            .iter()
+            .any(|period| *period > 0.5)
+    })
+    .await;
+    // Slow is not hung.
+    assert!(!collector.heard().kinds().contains(&"nvml_unresponsive"));
+    until("its calls to be told slow", SOON, || {
+        let p99 = values("lockstep_agent_nvml_call_p99_seconds");
+        p99.iter().any(|seconds| (0.05..0.2).contains(seconds))
+    })
+    .await;
+    agent.stop().await;
+}

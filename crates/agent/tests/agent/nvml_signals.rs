@@ -1,0 +1,152 @@
+//! What single GPUs of several kinds say, and which series it becomes.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use agent::AgentConfig;
+
+use crate::collector::Collector;
+use crate::exposition::parse;
+use crate::support::{Running, config, config_towards, folder, simulated, until};
+
+const SOON: Duration = Duration::from_secs(20);
+
+async fn read_once(spec: &str) -> HashMap<String, f64> {
+    let folder = folder();
+    let config = AgentConfig {
+        nvml: simulated(folder.path(), spec),
+        ..config(folder.path())
+    };
+    parse(&agent::once(config).await.unwrap())
+}
+
+fn with(metric: &str, label: &str, value: &str) -> String {
+    let mut labels = [("gpu", "0"), ("node", "n1"), (label, value)];
+    labels.sort_unstable();
+    let labels: Vec<String> = labels
+        .iter()
+        .map(|(name, value)| format!("{name}=\"{value}\""))
+        .collect();
+    format!("{metric}{{{}}}", labels.join(","))
+}
+
+#[tokio::test]
+async fn field_numbers_follow_the_driver() {
+    for driver in ["570.172.08", "580.95.05"] {
+        let samples = read_once(&format!("h100x1:throttle,after=0s,driver={driver}")).await;
+        let series = with("gpu_throttle_seconds_total", "reason", "hw_thermal_slowdown");
+        let seconds = samples.get(&series);
+        assert!(
+            seconds.is_some_and(|seconds| *seconds > 0.0),
+            "{driver}: {seconds:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_link_that_is_down_is_named() {
+    let samples = read_once("h100x1:link-down,link=3,after=0s").await;
+    let up: Vec<_> = samples
+        .iter()
+        .filter(|(series, _)| series.starts_with("gpu_nvlink_up"))
+        .collect();
+    let down = with("gpu_nvlink_up", "nvlink", "3");
+    assert_eq!(up, [(&down, &0.0)], "links that were never down have no series");
+    let all = samples["gpu_nvlinks_active{gpu=\"0\",node=\"n1\"}"];
+    assert_eq!(all, 17.0);
+    for link in ["0", "17"] {
+        let series = with("gpu_nvlink_transmit_bytes_total", "nvlink", link);
+        assert!(samples[&series] >= 0.0);
+    }
+}
+
+#[tokio::test]
+async fn pipes_and_limits_are_read() {
+    let samples = read_once("h100x1:healthy").await;
+    let half = samples[&with("gpu_pipe_active_ratio", "pipe", "tensor_hmma")];
+    let whole = samples["gpu_tensor_active_ratio{gpu=\"0\",node=\"n1\"}"];
+    assert!(half > 0.0 && half <= whole, "{half} of {whole}");
+    assert_eq!(
+        samples["gpu_power_limit_default_watts{gpu=\"0\",node=\"n1\"}"],
+        700.0
+    );
+    let slowdown = samples[&with("gpu_temperature_limit_celsius", "type", "slowdown")];
+    assert!((60.0..110.0).contains(&slowdown), "{slowdown}");
+    let peak = samples["gpu_power_max_watts{gpu=\"0\",node=\"n1\"}"];
+    assert!((50.0..900.0).contains(&peak), "{peak}");
+    assert_eq!(samples["gpu_sram_threshold_exceeded{gpu=\"0\",node=\"n1\"}"], 0.0);
+}
+
+#[tokio::test]
+async fn a_blackwell_gpu_has_counters_of_another_kind() {
+    let samples = read_once("b200x1:healthy").await;
+    let sent = with("gpu_nvlink_transmit_bytes_total", "nvlink", "0");
+    assert!(samples.contains_key(&sent));
+    assert!(samples.contains_key(&with("gpu_nvlink_errors_total", "type", "symbol")));
+}
+
+#[tokio::test]
+async fn an_idle_gpu_is_idle_and_not_dead() {
+    let samples = read_once("h100x1:idle").await;
+    let busy = samples["gpu_utilization_ratio{gpu=\"0\",node=\"n1\"}"];
+    assert!((0.0..0.1).contains(&busy), "{busy}");
+}
+
+#[tokio::test]
+async fn what_a_gpu_cannot_answer_is_in_the_inventory() {
+    let folder = folder();
+    let collector = Collector::start().await;
+    let agent = Running::start(AgentConfig {
+        nvml: simulated(folder.path(), "a100x1:healthy"),
+        ..config_towards(folder.path(), &collector.url())
+    });
+    until("a hello", SOON, || !collector.heard().inventories.is_empty()).await;
+    let gpu = collector.heard().inventories[0].gpus[0].clone();
+    assert!(!gpu.gpm && gpu.unanswered.contains(&"gpm".to_owned()), "{gpu:?}");
+    assert!(
+        !gpu.unanswered.contains(&"memory".to_owned()) && gpu.virtualization.is_empty(),
+        "{gpu:?}"
+    );
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn the_seconds_before_a_fault_are_sent_at_ten_readings_each() {
+    let folder = folder();
+    let collector = Collector::start().await;
+    let agent = Running::start(AgentConfig {
+        nvml: simulated(folder.path(), "h100x2:xid,gpu=1,code=48,after=4s"),
+        ..config_towards(folder.path(), &collector.url())
+    });
+    let power = "gpu_burst_power_watts{gpu=\"0\"}";
+    until("the burst", SOON, || collector.heard().values(power).len() > 50).await;
+    let heard = collector.heard();
+    let fault = heard
+        .events
+        .iter()
+        .find(|event| event.kind == "xid")
+        .unwrap()
+        .at_ms;
+    let times: Vec<i64> = heard.series[power].keys().copied().collect();
+    let before = times.iter().filter(|at| **at < fault).count();
+    assert!(before >= 20, "{before} readings before the fault");
+    let mut steps: Vec<i64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    steps.sort_unstable();
+    let median = steps[steps.len() / 2];
+    assert!((95..=160).contains(&median), "a reading each {median} ms");
+    let busy = heard.values("gpu_burst_sm_active_ratio{gpu=\"1\"}");
+    assert!(busy.iter().any(|ratio| (0.01..=1.0).contains(ratio)), "{busy:?}");
+    assert!(
+        !heard
+            .values("gpu_burst_transmit_bytes_per_second{gpu=\"0\", link=\"nvlink\"}")
+            .is_empty()
+    );
+    drop(heard);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_fault_no_burst_is_sent() {
+    let samples = read_once("h100x1:healthy").await;
+    assert!(!samples.keys().any(|series| series.starts_with("gpu_burst_")));
+}
