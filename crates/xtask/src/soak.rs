@@ -1,9 +1,10 @@
 //! `cargo xtask soak`: what takes too long for every change. Kills, power losses, failing disks, fuzzing, twenty minutes' load, a
-//! month's store, a full disk.
+//! month's store, a full disk, an agent's hour.
 //!
 //! Every part can fail, and says in docs/soak.md what it saw, with date, revision, command and machine. A part that fails is
 //! named, and the others go on.
 
+mod agent;
 mod disk;
 mod fuzz;
 mod start;
@@ -44,6 +45,8 @@ enum Part {
     Start(start::Options),
     /// A data folder that fills up: ingest stops, queries go on, and all comes back with the space.
     Disk(disk::Options),
+    /// An agent on eight simulated GPUs for an hour, with its burst: it must not grow.
+    Agent(agent::Options),
     /// All of the above, as they are by default.
     All,
 }
@@ -71,6 +74,7 @@ fn all(layout: &Layout) -> bool {
         Part::Disk(disk::Options::default()),
         Part::Start(start::Options::default()),
         Part::Sustained(sustained::Options::default()),
+        Part::Agent(agent::Options::default()),
         Part::Fuzz(fuzz::Options::default()),
     ];
     // Not `all`: the ones after a failure run too.
@@ -111,6 +115,7 @@ impl Part {
             Self::Sustained(_) => "sustained",
             Self::Start(_) => "start",
             Self::Disk(_) => "disk",
+            Self::Agent(_) => "agent",
             Self::All => "all",
         }
     }
@@ -123,6 +128,7 @@ impl Part {
             Self::Sustained(options) => sustained::run(layout, options),
             Self::Start(options) => start::run(layout, options),
             Self::Disk(options) => disk::run(layout, options),
+            Self::Agent(options) => agent::run(layout, options),
             Self::All => anyhow::bail!("all parts are run one by one"),
         }
     }

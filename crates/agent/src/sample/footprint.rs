@@ -2,7 +2,7 @@
 //! reads less instead of growing on.
 //!
 //! ```text
-//! everything ──resident > MEMORY_MAX──▶ no burst ──10 s later still──▶ no detail (processes) either
+//! everything ──own memory > MEMORY_MAX──▶ no burst ──10 s later still──▶ no detail (processes) either
 //!            ◀──below four fifths of it for five minutes── one step back
 //! ```
 
@@ -38,7 +38,7 @@ impl Footprint {
     }
 }
 
-/// Looks at the resident memory once a second.
+/// Looks at the agent's own memory once a second.
 #[derive(Debug, Default)]
 pub(crate) struct Scales {
     above: u32,
@@ -47,9 +47,9 @@ pub(crate) struct Scales {
 
 impl Scales {
     /// Takes a look; cuts down or gives back.
-    pub(crate) fn weigh(&mut self, resident: u64, footprint: &Footprint) {
-        let heavy = resident > MEMORY_MAX;
-        let light = resident < MEMORY_MAX / 5 * 4;
+    pub(crate) fn weigh(&mut self, own: u64, footprint: &Footprint) {
+        let heavy = own > MEMORY_MAX;
+        let light = own < MEMORY_MAX / 5 * 4;
         self.above = if heavy { self.above + 1 } else { 0 };
         self.below = if light { self.below + 1 } else { 0 };
         let step = footprint.step();
@@ -65,7 +65,7 @@ impl Scales {
         self.below = 0;
         if next != step {
             tracing::warn!(
-                resident,
+                own,
                 bound = MEMORY_MAX,
                 "the agent's memory has crossed its bound; readings are {}",
                 [

@@ -56,9 +56,9 @@ impl OwnReader {
         }
         out.put("lockstep_agent_rounds_late_total", late as f64);
         out.put("lockstep_agent_series", self.samples.living() as f64);
-        if let Some(bytes) = resident_bytes() {
-            out.put("lockstep_agent_memory_bytes", bytes as f64);
-            self.scales.weigh(bytes, &self.footprint);
+        if let Some(memory) = Memory::read() {
+            out.put("lockstep_agent_memory_bytes", memory.resident as f64);
+            self.scales.weigh(memory.own, &self.footprint);
         }
         out.put("lockstep_agent_readings_cut", self.footprint.step());
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -69,10 +69,25 @@ impl OwnReader {
     }
 }
 
-/// `VmRSS` of `/proc/self/status`; our own, so never under another root.
-fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = kib.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kib * 1024)
+/// What the process holds, in bytes.
+struct Memory {
+    resident: u64,
+    /// What it allocated itself: pages of the program and of the driver's library are shared, and no growth of ours.
+    own: u64,
+}
+
+impl Memory {
+    /// From `/proc/self/status`; our own, so never under another root.
+    fn read() -> Option<Self> {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let bytes = |name: &str| {
+            let kib = status.lines().find_map(|line| line.strip_prefix(name))?;
+            let kib: u64 = kib.trim().strip_suffix(" kB")?.parse().ok()?;
+            Some(kib * 1024)
+        };
+        Some(Self {
+            resident: bytes("VmRSS:")?,
+            own: bytes("RssAnon:")?,
+        })
+    }
 }

@@ -115,7 +115,7 @@ async fn the_seconds_before_a_fault_are_sent_at_ten_readings_each() {
     let folder = folder();
     let collector = Collector::start().await;
     let agent = Running::start(AgentConfig {
-        nvml: simulated(folder.path(), "h100x2:xid,gpu=1,code=48,after=4s"),
+        nvml: simulated(folder.path(), "h100x2:lost,gpu=1,after=4s"),
         ..config_towards(folder.path(), &collector.url())
     });
     let power = "gpu_burst_power_watts{gpu=\"0\"}";
@@ -124,7 +124,7 @@ async fn the_seconds_before_a_fault_are_sent_at_ten_readings_each() {
     let fault = heard
         .events
         .iter()
-        .find(|event| event.kind == "xid")
+        .find(|event| event.kind == "gpu_lost")
         .unwrap()
         .at_ms;
     let times: Vec<i64> = heard.series[power].keys().copied().collect();
@@ -149,4 +149,21 @@ async fn the_seconds_before_a_fault_are_sent_at_ten_readings_each() {
 async fn without_a_fault_no_burst_is_sent() {
     let samples = read_once("h100x1:healthy").await;
     assert!(!samples.keys().any(|series| series.starts_with("gpu_burst_")));
+}
+
+/// Series of a GPU that are named in a text, in backticks.
+fn named(text: &str) -> std::collections::BTreeSet<&str> {
+    let codes = text.split('`').skip(1).step_by(2);
+    codes
+        .filter(|code| code.starts_with("gpu_") || code.starts_with("link_"))
+        .collect()
+}
+
+#[test]
+fn the_page_on_signals_and_the_catalogue_name_the_same_series() {
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/signals.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let catalogue = domain::metric::CATALOGUE.iter().map(|metric| metric.name);
+    let of_gpus = catalogue.filter(|name| name.starts_with("gpu_") || name.starts_with("link_"));
+    assert_eq!(named(&page), of_gpus.collect());
 }

@@ -104,6 +104,7 @@ impl Peer {
             step,
             program: apt::unpacked(layout, &tool)?,
             arguments,
+            variables: Vec::new(),
             folder: folder.to_owned(),
             address: Address { port, token: None },
             ready,

@@ -41,6 +41,12 @@ pub(crate) fn resident_mib(pid: u32) -> Result<f64> {
     status_mib(pid, "VmRSS:")
 }
 
+/// How many files, sockets and the like a process has open.
+pub(crate) fn descriptors(pid: u32) -> Result<usize> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).context("the process is gone")?;
+    Ok(open.count())
+}
+
 /// Waits until a process has nothing to do any more; its CPU seconds then.
 pub(crate) fn quiet(pid: u32, name: &str) -> Result<f64> {
     let begin = Instant::now();
@@ -83,6 +89,8 @@ mod tests {
         let pid = std::process::id();
         let resident = resident_mib(pid).unwrap();
         assert!(resident > 1.0 && peak_mib(pid).unwrap() >= resident);
+        let files: Vec<_> = (0..9).map(|_| fs::File::open("/dev/null").unwrap()).collect();
+        assert!(descriptors(pid).unwrap() >= files.len());
         let large = vec![7_u8; 64 << 20];
         assert!(large.iter().step_by(4_096).all(|byte| *byte == 7));
         drop(large);

@@ -1,6 +1,7 @@
 //! A server on loopback, in a folder of its own: started, asked, killed and started again. A collector, or one that is measured
 //! beside it.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpListener};
@@ -29,6 +30,8 @@ pub(crate) struct Plan {
     pub(crate) step: String,
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
+    /// What it is told besides, or instead.
+    pub(crate) variables: Vec<(&'static str, OsString)>,
     /// Where it is started.
     pub(crate) folder: PathBuf,
     /// On the port that its arguments name. Whoever has a token is a collector.
@@ -51,6 +54,7 @@ impl Plan {
             step: step.to_owned(),
             program: build::program(layout, "lockstep"),
             arguments,
+            variables: Vec::new(),
             folder: data.parent().context("a data folder lies in a folder")?.into(),
             address: Address { port, token },
             ready: "/-/ready",
@@ -179,6 +183,7 @@ impl Server {
         let mut command = Command::new(&self.plan.program);
         command
             .args(&self.plan.arguments)
+            .envs(self.plan.variables.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.plan.folder)
             .stdin(Stdio::null())
             .stderr(

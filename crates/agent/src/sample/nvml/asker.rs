@@ -113,12 +113,14 @@ impl<'a> Asker<'a> {
         }
     }
 
-    /// A GPU that answered nothing at all in a round, but errors, is lost too.
+    /// A GPU that answered nothing at all in a round is lost too: after a reset its handle may be refused everywhere, and a
+    /// new one, with nothing refused, is what it takes.
     pub(super) fn end_round(&mut self) -> Result<(), GpuLost> {
         let answers = std::mem::take(&mut self.answers);
-        match self.failure.take() {
-            Some(error) if answers == 0 => Err(GpuLost(error)),
-            _ => Ok(()),
+        let failure = self.failure.take();
+        if answers > 0 {
+            return Ok(());
         }
+        Err(GpuLost(failure.unwrap_or(NvmlError::InvalidArg)))
     }
 }

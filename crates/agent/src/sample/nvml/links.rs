@@ -25,9 +25,11 @@ impl Flow {
         (seconds > 0.0).then(|| grown.map(|bytes| bytes / seconds))
     }
 
-    /// Takes rates averaged over an interval.
-    pub(crate) fn rated(&mut self, interval: Duration, rates: Pair) {
+    /// Takes rates averaged over an interval, where there are any; gives them back.
+    pub(crate) fn rated_if(&mut self, rates: Option<(Duration, Pair)>) -> Option<Pair> {
+        let (interval, rates) = rates?;
         self.add(rates.map(|rate| rate * interval.as_secs_f64()));
+        Some(rates)
     }
 
     /// Bytes counted since the agent started.
@@ -85,7 +87,8 @@ mod tests {
             flow.counted(start + Duration::from_secs(2), [3_000.0, 5.0]),
             Some([1_000.0, 0.0])
         );
-        flow.rated(Duration::from_millis(500), [100.0, 200.0]);
+        flow.rated_if(Some((Duration::from_millis(500), [100.0, 200.0])));
+        flow.rated_if(None);
         assert_eq!(flow.total(), [2_050.0, 100.0]);
     }
 

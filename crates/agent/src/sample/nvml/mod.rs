@@ -19,6 +19,7 @@ mod door;
 mod pace;
 
 mod gpu;
+mod gpus;
 mod inventory;
 
 mod beat;

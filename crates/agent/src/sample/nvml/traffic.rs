@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::asker::{Asker, GpuLost};
-use super::counters::Counters;
+use super::counters::{Counters, Rates};
 use super::fields::{self, NVLINK_BYTES, Numbering, PCIE_BYTES, Tier};
 use super::links::{Flow, Pair};
 use crate::sample::series::Writer;
@@ -50,24 +50,18 @@ impl<'a> Traffic<'a> {
         let now = Instant::now();
         let given = self.core.read(asker, out)?;
         let pair = |at: usize| given[at].zip(given[at + 1]).map(Pair::from);
-        let follow = |flow: &mut Flow, counted: Option<Pair>, rated: Option<Pair>| match (counted, rated) {
-            (Some(counters), _) => flow.counted(now, counters),
-            (None, Some(rated)) => {
-                let interval = rates
-                    .as_ref()
-                    .map_or_else(Default::default, |rates| rates.interval);
-                flow.rated(interval, rated);
-                Some(rated)
-            }
-            (None, None) => None,
+        let rated = |of: fn(&Rates) -> Option<Pair>| {
+            let rates = rates.as_ref()?;
+            Some((rates.interval, of(rates)?))
         };
-        // The counters of NVLink are exact: KiB since the driver was loaded.
-        let nvlink_kib = pair(NVLINK_BYTES).map(|kib| kib.map(|kib| kib * 1024.0));
-        let rated = |of: fn(&super::counters::Rates) -> Option<Pair>| rates.as_ref().and_then(of);
-        let nvlink = follow(&mut self.nvlink, nvlink_kib, rated(|rates| rates.nvlink));
+        // The counters of NVLink are exact: KiB since the driver was loaded. Those of PCIe wrap, so there rates come first.
+        let nvlink = match pair(NVLINK_BYTES) {
+            Some(kib) => self.nvlink.counted(now, kib.map(|kib| kib * 1024.0)),
+            None => self.nvlink.rated_if(rated(|rates| rates.nvlink)),
+        };
         let pcie = match rated(|rates| rates.pcie) {
-            Some(rates) => follow(&mut self.pcie, None, Some(rates)),
-            None => follow(&mut self.pcie, pair(PCIE_BYTES), None),
+            None => pair(PCIE_BYTES).and_then(|bytes| self.pcie.counted(now, bytes)),
+            rates => self.pcie.rated_if(rates),
         };
         put_link(out, "nvlink", &self.nvlink, nvlink, limits.nvlink);
         put_link(out, "pcie", &self.pcie, pcie, limits.pcie);
