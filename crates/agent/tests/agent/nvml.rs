@@ -226,10 +226,9 @@ async fn a_hanging_driver_is_told_from_outside_and_survived() {
             .iter()
             .find(|event| event.kind == "nvml_unresponsive")
             .unwrap();
-        let before = |at: i64| heard.series["gpu_power_watts{gpu=\"1\"}"].range(..at);
-        let last = before(event.at_ms)
-            .filter(|(_, value)| value.is_finite())
-            .next_back();
+        let power = &heard.series["gpu_power_watts{gpu=\"1\"}"];
+        let mut before = power.range(..event.at_ms);
+        let last = before.rfind(|(_, value)| value.is_finite());
         event.at_ms - last.unwrap().0
     };
     // The call that hangs is made at most a second after the last that did not.

@@ -120,6 +120,11 @@ async fn the_seconds_before_a_fault_are_sent_at_ten_readings_each() {
     });
     let power = "gpu_burst_power_watts{gpu=\"0\"}";
     until("the burst", SOON, || collector.heard().values(power).len() > 50).await;
+    check_burst(&collector, power);
+    agent.stop().await;
+}
+
+fn check_burst(collector: &Collector, power: &str) {
     let heard = collector.heard();
     let fault = heard
         .events
@@ -141,8 +146,6 @@ async fn the_seconds_before_a_fault_are_sent_at_ten_readings_each() {
             .values("gpu_burst_transmit_bytes_per_second{gpu=\"0\", link=\"nvlink\"}")
             .is_empty()
     );
-    drop(heard);
-    agent.stop().await;
 }
 
 #[tokio::test]
