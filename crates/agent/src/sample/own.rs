@@ -55,7 +55,7 @@ impl OwnReader {
             out.put("lockstep_agent_nvml_call_p99_seconds", p99.as_secs_f64());
         }
         out.put("lockstep_agent_rounds_late_total", late as f64);
-        out.put("lockstep_agent_series", self.samples.living() as f64);
+        out.put("lockstep_agent_series", self.samples.series_count() as f64);
         if let Some(memory) = Memory::read() {
             out.put("lockstep_agent_memory_bytes", memory.resident as f64);
             self.scales.weigh(memory.own, &self.footprint);

@@ -101,7 +101,7 @@ impl Samples {
 
     /// How many series live.
     #[must_use]
-    pub fn living(&self) -> usize {
+    pub fn series_count(&self) -> usize {
         self.lock().latest.len()
     }
 
