@@ -94,6 +94,49 @@ async fn a_driver_that_goes_is_let_go_of_and_found_again() {
 }
 
 #[tokio::test]
+async fn a_driver_that_is_reloaded_is_waited_for() {
+    let folder = folder();
+    let collector = Collector::start().await;
+    let agent = Running::start(AgentConfig {
+        nvml: simulated(folder.path(), "h100x1:driver-reload,after=3s,for=5s"),
+        ..config_towards(folder.path(), &collector.url())
+    });
+    let values = |series: &str| collector.heard().values(series);
+    until("the end of the driver", SOON, || {
+        collector.heard().kinds().contains(&"nvml_gone")
+    })
+    .await;
+    until("every GPU to be down", SOON, || {
+        values("gpu_up{gpu=\"0\"}").contains(&0.0)
+    })
+    .await;
+    until("its return", SOON, || {
+        collector.heard().kinds().contains(&"nvml_back")
+    })
+    .await;
+    until("readings", SOON, || {
+        values("gpu_up{gpu=\"0\"}").last() == Some(&1.0)
+    })
+    .await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_library_that_does_not_fit_the_driver_is_told_with_what_to_do() {
+    let folder = folder();
+    let collector = Collector::start().await;
+    let agent = Running::start(AgentConfig {
+        nvml: simulated(folder.path(), "h100x1:driver-mismatch,after=0s"),
+        ..config_towards(folder.path(), &collector.url())
+    });
+    until("the event", SOON, || !collector.heard().events.is_empty()).await;
+    let event = collector.heard().events[0].clone();
+    assert_eq!(event.kind, "nvml_version_mismatch");
+    assert!(event.message.contains("restart the agent"), "{}", event.message);
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn released_gpus_are_free_until_they_are_given_back() {
     let folder = folder();
     let collector = Collector::start().await;

@@ -154,6 +154,32 @@ async fn without_a_fault_no_burst_is_sent() {
     assert!(!samples.keys().any(|series| series.starts_with("gpu_burst_")));
 }
 
+#[tokio::test]
+async fn the_instances_of_a_divided_gpu_have_series_of_their_own() {
+    let samples = read_once("h100x1:mig,instances=3g.40gb+3g.40gb,after=0s").await;
+    let of = |metric: &str, instance: &str| samples[&with(metric, "instance", instance)];
+    for instance in ["1/0", "2/0"] {
+        let (used, total) = (
+            of("gpu_mig_memory_used_bytes", instance),
+            of("gpu_mig_memory_total_bytes", instance),
+        );
+        assert!(
+            used > 0.0 && used < total && total < 45e9,
+            "{instance}: {used} of {total}"
+        );
+        let busy = of("gpu_mig_sm_active_ratio", instance);
+        assert!((0.0..=1.0).contains(&busy), "{instance}: {busy}");
+    }
+    let infos = samples.keys().filter(|series| series.starts_with("gpu_mig_info"));
+    assert_eq!(infos.count(), 2);
+}
+
+#[tokio::test]
+async fn an_undivided_gpu_has_no_instances() {
+    let samples = read_once("h100x1:healthy").await;
+    assert!(!samples.keys().any(|series| series.starts_with("gpu_mig_")));
+}
+
 /// Series of a GPU that are named in a text, in backticks.
 fn named(text: &str) -> std::collections::BTreeSet<&str> {
     let codes = text.split('`').skip(1).step_by(2);
