@@ -32,7 +32,7 @@ pub(crate) struct Options {
 }
 
 /// What the binary loads or carries, built before it.
-const COMPANIONS: [&str; 1] = ["sim-nvml"];
+const COMPANIONS: [&str; 2] = ["sim-nvml", "nccl-probe"];
 /// A cold build of 650 crates took three minutes on two cores; a slow laptop and `--release` get their time.
 const BUILD_LIMIT: Duration = Duration::from_secs(45 * 60);
 /// Where no GPU is found: one healthy node as sold.

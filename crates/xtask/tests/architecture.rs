@@ -12,8 +12,9 @@ mod workspace;
 use workspace::{dependencies, locked_versions, own_crates};
 
 /// Each of our crates with those of ours it may use. What is absent is forbidden, in particular: agent → store or collector,
-/// web → collector, and anything of ours from `sim-nvml`, which must share no code with what it tests.
-const ALLOWED: [(&str, &[&str]); 11] = [
+/// web → collector, and anything of ours from `sim-nvml`, which must share no code with what it tests, and from `nccl-probe`, which is
+/// loaded into other people's processes.
+const ALLOWED: [(&str, &[&str]); 12] = [
     ("domain", &[]),
     ("query", &["domain"]),
     ("store", &["domain"]),
@@ -25,6 +26,7 @@ const ALLOWED: [(&str, &[&str]); 11] = [
     // `store` for `lockstep store` on the data folder of a collector that does not run.
     ("lockstep", &["agent", "collector", "domain", "query", "store"]),
     ("sim-nvml", &[]),
+    ("nccl-probe", &[]),
     // Measures the collector from outside: it shares the protocol with the agent, and no code.
     ("loadgen", &["domain", "wire"]),
     ("xtask", &[]),

@@ -1,0 +1,80 @@
+//! The way out: one datagram a record to the socket of whoever collects, tried for so long, then it is dropped.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// `sun_path` holds 108 bytes with its zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// The kernel queues few datagrams (`net.unix.max_dgram_qlen`, often 10), which all ranks of a node share: a moment later there
+/// is room again.
+const BETWEEN_TRIES: Duration = Duration::from_millis(3);
+
+/// A socket that is connected when there is something to say.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    path: Box<OsStr>,
+    socket: Option<UnixDatagram>,
+}
+
+impl Channel {
+    pub(crate) fn new(path: &OsStr) -> Self {
+        Self {
+            path: path.into(),
+            socket: None,
+        }
+    }
+
+    /// Whether the kernel took it. A full queue is tried again until then.
+    pub(crate) fn send(&mut self, datagram: &[u8], until: Instant) -> bool {
+        loop {
+            match self.try_send(datagram) {
+                Ok(()) => return true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => {
+                    // Nobody there, or a new socket under the same path; the next record finds out.
+                    self.socket = None;
+                    return false;
+                }
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            thread::sleep(BETWEEN_TRIES);
+        }
+    }
+
+    fn try_send(&mut self, datagram: &[u8]) -> io::Result<()> {
+        if self.socket.is_none() {
+            self.socket = Some(connect(Path::new(&*self.path))?);
+        }
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        match socket.send(datagram) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                let again = connect(Path::new(&*self.path))?;
+                self.socket.insert(again).send(datagram).map(drop)
+            }
+            sent => sent.map(drop),
+        }
+    }
+}
+
+/// Connects also to a path longer than an address may be, by way of its opened folder.
+fn connect(path: &Path) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    if path.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
+        socket.connect(path)?;
+        return Ok(socket);
+    }
+    let no_file = || io::Error::from(io::ErrorKind::InvalidInput);
+    let folder = File::open(path.parent().ok_or_else(no_file)?)?;
+    let name = path.file_name().ok_or_else(no_file)?;
+    socket.connect(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name))?;
+    Ok(socket)
+}

@@ -1,0 +1,323 @@
+//! The probe of this process: what the callbacks do, in safe words. One is made when the first communicator begins, and another
+//! in a forked child that begins one of its own.
+//!
+//! It is never freed: a callback on another thread may be using it.
+#![allow(unsafe_code, reason = "one pointer to what is never freed")]
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::clock::{monotonic_ns, wall_ns};
+use crate::comm::Comms;
+use crate::daemon;
+use crate::descriptor::{Abi, Operation};
+use crate::function::Function;
+use crate::mask::Mask;
+use crate::ring::Ring;
+use crate::settings::Settings;
+use crate::summary::Summary;
+use crate::timing::{Outcome, Timed, Timings};
+use crate::version::Version;
+
+/// Events that wait for our thread, which looks every 50 ms: 160,000 a second, ten times what the busiest training starts. 512 KiB.
+/// Beyond, an event is dropped and counted; totals lose nothing.
+pub(crate) const EVENTS_MAX: usize = 8_192;
+
+/// How long the end of the last communicator may take, for the last totals to be sent. The one callback that waits at all.
+const CLOSING_PATIENCE: Duration = Duration::from_millis(50);
+
+/// What `init` says of a communicator; zeros and nothing where it does not.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Introduction<'a> {
+    pub(crate) abi: Abi,
+    pub(crate) hash: u64,
+    pub(crate) name: &'a [u8],
+    pub(crate) nodes: u32,
+    pub(crate) ranks: u32,
+    pub(crate) rank: u32,
+}
+
+/// The state of a process.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    pub(crate) settings: Settings,
+    pub(crate) abi: Abi,
+    /// As NCCL itself says it.
+    pub(crate) version: Option<Version>,
+    pub(crate) comms: Comms,
+    pub(crate) timings: Timings,
+    pub(crate) mask: Mask,
+    pub(crate) events: Ring<EVENT_WORDS>,
+    /// Events lost because the ring was full.
+    pub(crate) dropped: AtomicU64,
+    /// Operations that were to be timed and were not: no slot, or a timer that was not written.
+    pub(crate) untimed: AtomicU64,
+    pub(crate) summary: Mutex<Summary>,
+}
+
+static CURRENT: AtomicPtr<Probe> = AtomicPtr::new(std::ptr::null_mut());
+/// Nothing more in this process.
+static OFF: AtomicBool = AtomicBool::new(false);
+/// Probes this process and its forebears have made; each numbers its communicators in a range of its own.
+static MADE: AtomicU64 = AtomicU64::new(0);
+const RANGE_BITS: u32 = 32;
+
+#[inline]
+fn current() -> Option<&'static Probe> {
+    // SAFETY: null, or from `Box::leak` and never freed.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+}
+
+// === what NCCL calls ===
+
+/// A communicator begins; the context for it, or 0 when it is not watched.
+pub(crate) fn open(mask: *mut c_int, introduction: &Introduction<'_>) -> usize {
+    if OFF.load(Ordering::Relaxed) {
+        return 0;
+    }
+    let Some(probe) = current().or_else(|| begin(mask, introduction.abi)) else {
+        OFF.store(true, Ordering::Relaxed);
+        return 0;
+    };
+    let context = probe.comms.open(introduction);
+    if context != 0 {
+        probe.mask.begin(mask);
+        probe.set_timing();
+    }
+    context
+}
+
+/// A communicator ends.
+pub(crate) fn close(context: usize) {
+    let Some(probe) = current() else { return };
+    if probe.comms.close(context) {
+        probe.mask.end();
+        // The process may end next, and our thread with it.
+        let until = Instant::now() + CLOSING_PATIENCE;
+        while Instant::now() < until {
+            if let Ok(mut summary) = probe.summary.try_lock() {
+                return summary.send_all(probe, until);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// An operation is put into a stream; the handle, or 0 when no more is to be heard of it.
+#[inline]
+pub(crate) fn operation(context: usize, operation: &Operation) -> usize {
+    let Some(probe) = current() else { return 0 };
+    let Some((place, generation, comm)) = probe.comms.of(context) else {
+        return 0;
+    };
+    let at_ns = monotonic_ns();
+    comm.count(operation, at_ns);
+    let origin = Origin {
+        place,
+        generation,
+        function: operation.function,
+        sequenced: operation.sequence.is_some(),
+    };
+    let timed = Timed {
+        tag: origin.packed(),
+        sequence: operation.sequence.unwrap_or(0),
+        bytes: operation.bytes,
+        enqueued_ns: at_ns,
+    };
+    if origin.sequenced {
+        probe.put(&Event {
+            timed,
+            duration_ns: 0,
+        });
+    }
+    if !probe.mask.times() || operation.bytes < probe.settings.timed_bytes_min {
+        return 0;
+    }
+    let handle = probe.timings.claim(timed, operation.channels);
+    if handle.is_none() {
+        probe.untimed.fetch_add(1, Ordering::Relaxed);
+    }
+    handle.unwrap_or(0)
+}
+
+/// A channel of an operation's kernel began; the handle for it, or 0.
+pub(crate) fn kernel_started(parent: usize, timer_ns: u64) -> usize {
+    current()
+        .and_then(|probe| probe.timings.channel_started(parent, timer_ns))
+        .unwrap_or(0)
+}
+
+/// When a channel of a kernel ended.
+pub(crate) fn kernel_stop_time(handle: usize, timer_ns: u64) {
+    if let Some(probe) = current() {
+        probe.timings.channel_stop_time(handle, timer_ns);
+    }
+}
+
+/// Something ended. Only kernels tell anything by it: an operation's end means that it was put into the stream.
+#[inline]
+pub(crate) fn stopped(handle: usize) {
+    if handle == 0 {
+        return;
+    }
+    if let Some(probe) = current()
+        && let Some(outcome) = probe.timings.channel_stopped(handle)
+    {
+        probe.finished(outcome);
+    }
+}
+
+/// Nothing more in this process: something that cannot be has happened.
+pub(crate) fn switch_off() {
+    OFF.store(true, Ordering::Relaxed);
+    if let Some(probe) = current() {
+        probe.mask.clear();
+    }
+    forget();
+}
+
+/// The probe of the parent is not this process's. Called in a forked child, where only stores are safe.
+pub(crate) fn forget() {
+    CURRENT.store(std::ptr::null_mut(), Ordering::Release);
+}
+
+/// Makes the probe and its thread, unless another thread is quicker. `None` when there is to be none.
+fn begin(mask: *mut c_int, abi: Abi) -> Option<&'static Probe> {
+    let version = Version::of_library_with(mask.cast_const().cast());
+    let likely = version.or_else(|| Version::of_abi(abi));
+    let settings = Settings::read(likely, |name| std::env::var_os(name))?;
+    let range = MADE.fetch_add(1, Ordering::Relaxed) << RANGE_BITS;
+    let made = Box::into_raw(Box::new(Probe {
+        summary: Mutex::new(Summary::new(&settings)),
+        settings,
+        abi,
+        version,
+        comms: Comms::new(range),
+        timings: Timings::new(range),
+        mask: Mask::default(),
+        events: Ring::new(EVENTS_MAX),
+        dropped: AtomicU64::new(0),
+        untimed: AtomicU64::new(0),
+    }));
+    let before = CURRENT.compare_exchange(std::ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+    if before.is_err() {
+        // SAFETY: nobody else has seen it.
+        drop(unsafe { Box::from_raw(made) });
+        return current();
+    }
+    let probe = current()?;
+    if daemon::start(probe).is_err() {
+        forget();
+        return None;
+    }
+    Some(probe)
+}
+
+// === what our thread does ===
+
+impl Probe {
+    /// Our thread's turn: moves the mask on, tidies, sums up, and sends when it is time.
+    pub(crate) fn turn(&'static self) {
+        self.set_timing();
+        self.timings
+            .tidy(monotonic_ns(), |outcome| self.finished(outcome));
+        let mut summary = self.summary.lock().unwrap_or_else(PoisonError::into_inner);
+        summary.turn(self);
+    }
+
+    /// Whether it is the one that callbacks use.
+    pub(crate) fn is_current(&'static self) -> bool {
+        std::ptr::eq(CURRENT.load(Ordering::Relaxed), self)
+    }
+
+    fn set_timing(&self) {
+        // Before version 4 the GPU's timers are not passed on.
+        let on = self.abi >= 4 && self.comms.live() > 0 && self.settings.timing.is_on(wall_ns());
+        self.mask.set_timing(on);
+    }
+
+    fn finished(&self, outcome: Outcome) {
+        match outcome {
+            Outcome::Measured(timed, duration_ns) => self.put(&Event { timed, duration_ns }),
+            Outcome::Unmeasured => {
+                self.untimed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[inline]
+    fn put(&self, event: &Event) {
+        if !self.events.push(event.packed()) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+// === events ===
+
+/// Words of an event in the ring; with the ring's own word they fit a cache line.
+pub(crate) const EVENT_WORDS: usize = 5;
+
+/// An operation was put into a stream, or (with a duration) its kernel has run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) timed: Timed,
+    /// 0 for an operation that was put into a stream.
+    pub(crate) duration_ns: u64,
+}
+
+/// Whose an operation is, and what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// The communicator's slot.
+    pub(crate) place: usize,
+    pub(crate) generation: u64,
+    pub(crate) function: Function,
+    pub(crate) sequenced: bool,
+}
+
+impl Event {
+    fn packed(&self) -> [u64; EVENT_WORDS] {
+        let Timed {
+            tag,
+            sequence,
+            bytes,
+            enqueued_ns,
+        } = self.timed;
+        [tag, sequence, bytes, enqueued_ns, self.duration_ns]
+    }
+
+    pub(crate) fn unpacked([tag, sequence, bytes, enqueued_ns, duration_ns]: [u64; EVENT_WORDS]) -> Self {
+        let timed = Timed {
+            tag,
+            sequence,
+            bytes,
+            enqueued_ns,
+        };
+        Self { timed, duration_ns }
+    }
+}
+
+impl Origin {
+    /// ```text
+    /// bits 0–7 slot   8–11 function   12 sequenced   13–63 generation
+    /// ```
+    fn packed(self) -> u64 {
+        self.place as u64
+            | (self.function as u64) << 8
+            | u64::from(self.sequenced) << 12
+            | self.generation << 13
+    }
+
+    pub(crate) fn unpacked(word: u64) -> Self {
+        Self {
+            place: (word & 0xff) as usize,
+            generation: word >> 13,
+            function: Function::at((word >> 8 & 0xf) as usize),
+            sequenced: word >> 12 & 1 == 1,
+        }
+    }
+}
