@@ -10,6 +10,7 @@ pub mod event;
 pub mod ident;
 pub mod topology;
 
+pub mod diagnosis;
 pub mod metric;
 pub mod series;
 

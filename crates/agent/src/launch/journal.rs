@@ -3,6 +3,7 @@
 //! ```text
 //! DATA/runs/RUN.ATTEMPT/          0700
 //!   launch.json      agent → shim    what to start
+//!   nccl.json        agent           what was decided about watching collectives
 //!   stop             agent → shim    the wish to end; holds the grace in ms
 //!   lock             held (flock) by the living shim, and by nobody else
 //!   shim.reports     shim → agent    one line a report, append only, synced

@@ -15,7 +15,7 @@ pub mod companions;
 pub mod torchrun;
 
 pub mod output;
-mod probe;
+pub(crate) mod probe;
 
 #[cfg(test)]
 mod testing;

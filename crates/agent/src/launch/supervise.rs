@@ -42,6 +42,8 @@ pub struct Setting {
     pub python: Option<PathBuf>,
     /// The collector's URL.
     pub collector: Option<String>,
+    /// Where the host's `/etc` hangs.
+    pub root: PathBuf,
     /// Whether runs may be started here.
     pub accepts_runs: bool,
     /// How to start a shim: a program and arguments, behind which the folder goes.
@@ -55,6 +57,7 @@ impl From<&AgentConfig> for Setting {
             data_dir: config.data_dir.clone(),
             python: config.python.clone(),
             collector: config.collector.clone(),
+            root: config.root.clone(),
             accepts_runs: config.accepts_runs,
             shim: Self::own_shim(),
         }

@@ -7,6 +7,7 @@ pub mod schedule;
 pub(crate) mod footprint;
 pub(crate) mod host;
 
+pub(crate) mod nccl;
 pub(crate) mod nvml;
 pub(crate) mod own;
 pub(crate) mod process;

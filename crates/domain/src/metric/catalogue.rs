@@ -55,6 +55,7 @@ const fn counter(name: &'static str, labels: &'static [&'static str], help: &'st
 const GPU: &[&str] = &["gpu"];
 const LINK: &[&str] = &["gpu", "link"];
 const RANK: &[&str] = &["run", "rank"];
+const COLLECTIVE: &[&str] = &["run", "rank", "comm", "function"];
 
 /// The table, grouped by what is measured.
 pub const CATALOGUE: &[Metric] = &[
@@ -567,6 +568,77 @@ pub const CATALOGUE: &[Metric] = &[
         "Time since a rank finished its last step, by the node's clock.",
     ),
     gauge("run_ranks", &["run"], "Ranks of a run that live on this node."),
+    // collectives
+    counter(
+        "nccl_collectives_total",
+        COLLECTIVE,
+        "Collectives and transfers a rank put into a stream, by communicator and function (nccl-probe).",
+    ),
+    counter(
+        "nccl_bytes_total",
+        COLLECTIVE,
+        "Bytes of these calls: count times the size of an element (nccl-probe).",
+    ),
+    gauge(
+        "nccl_sequence",
+        COLLECTIVE,
+        "Number of the last collective a rank put into a stream; one that stays behind its peers' hangs or is late (nccl-probe).",
+    ),
+    gauge(
+        "nccl_collective_seconds",
+        COLLECTIVE,
+        "Mean time of the timed kernels on the GPU, waiting for later ranks included: the late rank has the shortest (nccl-probe).",
+    ),
+    gauge(
+        "nccl_bus_bandwidth_bytes_per_second",
+        COLLECTIVE,
+        "Bytes the busiest link carried a second while timed kernels ran, by the factors of nccl-tests (nccl-probe).",
+    ),
+    gauge(
+        "nccl_arrival_lateness_seconds",
+        &["run", "rank", "comm", "by"],
+        "How much later than the first rank of this node a rank comes to collectives, median; by is kernel or enqueue (nccl-probe).",
+    ),
+    counter(
+        "nccl_events_dropped_total",
+        RANK,
+        "Events, timings, communicators and datagrams that nccl-probe lost on the way; totals of calls and bytes lose nothing.",
+    ),
+    gauge(
+        "nccl_info",
+        &["run", "rank", "version", "abi"],
+        "Always 1; the version of NCCL and of its profiler interface that nccl-probe met.",
+    ),
+    gauge(
+        "nccl_probe_state",
+        &["run", "state"],
+        "1 for what became of nccl-probe in a run that asked for it: waiting, reporting, other_plugin or missing.",
+    ),
+    gauge(
+        "nccl_ras_communicators",
+        &["run"],
+        "Communicators of the job that NCCL RAS knows.",
+    ),
+    gauge(
+        "nccl_ras_ranks",
+        &["run"],
+        "Ranks that answered NCCL RAS, summed over communicators.",
+    ),
+    gauge(
+        "nccl_ras_missing_ranks",
+        &["run"],
+        "Ranks that NCCL RAS could not reach, summed over communicators.",
+    ),
+    gauge(
+        "nccl_ras_failed_ranks",
+        &["run"],
+        "Ranks whose status is an error or an abort, summed over communicators (NCCL RAS).",
+    ),
+    gauge(
+        "nccl_ras_sequence_spread",
+        &["run"],
+        "Most collectives of one function that a rank is behind another of its communicator; one that stays is a hang (NCCL RAS).",
+    ),
     // the agent itself
     gauge("agent_info", &["version"], "Always 1; the agent's version."),
     gauge(

@@ -80,6 +80,12 @@ pub struct Spec {
     pub max_restarts: u32,
     /// How processes are started.
     pub launcher: Launcher,
+    /// Has NCCL load `nccl-probe` into each rank: collectives by communicator, their sizes and times.
+    #[serde(skip_serializing_if = "is_false")]
+    pub nccl_probe: bool,
+    /// Asks NCCL RAS once a minute for missing, failed and late ranks.
+    #[serde(skip_serializing_if = "is_false")]
+    pub nccl_ras: bool,
     /// Settings by name: `--set NAME=VALUE`. For a recipe they become `--NAME VALUE`; `lr` is one.
     pub set: BTreeMap<String, String>,
 }
@@ -230,6 +236,12 @@ impl Spec {
             problems.check_text(&field, value);
         }
     }
+}
+
+/// A wish that was not made is not sent: a node that does not know it yet would refuse the run.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(wish: &bool) -> bool {
+    !wish
 }
 
 /// Variables that torchrun or the agent sets; a run that overrode them would lie about itself.

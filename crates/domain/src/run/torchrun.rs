@@ -27,6 +27,8 @@ pub struct Paths {
     pub folder: String,
     /// The probe's datagram socket.
     pub probe_socket: String,
+    /// The NCCL profiler plugin, where the run is to have ours.
+    pub nccl_plugin: Option<String>,
 }
 
 /// What the shim starts.
@@ -120,6 +122,11 @@ fn environment(
         ("LOCKSTEP_NODE".into(), node.to_string()),
         ("LOCKSTEP_PROBE_SOCKET".into(), paths.probe_socket.clone()),
     ]);
+    if let Some(plugin) = &paths.nccl_plugin {
+        // A plugin of the user's own stays.
+        env.entry("NCCL_PROFILER_PLUGIN".into())
+            .or_insert_with(|| plugin.clone());
+    }
     env.entry("LOCKSTEP_PROBE".into()).or_insert_with(|| "on".into());
     env
 }
@@ -151,6 +158,7 @@ mod tests {
             companions: "/lib/c0ffee".into(),
             folder: "/data/runs/ddp-1.2".into(),
             probe_socket: "/data/runs/ddp-1.2/probe.sock".into(),
+            nccl_plugin: None,
         }
     }
 
@@ -191,6 +199,33 @@ mod tests {
             );
             assert_eq!(launch.first_rank, node_rank * 4);
         }
+    }
+
+    #[test]
+    fn the_profiler_is_ours_when_wished_for_but_never_instead_of_the_users() {
+        let with = Paths {
+            nccl_plugin: Some("/lib/beef/libnccl_probe.so".into()),
+            ..paths()
+        };
+        let plugin = |own: Option<&str>, paths: &Paths| {
+            let own = own.map(|own| ("NCCL_PROFILER_PLUGIN".to_owned(), own.to_owned()));
+            let start = Start {
+                spec: Spec {
+                    env: own.into_iter().collect(),
+                    ..Spec::default()
+                },
+                ..Start::default()
+            };
+            let (run, node) = (
+                RunId::new("ddp-1").expect("a name"),
+                NodeName::new("n1").expect("a name"),
+            );
+            let launch = launch(&run, AttemptNo(2), &node, &start, paths);
+            launch.env.get("NCCL_PROFILER_PLUGIN").cloned()
+        };
+        assert_eq!(plugin(None, &paths()), None);
+        assert_eq!(plugin(None, &with).as_deref(), Some("/lib/beef/libnccl_probe.so"));
+        assert_eq!(plugin(Some("inspector"), &with).as_deref(), Some("inspector"));
     }
 
     #[test]

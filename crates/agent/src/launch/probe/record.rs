@@ -4,6 +4,8 @@
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::sample::nccl::Report;
+
 /// What a rank said.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
@@ -16,6 +18,8 @@ pub(crate) enum Record {
     Error {},
     /// It ends well.
     Bye {},
+    /// What it did on one communicator; from nccl-probe.
+    Nccl(Box<Report>),
 }
 
 /// Who a rank is.

@@ -13,6 +13,7 @@ use domain::topology::Inventory;
 
 use crate::launch::probe::record::{Hello, Record, Step};
 use crate::sample::Samples;
+use crate::sample::nccl::NcclSeries;
 use crate::sample::series::series;
 
 /// Steps that are samples of their own before pooling begins: the first minute of a run in full detail.
@@ -30,6 +31,7 @@ pub(crate) struct RunSeries {
     samples: Samples,
     ranks: BTreeMap<u32, RankSeries>,
     repeated_ms: TimestampMs,
+    nccl: NcclSeries,
 }
 
 #[derive(Debug)]
@@ -50,12 +52,18 @@ struct RankSeries {
 impl RunSeries {
     pub(crate) fn new(run: RunId, attempt: AttemptNo, samples: Samples) -> Self {
         Self {
+            nccl: NcclSeries::new(&run, samples.clone()),
             run,
             attempt,
             samples,
             ranks: BTreeMap::new(),
             repeated_ms: 0,
         }
+    }
+
+    /// Whether nccl-probe has reported.
+    pub(crate) fn hears_nccl(&self) -> bool {
+        self.nccl.is_heard()
     }
 
     /// Takes a record.
@@ -66,6 +74,7 @@ impl RunSeries {
                 let samples = self.samples.clone();
                 self.rank(step.rank).step(*step, &samples);
             }
+            Record::Nccl(report) => self.nccl.take(&report),
             Record::Error {} | Record::Bye {} => {}
         }
     }
@@ -79,6 +88,7 @@ impl RunSeries {
         for rank in self.ranks.values_mut() {
             rank.tick(now_ms, repeat, &self.samples);
         }
+        self.nccl.tick(now_ms);
         let living = series("run_ranks", &[("run", self.run.as_str())]);
         #[expect(clippy::cast_precision_loss, reason = "a node has few ranks")]
         self.samples.push(&living, now_ms, self.ranks.len() as f64);

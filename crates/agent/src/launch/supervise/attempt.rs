@@ -26,6 +26,8 @@ use crate::launch::probe::{Reader, RunSeries};
 use crate::launch::shim::{marked, signal};
 use crate::launch::supervise::Supervisor;
 use crate::launch::torchrun::{Lease, prepare};
+use crate::sample::nccl;
+use crate::sample::nccl::plugin::{self, Choice};
 use crate::uplink::link::now_ms;
 
 /// How often files are looked at: a step is on its way to the collector within a tenth of a second.
@@ -223,6 +225,8 @@ pub(super) struct Follower {
     shim_since: Option<Instant>,
     reader: Reader,
     series: RunSeries,
+    /// Since there is something to follow.
+    nccl: Option<nccl::Watch>,
     /// Sizes of the files of reports when `ended` was found.
     reports_seen: Option<(u64, u64)>,
     ended: bool,
@@ -245,6 +249,7 @@ impl Follower {
             shim_since: None,
             reader,
             series,
+            nccl: None,
             reports_seen: None,
             ended: false,
         }
@@ -364,12 +369,21 @@ impl Follower {
                 NodeReport::Prepared(prepared) => Some(prepared.python),
                 _ => None,
             });
+        let plugin = self.choose_nccl_plugin(start);
         let paths = Paths {
             python: python.ok_or("it was told to start without having been prepared")?,
             companions: text(&around.companions),
             folder: text(folder.path()),
             probe_socket: text(&folder.file("probe.sock")),
+            nccl_plugin: match &plugin {
+                Choice::Ours(path) => Some(text(path)),
+                _ => None,
+            },
         };
+        let plan = nccl::Plan::make(start, &plugin);
+        self.attempt
+            .note(nccl::Plan::FILE, &plan)
+            .map_err(|error| explained(&error))?;
         let setting = &self.supervisor.setting;
         let launch = command_line::launch(
             &self.attempt.run,
@@ -397,6 +411,26 @@ impl Follower {
         self.shim = Some(shim);
         self.shim_since = Some(Instant::now());
         Ok(())
+    }
+
+    /// Asked for and not to be had is no reason not to train: it is said, and shown by `nccl_probe_state`.
+    fn choose_nccl_plugin(&self, start: &Start) -> Choice {
+        if !start.spec.nccl_probe {
+            return Choice::Unasked;
+        }
+        let executable = std::env::current_exe().unwrap_or_default();
+        let setting = &self.supervisor.setting;
+        let choice = Choice::make(&plugin::Surroundings {
+            run: &start.spec.env,
+            inherited: std::env::var_os(plugin::VARIABLE),
+            root: &setting.root,
+            beside: executable.parent().unwrap_or(std::path::Path::new("/")),
+            data_dir: &setting.data_dir,
+        });
+        if let Some(complaint) = choice.complaint() {
+            tracing::warn!(run = %self.attempt.run, "{complaint}");
+        }
+        choice
     }
 
     /// A shim reads the stop file itself; without one there is nothing to wait for.
@@ -428,6 +462,12 @@ impl Follower {
     async fn tick(&mut self) {
         if self.attempt.folder.has("launch.json") {
             self.series.tick(now_ms());
+            let heard = self.series.hears_nccl();
+            let watch = self.nccl.get_or_insert_with(|| {
+                let plan = self.attempt.folder.read(nccl::Plan::FILE).unwrap_or_default();
+                nccl::Watch::new(&self.attempt.run, self.supervisor.samples.clone(), plan)
+            });
+            watch.tick(heard, now_ms()).await;
         }
         if let Err(error) = self.reader.save() {
             tracing::warn!(run = %self.attempt.run, %error, "how far the probe's records were read cannot be noted");

@@ -66,6 +66,7 @@ impl Agent {
             python: Some(testing::fake_python(data.path())),
             collector: None,
             accepts_runs: true,
+            root: "/".into(),
             shim: testing::shim_command(),
         };
         let (samples, shutdown) = (Samples::new(), CancellationToken::new());
