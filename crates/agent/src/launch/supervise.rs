@@ -44,6 +44,8 @@ pub struct Setting {
     pub collector: Option<String>,
     /// Where the host's `/etc` hangs.
     pub root: PathBuf,
+    /// The folder of the executable, where companions lie that it does not carry.
+    pub beside: PathBuf,
     /// Whether runs may be started here.
     pub accepts_runs: bool,
     /// How to start a shim: a program and arguments, behind which the folder goes.
@@ -58,6 +60,7 @@ impl From<&AgentConfig> for Setting {
             python: config.python.clone(),
             collector: config.collector.clone(),
             root: config.root.clone(),
+            beside: Self::own_folder(),
             accepts_runs: config.accepts_runs,
             shim: Self::own_shim(),
         }
@@ -65,6 +68,11 @@ impl From<&AgentConfig> for Setting {
 }
 
 impl Setting {
+    fn own_folder() -> PathBuf {
+        let executable = std::env::current_exe().unwrap_or_default();
+        executable.parent().map(PathBuf::from).unwrap_or_default()
+    }
+
     /// This executable's own hidden subcommand: the program that runs, also when its file was replaced by a newer one.
     #[must_use]
     pub fn own_shim() -> Vec<OsString> {

@@ -244,8 +244,11 @@ fn is_false(wish: &bool) -> bool {
     !wish
 }
 
-/// Variables that torchrun or the agent sets; a run that overrode them would lie about itself.
+/// Variables that torchrun or the agent sets; a run that overrode them would lie about itself. The probes' switches are the run's.
 fn is_reserved(name: &str) -> bool {
+    if name.starts_with("LOCKSTEP_NCCL_") {
+        return false;
+    }
     ["LOCKSTEP_", "MASTER_", "TORCHELASTIC_"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
@@ -294,6 +297,19 @@ mod tests {
 
     fn fields(spec: &Spec) -> Vec<String> {
         spec.problems().into_iter().map(|problem| problem.field).collect()
+    }
+
+    #[test]
+    fn the_probes_switches_are_the_runs_and_a_wish_that_was_not_made_is_not_sent() {
+        let spec: Spec = serde_json::from_str(
+            r#"{"recipe": "ddp", "nccl_probe": true, "env": {"LOCKSTEP_NCCL_TIMING": "off", "LOCKSTEP_RUN": "x"}}"#,
+        )
+        .expect("a spec");
+        let problems: Vec<String> = spec.problems().into_iter().map(|problem| problem.field).collect();
+        assert_eq!(problems, ["env.LOCKSTEP_RUN"]);
+        assert!(spec.nccl_probe && !spec.nccl_ras);
+        let sent = serde_json::to_string(&Spec::default()).expect("JSON");
+        assert!(!sent.contains("nccl"), "{sent}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::launch::shim::{marked, signal};
 use crate::launch::supervise::Supervisor;
 use crate::launch::torchrun::{Lease, prepare};
 use crate::sample::nccl;
-use crate::sample::nccl::plugin::{self, Choice};
+use crate::sample::nccl::plugin::Choice;
 use crate::uplink::link::now_ms;
 
 /// How often files are looked at: a step is on its way to the collector within a tenth of a second.
@@ -369,7 +369,7 @@ impl Follower {
                 NodeReport::Prepared(prepared) => Some(prepared.python),
                 _ => None,
             });
-        let plugin = self.choose_nccl_plugin(start);
+        let plugin = Choice::for_run(&self.attempt.run, start, &self.supervisor.setting);
         let paths = Paths {
             python: python.ok_or("it was told to start without having been prepared")?,
             companions: text(&around.companions),
@@ -411,26 +411,6 @@ impl Follower {
         self.shim = Some(shim);
         self.shim_since = Some(Instant::now());
         Ok(())
-    }
-
-    /// Asked for and not to be had is no reason not to train: it is said, and shown by `nccl_probe_state`.
-    fn choose_nccl_plugin(&self, start: &Start) -> Choice {
-        if !start.spec.nccl_probe {
-            return Choice::Unasked;
-        }
-        let executable = std::env::current_exe().unwrap_or_default();
-        let setting = &self.supervisor.setting;
-        let choice = Choice::make(&plugin::Surroundings {
-            run: &start.spec.env,
-            inherited: std::env::var_os(plugin::VARIABLE),
-            root: &setting.root,
-            beside: executable.parent().unwrap_or(std::path::Path::new("/")),
-            data_dir: &setting.data_dir,
-        });
-        if let Some(complaint) = choice.complaint() {
-            tracing::warn!(run = %self.attempt.run, "{complaint}");
-        }
-        choice
     }
 
     /// A shim reads the stop file itself; without one there is nothing to wait for.

@@ -32,6 +32,8 @@ print("trained", flush=True)
 time.sleep(600)
 "#;
 
+mod nccl;
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Agent {
@@ -60,13 +62,26 @@ impl Agent {
     }
 
     fn start(data: Arc<tempfile::TempDir>, run: RunId) -> Self {
+        let nothing = data.path().join("empty");
+        Self::start_beside(data, run, nothing)
+    }
+
+    /// The same with companions in a folder.
+    async fn beside(&mut self, folder: PathBuf) {
+        self.shutdown.cancel();
+        self.supervisor.stopped().await;
+        *self = Self::start_beside(self.data.clone(), self.run.clone(), folder);
+    }
+
+    fn start_beside(data: Arc<tempfile::TempDir>, run: RunId, beside: PathBuf) -> Self {
         let setting = Setting {
             node: NodeName::new("n0").unwrap(),
             data_dir: data.path().to_owned(),
             python: Some(testing::fake_python(data.path())),
             collector: None,
             accepts_runs: true,
-            root: "/".into(),
+            root: data.path().to_owned(),
+            beside,
             shim: testing::shim_command(),
         };
         let (samples, shutdown) = (Samples::new(), CancellationToken::new());

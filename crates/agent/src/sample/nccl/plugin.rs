@@ -12,12 +12,16 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use domain::ident::RunId;
+use domain::run::state::Start;
 use sha2::{Digest, Sha256};
+
+use crate::launch::Setting;
 
 /// The file's name, beside the executable.
 const PLUGIN: &str = "libnccl_probe.so";
 /// By which NCCL is told.
-pub(crate) const VARIABLE: &str = "NCCL_PROFILER_PLUGIN";
+const VARIABLE: &str = "NCCL_PROFILER_PLUGIN";
 /// Read by every process that uses NCCL; what the environment has wins over it.
 const SYSTEM_SETTINGS: &str = "etc/nccl.conf";
 
@@ -41,22 +45,40 @@ pub(crate) enum Choice {
 
 /// Where to look.
 #[derive(Debug)]
-pub(crate) struct Surroundings<'a> {
+struct Surroundings<'a> {
     /// The run's own variables.
-    pub(crate) run: &'a BTreeMap<String, String>,
+    run: &'a BTreeMap<String, String>,
     /// The agent's variable, which its ranks inherit.
-    pub(crate) inherited: Option<OsString>,
+    inherited: Option<OsString>,
     /// The host's root.
-    pub(crate) root: &'a Path,
+    root: &'a Path,
     /// The folder of the executable.
-    pub(crate) beside: &'a Path,
+    beside: &'a Path,
     /// The agent's data folder.
-    pub(crate) data_dir: &'a Path,
+    data_dir: &'a Path,
 }
 
 impl Choice {
-    /// Chooses for a run that asks for ours.
-    pub(crate) fn make(around: &Surroundings<'_>) -> Self {
+    /// Chooses for an attempt that starts. Asked for and not to be had is no reason not to train: it is said, and shown by
+    /// `nccl_probe_state`.
+    pub(crate) fn for_run(run: &RunId, start: &Start, setting: &Setting) -> Self {
+        if !start.spec.nccl_probe {
+            return Choice::Unasked;
+        }
+        let choice = Self::make(&Surroundings {
+            run: &start.spec.env,
+            inherited: std::env::var_os(VARIABLE),
+            root: &setting.root,
+            beside: &setting.beside,
+            data_dir: &setting.data_dir,
+        });
+        if let Some(complaint) = choice.complaint() {
+            tracing::warn!(%run, "{complaint}");
+        }
+        choice
+    }
+
+    fn make(around: &Surroundings<'_>) -> Self {
         let other = |by, plugin: String| Choice::Other { by, plugin };
         if let Some(plugin) = around.run.get(VARIABLE) {
             return other("the run's environment", plugin.clone());

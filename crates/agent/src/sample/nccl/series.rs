@@ -76,14 +76,11 @@ impl NcclSeries {
             return;
         }
         self.describe(report, at_ms);
+        let samples = self.samples.clone();
         let Some(comm) = self.comm(report) else { return };
         let name = comm.labels[2].1.clone();
-        let samples = self.samples.clone();
-        if let Some(comm) = self.comm(report) {
-            report
-                .functions
-                .iter()
-                .for_each(|totals| comm.write(totals, at_ms, &samples));
+        for totals in &report.functions {
+            comm.write(totals, at_ms, &samples);
         }
         self.match_arrivals(report, name);
         if report.closed {
@@ -127,10 +124,10 @@ impl NcclSeries {
         let dropped = series("nccl_events_dropped_total", &labels[..2]);
         self.samples.push(&dropped, at_ms, whole(report.lost()));
         let known = self.ranks.entry(report.rank).or_default();
-        if known.info.as_ref() != Some(&info) {
-            if let Some(old) = known.info.replace(info) {
-                self.samples.end(&old, at_ms);
-            }
+        if known.info.as_ref() != Some(&info)
+            && let Some(old) = known.info.replace(info)
+        {
+            self.samples.end(&old, at_ms);
         }
     }
 
