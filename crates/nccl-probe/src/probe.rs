@@ -27,7 +27,7 @@ use crate::version::Version;
 pub(crate) const EVENTS_MAX: usize = 8_192;
 
 /// How long the end of the last communicator may take, for the last totals to be sent. The one callback that waits at all.
-const CLOSING_PATIENCE: Duration = Duration::from_millis(50);
+const CLOSING_PATIENCE: Duration = Duration::from_millis(200);
 
 /// What `init` says of a communicator; zeros and nothing where it does not.
 #[derive(Debug, Clone, Copy, Default)]

@@ -163,6 +163,7 @@ fn many_threads_count_everything_and_time_what_they_can() {
     let finals: String = (0..threads).map(|slot| format!("final {slot}\n")).collect();
     let trace = load(22_809, 5) + &init + &format!("crowd 0 {threads} {each}\nsleep 1200\n") + &finals;
     let (_, records) = replay(driver, &RANK, &trace);
+    let mut timed_in_all = 0;
     for slot in 0..threads {
         let name = format!("c{slot}");
         let record = records
@@ -171,14 +172,17 @@ fn many_threads_count_everything_and_time_what_they_can() {
             .unwrap();
         let all_reduce = function(record, "AllReduce");
         assert_eq!(all_reduce["count"], each, "{record}");
-        let timed = all_reduce["timed"].as_u64().unwrap();
-        assert!(timed > 0 && timed <= each);
+        // Where the ring was full all the time a thread ran, none of its kernels came through.
+        let timed = all_reduce["timed"].as_u64().unwrap_or(0);
+        assert!(timed <= each);
         assert_eq!(
-            all_reduce["timed_ns"],
+            all_reduce["timed_ns"].as_u64().unwrap_or(0),
             timed * 4_000,
             "no kernel is mixed with another's"
         );
+        timed_in_all += timed;
     }
+    assert!(timed_in_all > 0);
 }
 
 #[test]
