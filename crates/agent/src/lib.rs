@@ -21,3 +21,4 @@ pub mod uplink;
 
 pub use config::{AgentConfig, NvmlSource, Secret};
 pub use node::{AgentError, lock_holder, once, run};
+pub use sample::sources;

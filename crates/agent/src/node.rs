@@ -4,6 +4,7 @@
 //! thread "nvml" ── thread "xid"      tasks: ticker (schedule, watchdog, own figures), exporter,
 //! thread "host"                             telemetry session, control session with its runs
 //! thread "filesystems"
+//! thread "errors"  Xid errors, from NVML and the kernel's log
 //! thread "spool"  drains the samples a little after each tick
 //! ```
 
@@ -36,6 +37,7 @@ use crate::sample::nvml::reader::NvmlReader;
 use crate::sample::nvml::watchdog::Watchdog;
 use crate::sample::own::OwnReader;
 use crate::sample::schedule::{Tick, Worker, next_second};
+use crate::sample::xid::{self, Ending, XidReader};
 use crate::sample::{LibraryError, Samples};
 use crate::uplink::link::{LinkError, now_ms};
 use crate::uplink::spool::Spool;
@@ -145,7 +147,12 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
     let inventory = sampler.inventory.subscribe();
     let supervisor = Supervisor::start(setting, node.samples.clone(), inventory, node.shutdown.clone());
     let mut settled = sampler.settled.subscribe();
-    let ticker = sampler.start(spool.clone())?;
+    let stopping = Arc::clone(&supervisor);
+    let heard = Heard {
+        memory: Some(node.config.data_dir.join("kernel_log")),
+        ending: Arc::new(move |run| stopping.is_stopping(run)),
+    };
+    let ticker = sampler.start(spool.clone(), heard)?;
     tasks.spawn(ticker.run(node.shutdown.clone()));
     let known = settled.wait_for(|settled| *settled);
     let known = tokio::time::timeout(NVML_PATIENCE, known);
@@ -186,7 +193,11 @@ pub async fn once(config: AgentConfig) -> Result<String, AgentError> {
     let (samples, events) = (Samples::new(), Events::default());
     let sampler = Sampler::prepare(&config, &samples, &events)?;
     let mut settled = sampler.settled.subscribe();
-    let mut ticker = sampler.start(None)?;
+    let heard = Heard {
+        memory: None,
+        ending: Arc::new(|_| false),
+    };
+    let mut ticker = sampler.start(None, heard)?;
     ticker.tick(Tick::nth(0, now_ms()));
     // What does not come in time is missing from the text, and `lockstep_agent_nvml_up` says why.
     let _ = tokio::time::timeout(ONCE_PATIENCE, settled.wait_for(|settled| *settled)).await;
@@ -263,6 +274,13 @@ async fn listen(config: &AgentConfig) -> Result<Option<TcpListener>, AgentError>
 
 // === Sampling ===
 
+/// What errors of GPUs are judged with beside themselves.
+struct Heard {
+    /// Where it is kept how far the kernel's log was heard.
+    memory: Option<PathBuf>,
+    ending: Ending,
+}
+
 /// All readers, ready to start.
 struct Sampler {
     root: PathBuf,
@@ -290,7 +308,16 @@ impl Sampler {
         })
     }
 
-    fn start(self, spool: Option<Spool>) -> Result<Ticker, AgentError> {
+    fn start(self, spool: Option<Spool>, heard: Heard) -> Result<Ticker, AgentError> {
+        let (errors, sightings) = XidReader::new(xid::Setting {
+            root: &self.root,
+            memory: heard.memory,
+            inventory: self.inventory.subscribe(),
+            settled: self.settled.subscribe(),
+            ending: heard.ending,
+            samples: self.samples.clone(),
+            events: self.events.clone(),
+        });
         let watchdog = Watchdog::new(Arc::clone(&self.meter), self.samples.clone(), self.events.clone());
         let footprint = Arc::<Footprint>::default();
         let own = OwnReader::new(
@@ -315,6 +342,7 @@ impl Sampler {
             meter: self.meter,
             samples: self.samples.clone(),
             events: self.events,
+            sightings,
             inventory: self.inventory,
             settled: self.settled,
             release: self.release,
@@ -326,6 +354,7 @@ impl Sampler {
                 worker("nvml", move |ticks| nvml.run(&ticks))?,
                 worker("host", move |ticks| host.run(&ticks))?,
                 worker("filesystems", move |ticks| filesystems.run(&ticks))?,
+                worker("errors", move |ticks| errors.run(&ticks))?,
             ],
             gatherer: worker("spool", move |ticks| gatherer.run(&ticks))?,
             watchdog,

@@ -9,6 +9,7 @@ pub mod time;
 pub mod event;
 pub mod ident;
 pub mod topology;
+pub mod xid;
 
 pub mod diagnosis;
 pub mod metric;

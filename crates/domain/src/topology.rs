@@ -1,5 +1,8 @@
 //! What a node is made of, as its agent reports it in the hello.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 /// A node's hardware and software, read once a connection.
@@ -34,6 +37,20 @@ pub struct Inventory {
     pub gpus: Vec<Gpu>,
     /// Whether this node lets Lockstep start runs on it.
     pub accepts_runs: bool,
+    /// What the agent reads from beside the GPUs' library, and why it does not where it does not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<Source>,
+}
+
+/// Something a node may be read from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// A stable word for programs: `kernel_log`, `infiniband`, `ethernet`, `processes`.
+    pub name: String,
+    /// Whether it is read.
+    pub available: bool,
+    /// A sentence for people: what is read, or why nothing is and what would change that.
+    pub detail: String,
 }
 
 /// One GPU.
@@ -85,4 +102,66 @@ pub struct MigInstance {
     /// Its memory in bytes; 0 when unknown.
     #[serde(default)]
     pub memory_total_bytes: u64,
+}
+
+/// Where a device sits, however it is written: `00000000:1B:00.0` by NVML, `PCI:0000:1b:00` by the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PciAddress {
+    domain: u32,
+    bus: u8,
+    device: u8,
+}
+
+/// A text that is no PCI address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a PCI address reads like 0000:1b:00.0")]
+pub struct NotPciAddress;
+
+impl FromStr for PciAddress {
+    type Err = NotPciAddress;
+
+    fn from_str(text: &str) -> Result<Self, NotPciAddress> {
+        let text = text.strip_prefix("PCI:").unwrap_or(text);
+        let without_function = text.split_once('.').map_or(text, |(address, _)| address);
+        let mut parts = without_function.rsplit(':');
+        let mut part = || {
+            parts
+                .next()
+                .map(|hex| u32::from_str_radix(hex, 16).map_err(|_| NotPciAddress))
+        };
+        let device = part().ok_or(NotPciAddress)??;
+        let bus = part().ok_or(NotPciAddress)??;
+        let domain = part().unwrap_or(Ok(0))?;
+        if part().is_some() {
+            return Err(NotPciAddress);
+        }
+        Ok(Self {
+            domain,
+            bus: u8::try_from(bus).map_err(|_| NotPciAddress)?,
+            device: u8::try_from(device).map_err(|_| NotPciAddress)?,
+        })
+    }
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}:{:02x}:{:02x}", self.domain, self.bus, self.device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_device_has_one_address_however_it_is_written() {
+        let read = |text: &str| text.parse::<PciAddress>().map(|address| address.to_string());
+        for text in ["00000000:1B:00.0", "PCI:0000:1b:00", "0000:1b:00", "1b:00.0"] {
+            assert_eq!(read(text), Ok("0000:1b:00".to_owned()), "{text}");
+        }
+        assert_eq!(read("PCI:0018:01:00"), Ok("0018:01:00".to_owned()));
+        for text in ["", "1b", "x:y", "0:0:0:0", "0000:1bb:00", "::"] {
+            assert_eq!(read(text), Err(NotPciAddress), "{text}");
+        }
+    }
 }

@@ -156,6 +156,12 @@ impl Supervisor {
         self.lock().get(&(run.clone(), attempt)).cloned()
     }
 
+    /// Whether a run was told to stop and has not ended yet.
+    pub(crate) fn is_stopping(&self, run: &str) -> bool {
+        let stopping = |attempt: &Arc<Attempt>| attempt.run().as_str() == run && attempt.folder().has("stop");
+        self.attempts().iter().any(stopping)
+    }
+
     /// The collector has everything: the attempt is closed and forgotten.
     pub(crate) fn forget(&self, attempt: &Attempt) {
         if let Err(error) = attempt.folder().write("done", b"") {

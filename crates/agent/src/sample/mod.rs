@@ -9,9 +9,15 @@ pub(crate) mod host;
 
 pub(crate) mod nccl;
 pub(crate) mod nvml;
+
+pub(crate) mod kernel_log;
+pub(crate) mod xid;
+
 pub(crate) mod own;
 pub(crate) mod process;
 pub(crate) mod series;
+mod sources;
 
 pub use nvml::LibraryError;
 pub use sink::Samples;
+pub use sources::sources;

@@ -45,6 +45,7 @@ async fn every_gpu_metric_of_an_h100_is_read() {
     // retired.
     let not_now = [
         "gpu_xid_errors_total",
+        "gpu_xid_judged_total",
         "gpu_assignment_info",
         "gpu_nvlink_up",
         "gpu_nvlink_link_errors_total",

@@ -237,7 +237,12 @@ pub const CATALOGUE: &[Metric] = &[
     counter(
         "gpu_xid_errors_total",
         &["gpu", "xid"],
-        "Xid errors seen since the agent started.",
+        "Xid errors seen since the agent started, by NVML or in the kernel's log, each once.",
+    ),
+    counter(
+        "gpu_xid_judged_total",
+        &["gpu", "xid", "severity", "action", "cause"],
+        "Xid errors by what they mean where and when they came: severity, NVIDIA's action bucket, and whose fault it is.",
     ),
     counter(
         "gpu_pcie_replays_total",

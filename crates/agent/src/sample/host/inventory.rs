@@ -6,6 +6,7 @@ use std::path::Path;
 use domain::topology::Inventory;
 
 use super::{memory, text};
+use crate::sample::sources;
 
 /// Host name, system, processors, memory, and the address other nodes may reach.
 pub(crate) fn describe(root: &Path, collector: Option<&str>, accepts_runs: bool) -> Inventory {
@@ -30,6 +31,7 @@ pub(crate) fn describe(root: &Path, collector: Option<&str>, accepts_runs: bool)
         memory_bytes: memory::total_bytes(&meminfo).unwrap_or(0.0) as u64,
         gpus_missing: Some("the GPUs have not been looked for yet".to_owned()),
         accepts_runs,
+        sources: sources(root),
         ..Inventory::default()
     }
 }

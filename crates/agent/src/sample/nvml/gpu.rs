@@ -27,11 +27,12 @@ const RETRY_MIN: Duration = Duration::from_secs(5);
 const RETRY_MAX: Duration = Duration::from_secs(300);
 
 /// Series that outlive the GPU's answers: whether it answers, what it is, who used it, and what it complained of.
-const OUTLIVING: [&str; 4] = [
+const OUTLIVING: [&str; 5] = [
     "gpu_up",
     "gpu_info",
     "gpu_assignment_info",
     "gpu_xid_errors_total",
+    "gpu_xid_judged_total",
 ];
 
 /// Whether a series stops when this GPU (or, with `None`, any GPU) stops answering.

@@ -5,7 +5,7 @@
 //!    │                   │               └─────▶ beat, 10 Hz ──▶ burst, kept until asked for
 //!    │                   │ every call is metered
 //!    └──▶ watchdog ◀─────┘ looks at the meter; a call that hangs cannot hide
-//!                    thread "xid"   waits for Xid errors ──▶ Samples, Events
+//!                    thread "xid"   waits for Xid errors ──▶ sample::xid, Events
 //! ```
 //! One thread makes all readings: NVML serialises in the driver anyway, and GPM crashes when called in parallel.
 
@@ -39,6 +39,7 @@ mod traffic;
 
 mod asker;
 mod raw;
+mod raw_events;
 mod xid;
 
 pub use library::LibraryError;

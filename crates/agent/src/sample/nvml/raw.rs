@@ -1,9 +1,8 @@
-//! NVML calls the wrapper lacks or gets wrong, each made safe here and below. The only unsafe code of this crate.
+//! NVML calls the wrapper lacks or gets wrong, each made safe here and below. With `raw_events` the only unsafe code of this crate.
 //!
 //! - Field values with a scope: the wrapper always asks scope 0, so neither one link nor all links together can be read.
 //! - GPM with two samples that are used in turn, the driver's sample rings, running processes in one call.
 //! - Single readings under names and versions the wrapper does not know.
-//! - Registering for events without losing the whole set when one GPU cannot.
 #![allow(
     unsafe_code,
     reason = "NVML is a C library; every call it takes to fill the wrapper's gaps is in this file and its folder"
@@ -25,28 +24,6 @@ pub(crate) use single::{
 };
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
-
-use nvml_wrapper::Device;
-use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
-use nvml_wrapper::event::EventSet;
-
-// === Events ===
-
-/// `nvmlEventTypeXidCriticalError`.
-const XID: u64 = 0x8;
-
-/// Adds a GPU's Xid errors to a set. When the GPU cannot, the set is as it was.
-pub(crate) fn register_xid(set: &EventSet<'_>, device: &Device<'_>) -> Result<(), NvmlError> {
-    let call = nvml_sym(device.nvml().lib().nvmlDeviceRegisterEvents.as_ref())?;
-    // SAFETY: device and set live.
-    nvml_try(unsafe { call(device.handle(), XID, set.handle()) })
-}
-
-/// Whether two handles are of one device, without asking the device.
-pub(crate) fn is_same_device(a: &Device<'_>, b: &Device<'_>) -> bool {
-    // SAFETY: the handles are compared, never used.
-    unsafe { a.handle() == b.handle() }
-}
 
 // === The simulator ===
 

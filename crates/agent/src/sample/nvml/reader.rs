@@ -32,6 +32,7 @@ use crate::sample::Samples;
 use crate::sample::footprint::Footprint;
 use crate::sample::schedule::Tick;
 use crate::sample::series::series;
+use crate::sample::xid::Sightings;
 use crate::uplink::Events;
 use crate::uplink::link::now_ms;
 
@@ -45,6 +46,8 @@ pub(crate) struct NvmlReader {
     pub(crate) meter: Arc<Meter>,
     pub(crate) samples: Samples,
     pub(crate) events: Events,
+    /// Where Xid errors go.
+    pub(crate) sightings: Sightings,
     pub(crate) inventory: watch::Sender<Arc<Inventory>>,
     /// Set once it is known whether there are GPUs.
     pub(crate) settled: watch::Sender<bool>,
@@ -91,7 +94,7 @@ impl NvmlReader {
         let Opened { nvml, simulated } = opened;
         let nvml = Arc::new(nvml);
         self.meter.set_open(true);
-        let xids = xid::watch(Arc::clone(&nvml), self.samples.clone(), self.events.clone());
+        let xids = xid::watch(Arc::clone(&nvml), self.sightings.clone(), self.events.clone());
         let mut gpus = Gpus::find(self, &nvml, simulated, door.lost());
         door.opened();
         let end = gpus.read_on(first, ticks);

@@ -1,4 +1,4 @@
-//! Xid errors, as the driver reports them, on a thread that waits for them.
+//! Xid errors and the driver's newer events, on a thread that waits for them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,23 +7,61 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use domain::event::{Event, Severity};
-use nvml_wrapper::enums::event::XidError;
+use domain::xid::Recovery;
+use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::event::EventSet;
-use nvml_wrapper::{Device, Nvml};
 
-use super::raw;
-use crate::sample::Samples;
-use crate::sample::series::series;
+use super::raw_events::{Listener, RawEvent, XID};
+use crate::sample::xid::Sightings;
 use crate::uplink::Events;
 use crate::uplink::link::now_ms;
 
 /// How long one wait lasts; the thread ends within this time.
 const WAIT_MS: u32 = 1_000;
-/// How often counts are written again, so that they do not go stale between errors.
-const REPEAT: Duration = Duration::from_secs(10);
-/// Errors of applications rather than of hardware, as NVIDIA's device plugin has them.
-const OF_APPLICATIONS: [u64; 6] = [13, 31, 43, 45, 68, 109];
+/// How often the same event of the same GPU is told: a storm is one trouble.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
+/// `GET_GPU_RECOVERY_ACTION` changed, with the new one as data.
+const RECOVERY: u64 = 0x8000;
+
+/// Types since NVML 13 that say more than a number: bit, kind of our event, severity, meaning.
+const NEWER: [(u64, &str, Severity, &str); 6] = [
+    (
+        0x200,
+        "gpu_ecc_storm",
+        Severity::Warning,
+        "corrects memory errors at a rate that calls for attention",
+    ),
+    (
+        0x400,
+        "gpu_memory_retired",
+        Severity::Warning,
+        "takes a failing part of its memory out of use at the next reset",
+    ),
+    (
+        0x800,
+        "gpu_memory_retirement_failed",
+        Severity::Critical,
+        "could not take a failing part of its memory out of use; have it replaced",
+    ),
+    (
+        0x1000,
+        "gpu_poison",
+        Severity::Warning,
+        "met damaged data and stopped the program that used it",
+    ),
+    (
+        0x2000,
+        "gpu_poison_fatal",
+        Severity::Critical,
+        "met damaged data that was not contained; reset it",
+    ),
+    (
+        0x4000,
+        "gpu_unavailable",
+        Severity::Critical,
+        "is not available any more",
+    ),
+];
 
 /// Ends the thread when dropped.
 pub(super) struct Watch(Arc<AtomicBool>);
@@ -35,18 +73,17 @@ impl Drop for Watch {
 }
 
 /// Starts the thread. Without it (no events on this system, no thread to be had) all else goes on.
-pub(super) fn watch(nvml: Arc<Nvml>, samples: Samples, events: Events) -> Watch {
+pub(super) fn watch(nvml: Arc<Nvml>, sightings: Sightings, events: Events) -> Watch {
     let ended = Arc::new(AtomicBool::new(false));
     let ending = Arc::clone(&ended);
     let body = move || {
-        if let Err(error) = (Xids {
-            samples,
+        let watcher = Watcher {
+            sightings,
             events,
-            counts: HashMap::new(),
-        })
-        .run(&nvml, &ending)
-        {
-            tracing::warn!(%error, "Xid errors cannot be watched on this node");
+            told: HashMap::new(),
+        };
+        if let Err(error) = watcher.run(&nvml, &ending) {
+            tracing::warn!(%error, "NVML tells no events on this node; Xid errors come from the kernel's log alone");
         }
     };
     if let Err(error) = thread::Builder::new()
@@ -59,116 +96,98 @@ pub(super) fn watch(nvml: Arc<Nvml>, samples: Samples, events: Events) -> Watch 
     Watch(ended)
 }
 
-struct Xids {
-    samples: Samples,
+struct Watcher {
+    sightings: Sightings,
     events: Events,
-    counts: HashMap<(u32, u64), f64>,
+    told: HashMap<(u32, u64), Instant>,
 }
 
-impl Xids {
+impl Watcher {
     fn run(mut self, nvml: &Nvml, ended: &AtomicBool) -> Result<(), NvmlError> {
-        let set = nvml.create_event_set()?;
-        let count = nvml.device_count()?;
-        let gpus: Vec<_> = (0..count)
-            .filter_map(|index| Some((index, nvml.device_by_index(index).ok()?)))
-            .collect();
-        for (index, gpu) in &gpus {
-            if let Err(error) = raw::register_xid(&set, gpu) {
-                tracing::debug!(gpu = index, %error, "this GPU reports no Xid errors");
-            }
-        }
-        let mut repeat_at = Instant::now() + REPEAT;
+        let newer = NEWER.iter().fold(XID | RECOVERY, |all, (bit, ..)| all | bit);
+        let listener = Listener::register(nvml, newer)?;
         while !ended.load(Ordering::Relaxed) {
-            self.wait(&set, &gpus);
-            if Instant::now() >= repeat_at {
-                self.repeat();
-                repeat_at = Instant::now() + REPEAT;
+            match listener.wait(WAIT_MS) {
+                Ok(event) => self.happened(event),
+                Err(NvmlError::Timeout) => {}
+                Err(error @ (NvmlError::FailedToLoadSymbol(_) | NvmlError::NotSupported)) => {
+                    return Err(error);
+                }
+                // A lost GPU makes the wait fail at once, again and again.
+                Err(_) => thread::sleep(Duration::from_millis(WAIT_MS.into())),
             }
         }
         Ok(())
     }
 
-    fn wait(&mut self, set: &EventSet<'_>, gpus: &[(u32, Device<'_>)]) {
-        match set.wait(WAIT_MS) {
-            Ok(event) => {
-                let gpu = gpus
-                    .iter()
-                    .find(|(_, gpu)| raw::is_same_device(gpu, &event.device));
-                let xid = match event.event_data {
-                    Some(XidError::Value(xid)) => xid,
-                    Some(XidError::Unknown) => 999,
-                    None => return,
-                };
-                self.seen(gpu.map_or(0, |(index, _)| *index), xid);
-            }
-            Err(NvmlError::Timeout) => {}
-            // A lost GPU makes the wait fail at once, again and again.
-            Err(_) => thread::sleep(Duration::from_millis(WAIT_MS.into())),
+    fn happened(&mut self, event: RawEvent) {
+        if event.kind == XID {
+            let xid = u32::try_from(event.data).unwrap_or(999);
+            return self.sightings.saw(event.gpu, xid);
+        }
+        let now = Instant::now();
+        let told = self.told.insert((event.gpu, event.kind ^ event.data << 16), now);
+        if told.is_some_and(|told| now.duration_since(told) < TELL_AGAIN) {
+            return;
+        }
+        if let Some((kind, severity, words)) = in_words(event) {
+            self.events.report(Event {
+                at_ms: now_ms(),
+                severity,
+                kind: kind.to_owned(),
+                node: None,
+                gpu: Some(event.gpu),
+                run: None,
+                message: format!("GPU {} {words}", event.gpu),
+            });
         }
     }
+}
 
-    fn seen(&mut self, gpu: u32, xid: u64) {
-        let at_ms = now_ms();
-        let count = self.counts.entry((gpu, xid)).or_default();
-        if *count == 0.0 {
-            // A counter that is born at one shows no increase.
-            put(&self.samples, gpu, xid, at_ms - 1_000, 0.0);
-        }
-        *count += 1.0;
-        put(&self.samples, gpu, xid, at_ms, *count);
-        let severity = if OF_APPLICATIONS.contains(&xid) {
-            Severity::Warning
-        } else {
-            Severity::Critical
-        };
-        let message = format!("GPU {gpu} reports Xid {xid}: {}", meaning(xid));
-        let kind = "xid".to_owned();
-        self.events.report(Event {
-            at_ms,
-            severity,
-            kind,
-            node: None,
-            gpu: Some(gpu),
-            run: None,
-            message,
+/// Kind, severity and the rest of a sentence.
+fn in_words(event: RawEvent) -> Option<(&'static str, Severity, String)> {
+    if event.kind == RECOVERY {
+        let recovery = Recovery::from_number(event.data);
+        let action = recovery.action();
+        return Some(match recovery {
+            Recovery::None => (
+                "gpu_recovery_action",
+                Severity::Info,
+                "needs no recovery any more".to_owned(),
+            ),
+            _ => (
+                "gpu_recovery_action",
+                Severity::Critical,
+                format!("asks for recovery. {}: {}", action.word(), action.advice()),
+            ),
         });
     }
-
-    fn repeat(&self) {
-        let at_ms = now_ms();
-        self.counts
-            .iter()
-            .for_each(|(&(gpu, xid), &count)| put(&self.samples, gpu, xid, at_ms, count));
-    }
+    let (_, kind, severity, words) = NEWER.iter().find(|(bit, ..)| *bit == event.kind)?;
+    Some((kind, *severity, (*words).to_owned()))
 }
 
-fn put(samples: &Samples, gpu: u32, xid: u64, at_ms: i64, count: f64) {
-    let (gpu, xid) = (gpu.to_string(), xid.to_string());
-    samples.push(
-        &series("gpu_xid_errors_total", &[("gpu", &gpu), ("xid", &xid)]),
-        at_ms,
-        count,
-    );
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The common ones in words, after NVIDIA's Xid catalogue.
-fn meaning(xid: u64) -> &'static str {
-    match xid {
-        13 => "an exception in the graphics engine, mostly an application error",
-        31 => "a memory page fault, mostly an application error",
-        43 => "an application's channel stopped after an error",
-        45 => "cleanup after an application was stopped",
-        48 => "a double-bit memory error that cannot be corrected",
-        63 => "a row of device memory will be remapped at the next reset",
-        64 => "a row of device memory could not be remapped",
-        68 => "an exception in the video decoder",
-        74 => "an NVLink error",
-        79 => "the GPU has fallen off the bus",
-        92 => "many single-bit memory errors",
-        94 => "a memory error, contained to one application",
-        95 => "a memory error that was not contained; reset the GPU",
-        109 => "an application's context switch timed out",
-        119 | 120 => "the GPU's system processor (GSP) does not respond",
-        _ => "see NVIDIA's Xid catalogue",
+    #[test]
+    fn newer_events_are_said_in_words_and_unknown_ones_are_not_invented() {
+        let said = |kind, data| {
+            in_words(RawEvent { gpu: 0, kind, data }).map(|(kind, severity, _)| (kind, severity))
+        };
+        assert_eq!(said(0x200, 0), Some(("gpu_ecc_storm", Severity::Warning)));
+        assert_eq!(said(0x4000, 0), Some(("gpu_unavailable", Severity::Critical)));
+        assert_eq!(said(RECOVERY, 0), Some(("gpu_recovery_action", Severity::Info)));
+        assert_eq!(
+            said(RECOVERY, 2),
+            Some(("gpu_recovery_action", Severity::Critical))
+        );
+        assert_eq!(said(0x10_0000, 0), None);
+        let asked = in_words(RawEvent {
+            gpu: 0,
+            kind: RECOVERY,
+            data: 2,
+        });
+        assert!(asked.is_some_and(|(_, _, words)| words.contains("RESTART_BM")));
     }
 }

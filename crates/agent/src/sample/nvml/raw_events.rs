@@ -1,0 +1,84 @@
+//! NVML's events as they are: the wrapper drops every type newer than MIG's, and the numbers that come with them.
+#![allow(
+    unsafe_code,
+    reason = "NVML is a C library; the calls for events that the wrapper narrows are in this file"
+)]
+
+use nvml_wrapper::Device;
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper::event::EventSet;
+use nvml_wrapper_sys::bindings::nvmlEventData_t;
+
+/// `nvmlEventTypeXidCriticalError`.
+pub(super) const XID: u64 = 0x8;
+
+/// What NVML says happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RawEvent {
+    /// The GPU's index.
+    pub(super) gpu: u32,
+    /// One of `nvmlEventType…`.
+    pub(super) kind: u64,
+    /// The Xid, or what else belongs to the type.
+    pub(super) data: u64,
+}
+
+/// GPUs whose events are waited for.
+pub(super) struct Listener<'nvml> {
+    nvml: &'nvml Nvml,
+    set: EventSet<'nvml>,
+    gpus: Vec<(u32, Device<'nvml>)>,
+}
+
+impl<'nvml> Listener<'nvml> {
+    /// Registers what of `wanted` each GPU has. A GPU that has none of it is left out.
+    pub(super) fn register(nvml: &'nvml Nvml, wanted: u64) -> Result<Self, NvmlError> {
+        // The wrapper frees the set with this symbol and panics where it is missing.
+        nvml_sym(nvml.lib().nvmlEventSetFree.as_ref())?;
+        let set = nvml.create_event_set()?;
+        let mut gpus = Vec::new();
+        for index in 0..nvml.device_count()? {
+            let Ok(gpu) = nvml.device_by_index(index) else {
+                continue;
+            };
+            match register(&set, &gpu, wanted) {
+                Ok(()) => gpus.push((index, gpu)),
+                Err(error) => tracing::debug!(gpu = index, %error, "this GPU reports no events"),
+            }
+        }
+        Ok(Self { nvml, set, gpus })
+    }
+
+    /// Waits for the next event. One of a GPU that is not known any more is counted to the first.
+    pub(super) fn wait(&self, timeout_ms: u32) -> Result<RawEvent, NvmlError> {
+        let call = nvml_sym(self.nvml.lib().nvmlEventSetWait_v2.as_ref())?;
+        // SAFETY: a pointer and numbers; all zeroes is a value of each.
+        let mut event: nvmlEventData_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the set lives, and the event is ours.
+        nvml_try(unsafe { call(self.set.handle(), &mut event, timeout_ms) })?;
+        // SAFETY: the handles are compared, never used.
+        let known = self
+            .gpus
+            .iter()
+            .find(|(_, gpu)| unsafe { gpu.handle() } == event.device);
+        Ok(RawEvent {
+            gpu: known.map_or(0, |(index, _)| *index),
+            kind: event.eventType,
+            data: event.eventData,
+        })
+    }
+}
+
+fn register(set: &EventSet<'_>, gpu: &Device<'_>, wanted: u64) -> Result<(), NvmlError> {
+    let lib = gpu.nvml().lib();
+    let mut supported = 0;
+    // SAFETY: the handle lives, and the number is ours.
+    let asked = nvml_sym(lib.nvmlDeviceGetSupportedEventTypes.as_ref())
+        .and_then(|call| nvml_try(unsafe { call(gpu.handle(), &mut supported) }));
+    // What is not said to be supported may still be: Xid errors always were.
+    let wanted = if asked.is_ok() { wanted & supported } else { XID };
+    let call = nvml_sym(lib.nvmlDeviceRegisterEvents.as_ref())?;
+    // SAFETY: device and set live.
+    nvml_try(unsafe { call(gpu.handle(), wanted, set.handle()) })
+}

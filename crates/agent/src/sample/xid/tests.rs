@@ -1,0 +1,280 @@
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use domain::event::{Event, Severity};
+use domain::topology::Gpu;
+use domain::xid::{Family, entries};
+
+use super::*;
+
+const SETTLED: Tick = Tick {
+    at_ms: 0,
+    slow: true,
+    topology: true,
+};
+
+/// A node whose GPU 0 sits at 0000:05:00 and GPU 1 at 0000:06:00, with a log of its own.
+struct Node {
+    root: tempfile::TempDir,
+    reader: XidReader,
+    sightings: Sightings,
+    samples: Samples,
+    events: Events,
+    sequence: u64,
+}
+
+impl Node {
+    fn new(ending: &'static [&'static str]) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("dev")).unwrap();
+        std::fs::write(root.path().join("dev/kmsg"), "").unwrap();
+        let gpu = |index, bus_id: &str| Gpu {
+            index,
+            pci_bus_id: bus_id.into(),
+            ..Gpu::default()
+        };
+        let inventory = Inventory {
+            gpus: vec![gpu(0, "00000000:05:00.0"), gpu(1, "00000000:06:00.0")],
+            ..Inventory::default()
+        };
+        let (samples, events) = (Samples::new(), Events::default());
+        let (reader, sightings) = XidReader::new(Setting {
+            root: root.path(),
+            memory: None,
+            inventory: watch::Sender::new(Arc::new(inventory)).subscribe(),
+            settled: watch::Sender::new(true).subscribe(),
+            ending: Arc::new(|run| ending.contains(&run)),
+            samples: samples.clone(),
+            events: events.clone(),
+        });
+        Self {
+            root,
+            reader,
+            sightings,
+            samples,
+            events,
+            sequence: 0,
+        }
+    }
+
+    /// The driver writes lines to the log, now.
+    fn log(&mut self, lines: &str) {
+        let up = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let mut text = String::new();
+        for line in lines.lines() {
+            self.sequence += 1;
+            writeln!(
+                text,
+                "4,{},{},-;{line}",
+                self.sequence,
+                up.tv_sec as u64 * 1_000_000
+            )
+            .unwrap();
+        }
+        let path = self.root.path().join("dev/kmsg");
+        let before = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, before + &text).unwrap();
+    }
+
+    /// Processes as `/proc` shows them.
+    fn process(&self, pid: u32, environ: &str) {
+        let folder = self.root.path().join("proc").join(pid.to_string());
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(
+            folder.join("stat"),
+            format!("{pid} (python) S {} 500 0", ["1"; 18].join(" ")),
+        )
+        .unwrap();
+        std::fs::write(folder.join("comm"), "python\n").unwrap();
+        std::fs::write(folder.join("environ"), environ).unwrap();
+    }
+
+    /// Reads, and lets the two seconds pass.
+    fn events(&mut self) -> Vec<Event> {
+        self.reader.read(&SETTLED);
+        for settled in self.reader.ledger.settle(now_ms() + 5_000) {
+            self.reader.tell(&settled);
+        }
+        let mut events = Vec::new();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            while let Ok(event) =
+                tokio::time::timeout(std::time::Duration::from_millis(1), self.events.next()).await
+            {
+                events.push(event);
+            }
+        });
+        events
+    }
+
+    fn errors(&self, gpu: &str, xid: u32) -> Vec<f64> {
+        let of = |sample: &crate::sample::sink::Sample| {
+            let labels = &sample.series;
+            labels.metric_name() == Some("gpu_xid_errors_total")
+                && labels.get("gpu") == Some(gpu)
+                && labels.get("xid") == Some(xid.to_string().as_str())
+        };
+        self.samples
+            .latest()
+            .iter()
+            .filter(|sample| of(sample))
+            .map(|sample| sample.value)
+            .collect()
+    }
+}
+
+#[test]
+fn what_both_witnesses_see_is_one_error_with_the_log_s_words() {
+    let mut node = Node::new(&[]);
+    node.process(4_711, "SECRET=x\0LOCKSTEP_RUN=ddp-1\0RANK=3\0");
+    node.sightings.saw(1, 31);
+    node.log("NVRM: Xid (PCI:0000:06:00): 31, pid=4711, name=python, Ch 00000008, MMU Fault");
+    let events = node.events();
+    assert_eq!((events.len(), node.errors("1", 31)), (1, vec![1.0]));
+    let event = &events[0];
+    assert_eq!(
+        (event.gpu, event.severity, event.run.as_deref()),
+        (Some(1), Severity::Warning, Some("ddp-1"))
+    );
+    for words in [
+        "GPU 1 reports Xid 31",
+        "python (pid 4711) of run ddp-1",
+        "RESTART_APP",
+        "MMU Fault",
+    ] {
+        assert!(event.message.contains(words), "{words}: {}", event.message);
+    }
+    assert!(!event.message.contains("SECRET"));
+    // NVML is late.
+    node.sightings.saw(1, 31);
+    assert_eq!(
+        (node.events().len(), node.errors("1", 31)),
+        (0, vec![2.0]),
+        "a second one of NVML's is a second one"
+    );
+}
+
+#[test]
+fn a_witness_who_comes_late_sees_nothing_new() {
+    let mut node = Node::new(&[]);
+    node.log("NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.");
+    assert_eq!(node.events().len(), 1);
+    node.sightings.saw(0, 79);
+    assert_eq!((node.events().len(), node.errors("0", 79)), (0, vec![1.0]));
+}
+
+#[test]
+fn companions_that_come_within_the_wait_decide() {
+    let mut node = Node::new(&[]);
+    node.log("NVRM: Xid (PCI:0000:05:00): 48, pid=1, name=a, DBE\nNVRM: Xid (PCI:0000:05:00): 94, pid=1, name=a, Contained\nNVRM: Xid (PCI:0000:06:00): 48, pid=1, name=a, DBE");
+    let mut told: Vec<_> = node
+        .events()
+        .iter()
+        .map(|event| (event.gpu, event.message.contains("Xid 48:"), event.severity))
+        .collect();
+    told.sort_by_key(|(gpu, is_48, _)| (*gpu, *is_48));
+    assert_eq!(
+        told,
+        [
+            (Some(0), false, Severity::Warning),
+            (Some(0), true, Severity::Warning),
+            (Some(1), true, Severity::Critical)
+        ]
+    );
+}
+
+#[test]
+fn the_errors_of_a_run_that_is_being_stopped_alarm_nobody() {
+    let mut node = Node::new(&["ddp-1"]);
+    node.process(4_711, "LOCKSTEP_RUN=ddp-1\0RANK=0\0");
+    node.process(4_712, "LOCKSTEP_RUN=ddp-2\0RANK=0\0");
+    node.log("NVRM: Xid (PCI:0000:05:00): 43, pid=4711, name=python, Ch 00000008\nNVRM: Xid (PCI:0000:06:00): 43, pid=4712, name=python, Ch 00000008");
+    let severities: Vec<_> = node
+        .events()
+        .iter()
+        .map(|event| (event.gpu, event.severity))
+        .collect();
+    assert_eq!(
+        severities,
+        [(Some(0), Severity::Info), (Some(1), Severity::Info)],
+        "43 is NVIDIA's to ignore"
+    );
+    node.log("NVRM: Xid (PCI:0000:05:00): 13, pid=4711, name=python, x\nNVRM: Xid (PCI:0000:06:00): 13, pid=4712, name=python, x");
+    let severities: Vec<_> = node
+        .events()
+        .iter()
+        .map(|event| (event.gpu, event.severity))
+        .collect();
+    assert_eq!(
+        severities,
+        [(Some(0), Severity::Info), (Some(1), Severity::Warning)]
+    );
+}
+
+#[test]
+fn a_storm_is_counted_whole_and_told_once() {
+    let mut node = Node::new(&[]);
+    let storm = "NVRM: Xid (PCI:0000:05:00): 45, pid=1, name=a, Ch 1\n".repeat(3_000);
+    node.log(storm.trim_end());
+    let events = node.events();
+    assert_eq!((events.len(), node.errors("0", 45)), (1, vec![3_000.0]));
+    assert!(events[0].message.contains("3000 times"), "{}", events[0].message);
+}
+
+#[test]
+fn a_gpu_nvml_does_not_know_goes_by_its_address() {
+    let mut node = Node::new(&[]);
+    node.log("NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.");
+    let events = node.events();
+    assert_eq!((events[0].gpu, events[0].severity), (None, Severity::Critical));
+    assert!(events[0].message.contains("0000:18:00"), "{}", events[0].message);
+    assert_eq!(node.errors("0000:18:00", 79), [1.0]);
+}
+
+/// `testdata/kmsg/FAMILY.log`: what the driver writes, and behind `#` what is to come of it.
+fn fixture(family: Family) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/kmsg");
+    std::fs::read_to_string(path.join(format!("{}.log", family.word()))).unwrap()
+}
+
+#[test]
+fn every_family_s_fixture_is_read_and_judged_as_it_says() {
+    let mut families: Vec<Family> = Vec::new();
+    for entry in entries() {
+        if !families.contains(&entry.family) {
+            families.push(entry.family);
+        }
+    }
+    for family in families {
+        let text = fixture(family);
+        let expected: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# ")).collect();
+        let records: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let mut node = Node::new(&[]);
+        node.log(&records.join("\n"));
+        node.events();
+        let mut judged: Vec<String> = node
+            .samples
+            .latest()
+            .iter()
+            .filter(|sample| sample.series.metric_name() == Some("gpu_xid_judged_total"))
+            .map(|sample| {
+                let label = |name| sample.series.get(name).unwrap_or_default().to_owned();
+                format!(
+                    "{} {} {} {} {}",
+                    label("gpu"),
+                    label("xid"),
+                    label("severity"),
+                    label("action"),
+                    label("cause")
+                )
+            })
+            .collect();
+        judged.sort();
+        assert_eq!(judged, expected, "{family:?}");
+    }
+}
