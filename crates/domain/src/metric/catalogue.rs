@@ -54,6 +54,7 @@ const fn counter(name: &'static str, labels: &'static [&'static str], help: &'st
 
 const GPU: &[&str] = &["gpu"];
 const LINK: &[&str] = &["gpu", "link"];
+const PORT: &[&str] = &["device", "port"];
 const RANK: &[&str] = &["run", "rank"];
 const COLLECTIVE: &[&str] = &["run", "rank", "comm", "function"];
 
@@ -473,6 +474,57 @@ pub const CATALOGUE: &[Metric] = &[
         "node_network_speed_bytes_per_second",
         &["device"],
         "Nominal speed of a network interface.",
+    ),
+    gauge(
+        "node_network_info",
+        &["device", "kind"],
+        "Always 1; what an interface is: physical, ipoib, bond, vlan or virtual.",
+    ),
+    gauge(
+        "node_network_up",
+        &["device"],
+        "1 while a network interface has a carrier.",
+    ),
+    counter(
+        "node_network_errors_total",
+        &["device", "type"],
+        "Packets of a network interface that went wrong; type is receive_error, transmit_error, receive_drop or transmit_drop.",
+    ),
+    gauge(
+        "rdma_port_info",
+        &["device", "port", "layer", "interface"],
+        "Always 1; an RDMA port's link layer (fabric or ethernet) and the network interface of the same card.",
+    ),
+    gauge("rdma_port_up", PORT, "1 while an RDMA port is active."),
+    gauge(
+        "rdma_port_bandwidth_bytes_per_second",
+        PORT,
+        "The most an RDMA port can carry in one direction, at the rate it has negotiated.",
+    ),
+    counter(
+        "rdma_port_transmit_bytes_total",
+        PORT,
+        "Bytes sent by an RDMA port.",
+    ),
+    counter(
+        "rdma_port_receive_bytes_total",
+        PORT,
+        "Bytes received by an RDMA port.",
+    ),
+    counter(
+        "rdma_port_transmit_wait_total",
+        PORT,
+        "Ticks of the card in which an RDMA port had data to send and no credit from the other end.",
+    ),
+    counter(
+        "rdma_port_congestion_total",
+        &["device", "port", "type"],
+        "Signs of congestion at an RDMA port; type is cnp_sent, cnp_handled, cnp_ignored or ecn_marked.",
+    ),
+    counter(
+        "rdma_port_errors_total",
+        &["device", "port", "type"],
+        "Errors of an RDMA port by type: link_downed, symbol, out_of_sequence, ack_timeout, transmit_discard, ….",
     ),
     gauge(
         "node_boot_time_seconds",

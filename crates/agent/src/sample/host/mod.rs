@@ -55,8 +55,8 @@ impl HostReader {
         cpu::read(&self.root, out);
         memory::read(&self.root, out);
         self.disks.read(&self.root, &self.samples, tick.at_ms);
-        self.networks.read(&self.root, &self.samples, tick.at_ms);
-        self.infiniband.read(&self.root, &self.samples, tick.at_ms);
+        let rdma = self.infiniband.read(&self.root, &self.samples, tick);
+        self.networks.read(&self.root, &self.samples, tick, &rdma);
     }
 }
 
@@ -69,3 +69,6 @@ fn text(root: &Path, path: &str) -> Option<String> {
 fn number(path: &Path) -> Option<f64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
+
+#[cfg(test)]
+mod tests;

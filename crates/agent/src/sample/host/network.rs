@@ -1,98 +1,127 @@
-//! `/proc/net/dev` and `/sys/class/net/*/speed`: each interface, and all physical ones together as the link `eth`.
+//! Network interfaces: `/proc/net/dev` for what went through, `/sys/class/net/*` for what they are; all physical ones together as the
+//! link `eth`, with what RDMA sent past them (RoCE).
+//!
+//! ```text
+//! physical   a device behind it, Ethernet                      series of its own, counts to `eth`
+//! ipoib      a device behind it, InfiniBand                    series of its own; its bytes are the fabric's
+//! bond, vlan other names for physical ones                     series of their own
+//! virtual    veth, bridge, tun: containers come and go         left out where there is a physical one
+//! ```
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::Instant;
 
-use domain::time::TimestampMs;
-
 use super::number;
 use crate::sample::Samples;
-use crate::sample::series::Family;
+use crate::sample::schedule::Tick;
+use crate::sample::series::{Family, series};
 
 /// A node with more interfaces than this runs containers; theirs come and go and are not worth a series each.
 const INTERFACES_MAX: usize = 64;
+/// The kernel's number for Ethernet and InfiniBand in `type`.
+const TYPE_ETHERNET: f64 = 1.0;
+/// See [`TYPE_ETHERNET`].
+const TYPE_INFINIBAND: f64 = 32.0;
+/// `speed` is in megabits a second.
+const MEGABIT_BYTES: f64 = 125_000.0;
+
+/// Two counters of bytes, and when they were read.
+pub(super) type Reading = (Instant, [f64; 2]);
+
+/// What goes over a link beside the interface's own counters: sent, then received.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Traffic {
+    pub(super) interface: Option<String>,
+    pub(super) bytes: [f64; 2],
+    /// In one direction, bytes a second.
+    pub(super) speed: f64,
+    pub(super) rates: Option<[f64; 2]>,
+}
+
+impl Traffic {
+    /// The busier direction against the link's own maximum.
+    pub(super) fn utilization(&self) -> Option<f64> {
+        self.rates.map(|[sent, received]| sent.max(received) / self.speed)
+    }
+}
+
+/// What an interface is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Physical,
+    Ipoib,
+    Bond,
+    Vlan,
+    Virtual,
+}
 
 /// The interfaces seen so far.
 #[derive(Default)]
 pub(super) struct Networks {
+    kinds: HashMap<String, Kind>,
     interfaces: HashMap<String, Interface>,
     link: Family,
 }
 
 struct Interface {
     family: Family,
-    last: Option<(Instant, [f64; 2])>,
+    kind: Kind,
+    speed: Option<f64>,
+    last: Option<Reading>,
 }
 
-/// Physical interfaces together.
-#[derive(Default)]
-struct Sum {
-    sent: f64,
-    received: f64,
-    bandwidth: f64,
-    /// The busiest interface's rate against its own speed: a full one is not made up for by an idle one.
-    busiest: Option<f64>,
-    any: bool,
+/// One line of `/proc/net/dev`: receiving, then sending.
+struct Line<'a> {
+    name: &'a str,
+    bytes: [f64; 2],
+    errors: [f64; 2],
+    drops: [f64; 2],
 }
 
 impl Networks {
-    pub(super) fn read(&mut self, root: &Path, samples: &Samples, at_ms: TimestampMs) {
+    /// Reads once. `rdma` is what went over Ethernet past the interfaces.
+    pub(super) fn read(&mut self, root: &Path, samples: &Samples, tick: &Tick, rdma: &[Traffic]) {
         // `/proc/net` is the reader's own network namespace; process 1 is in the host's.
         let dev = super::text(root, "proc/1/net/dev").or_else(|| super::text(root, "proc/net/dev"));
-        let Some(dev) = dev else { return };
-        let mut sum = Sum::default();
+        let dev = dev.unwrap_or_default();
+        let lines: Vec<Line<'_>> = dev
+            .lines()
+            .filter_map(parse)
+            .filter(|line| line.name != "lo")
+            .collect();
+        self.learn_kinds(root, &lines);
+        let any_physical = self.kinds.values().any(|kind| *kind == Kind::Physical);
         let mut present = HashSet::new();
-        for (name, received, sent) in dev.lines().filter_map(parse) {
-            if name == "lo"
-                || (self.interfaces.len() >= INTERFACES_MAX && !self.interfaces.contains_key(name))
-            {
+        let mut carried = Vec::new();
+        for line in &lines {
+            let kind = self.kinds.get(line.name).copied().unwrap_or(Kind::Virtual);
+            let known = self.interfaces.contains_key(line.name);
+            let shown = kind != Kind::Virtual || !any_physical;
+            if !shown || (self.interfaces.len() >= INTERFACES_MAX && !known) {
                 continue;
             }
-            present.insert(name.to_owned());
-            self.read_interface(root, name, [received, sent], &mut sum, samples, at_ms);
+            present.insert(line.name.to_owned());
+            let interface = self.interfaces.entry(line.name.to_owned());
+            let interface = interface.or_insert_with(|| Interface::new(line.name, kind));
+            carried.extend(interface.read(root, line, samples, tick));
         }
-        self.forget_absent(&present, samples, at_ms);
-        self.put_link(&sum, samples, at_ms);
+        self.forget_absent(&present, samples, tick);
+        self.put_link(&together(carried, rdma), samples, tick);
     }
 
-    fn read_interface(
-        &mut self,
-        root: &Path,
-        name: &str,
-        [received, sent]: [f64; 2],
-        sum: &mut Sum,
-        samples: &Samples,
-        at_ms: TimestampMs,
-    ) {
-        let folder = root.join("sys/class/net").join(name);
-        let interface = self
-            .interfaces
-            .entry(name.to_owned())
-            .or_insert_with(|| Interface {
-                family: Family::new(vec![("device", name.to_owned())]),
-                last: None,
-            });
-        // Megabits a second; -1 or an error where there is no such thing, as on a link that is down.
-        let speed = number(&folder.join("speed"))
-            .filter(|speed| *speed > 0.0)
-            .map(|speed| speed * 125_000.0);
-        let out = &mut interface.family.at(samples, at_ms);
-        out.put("node_network_receive_bytes_total", received);
-        out.put("node_network_transmit_bytes_total", sent);
-        if let Some(speed) = speed {
-            out.put("node_network_speed_bytes_per_second", speed);
-        }
-        let now = Instant::now();
-        let before = interface.last.replace((now, [received, sent]));
-        let is_physical = folder.join("device").exists();
-        if let (true, Some(speed)) = (is_physical, speed) {
-            let rate = before.and_then(|before| busier_rate(before, now, [received, sent]));
-            sum.add(received, sent, speed, rate);
+    fn learn_kinds(&mut self, root: &Path, lines: &[Line<'_>]) {
+        let names: HashSet<&str> = lines.iter().map(|line| line.name).collect();
+        self.kinds.retain(|name, _| names.contains(name.as_str()));
+        for name in names {
+            if !self.kinds.contains_key(name) {
+                self.kinds
+                    .insert(name.to_owned(), Kind::of(&root.join("sys/class/net").join(name)));
+            }
         }
     }
 
-    fn forget_absent(&mut self, present: &HashSet<String>, samples: &Samples, at_ms: TimestampMs) {
+    fn forget_absent(&mut self, present: &HashSet<String>, samples: &Samples, tick: &Tick) {
         let gone: Vec<String> = self
             .interfaces
             .keys()
@@ -102,56 +131,147 @@ impl Networks {
         for name in gone {
             self.interfaces.remove(&name);
             let of_network = |metric: Option<&str>| metric.is_some_and(|m| m.starts_with("node_network_"));
-            samples.end_where(at_ms, |series| {
+            samples.end_where(tick.at_ms, |series| {
                 series.get("device") == Some(&name) && of_network(series.metric_name())
             });
         }
     }
 
-    fn put_link(&mut self, sum: &Sum, samples: &Samples, at_ms: TimestampMs) {
-        if !sum.any {
+    fn put_link(&mut self, carried: &[Traffic], samples: &Samples, tick: &Tick) {
+        if carried.is_empty() {
             return;
         }
+        let sum = |of: fn(&Traffic) -> f64| carried.iter().map(of).sum::<f64>();
         let eth = ("link", "eth");
-        let out = &mut self.link.at(samples, at_ms);
-        out.put_by("link_transmit_bytes_total", eth, sum.sent);
-        out.put_by("link_receive_bytes_total", eth, sum.received);
-        out.put_by("link_bandwidth_bytes_per_second", eth, sum.bandwidth);
-        if let Some(busiest) = sum.busiest {
+        let out = &mut self.link.at(samples, tick.at_ms);
+        out.put_by("link_transmit_bytes_total", eth, sum(|one| one.bytes[0]));
+        out.put_by("link_receive_bytes_total", eth, sum(|one| one.bytes[1]));
+        out.put_by("link_bandwidth_bytes_per_second", eth, sum(|one| one.speed));
+        // A full interface is not made up for by an idle one.
+        let busiest = carried.iter().filter_map(Traffic::utilization).reduce(f64::max);
+        if let Some(busiest) = busiest {
             out.put_by("link_utilization_ratio", eth, busiest);
         }
     }
 }
 
-impl Sum {
-    fn add(&mut self, received: f64, sent: f64, speed: f64, rate: Option<f64>) {
-        self.any = true;
-        self.received += received;
-        self.sent += sent;
-        self.bandwidth += speed;
-        if let Some(rate) = rate {
-            self.busiest = Some(self.busiest.unwrap_or(0.0).max(rate / speed));
+impl Interface {
+    fn new(name: &str, kind: Kind) -> Self {
+        Self {
+            family: Family::new(vec![("device", name.to_owned())]),
+            kind,
+            speed: None,
+            last: None,
+        }
+    }
+
+    /// Gives what counts to the link `eth`.
+    fn read(&mut self, root: &Path, line: &Line<'_>, samples: &Samples, tick: &Tick) -> Option<Traffic> {
+        let out = &mut self.family.at(samples, tick.at_ms);
+        out.put("node_network_receive_bytes_total", line.bytes[0]);
+        out.put("node_network_transmit_bytes_total", line.bytes[1]);
+        if tick.slow {
+            let folder = root.join("sys/class/net").join(line.name);
+            let of = |kind| ("type", kind);
+            out.put_by("node_network_errors_total", of("receive_error"), line.errors[0]);
+            out.put_by("node_network_errors_total", of("transmit_error"), line.errors[1]);
+            out.put_by("node_network_errors_total", of("receive_drop"), line.drops[0]);
+            out.put_by("node_network_errors_total", of("transmit_drop"), line.drops[1]);
+            // An error where the interface is administratively down.
+            let up = number(&folder.join("carrier")).is_some_and(|carrier| carrier > 0.0);
+            out.put("node_network_up", up);
+            // -1 or an error where there is no such thing, as on a link that is down.
+            let speed = number(&folder.join("speed")).filter(|speed| *speed > 0.0);
+            self.speed = speed.map(|speed| speed * MEGABIT_BYTES);
+            if let Some(speed) = self.speed {
+                out.put("node_network_speed_bytes_per_second", speed);
+            }
+            let info = [("device", line.name), ("kind", self.kind.word())];
+            samples.push(&series("node_network_info", &info), tick.at_ms, 1.0);
+        }
+        let (now, bytes) = (Instant::now(), [line.bytes[1], line.bytes[0]]);
+        let before = self.last.replace((now, bytes));
+        let speed = self.speed.filter(|_| self.kind == Kind::Physical)?;
+        Some(Traffic {
+            interface: Some(line.name.to_owned()),
+            bytes,
+            speed,
+            rates: before.and_then(|before| rates(before, now, bytes)),
+        })
+    }
+}
+
+impl Kind {
+    fn of(folder: &Path) -> Self {
+        let is_vlan =
+            || std::fs::read_to_string(folder.join("uevent")).is_ok_and(|text| text.contains("DEVTYPE=vlan"));
+        if folder.join("device").exists() {
+            match number(&folder.join("type")).unwrap_or(TYPE_ETHERNET) {
+                TYPE_INFINIBAND => Self::Ipoib,
+                _ => Self::Physical,
+            }
+        } else if folder.join("bonding").exists() {
+            Self::Bond
+        } else if is_vlan() {
+            Self::Vlan
+        } else {
+            Self::Virtual
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Physical => "physical",
+            Self::Ipoib => "ipoib",
+            Self::Bond => "bond",
+            Self::Vlan => "vlan",
+            Self::Virtual => "virtual",
         }
     }
 }
 
-/// Bytes a second in the busier direction; `None` where a counter started again.
-pub(super) fn busier_rate(
-    (then, before): (Instant, [f64; 2]),
-    now: Instant,
-    counters: [f64; 2],
-) -> Option<f64> {
-    let seconds = now.duration_since(then).as_secs_f64();
-    let grown = [counters[0] - before[0], counters[1] - before[1]];
-    (seconds > 0.0 && grown.iter().all(|bytes| *bytes >= 0.0)).then(|| grown[0].max(grown[1]) / seconds)
+/// Interfaces with what RDMA sent past them; a port without an interface counts on its own.
+fn together(mut interfaces: Vec<Traffic>, rdma: &[Traffic]) -> Vec<Traffic> {
+    for port in rdma {
+        let same = |one: &&mut Traffic| port.interface.is_some() && one.interface == port.interface;
+        match interfaces.iter_mut().find(same) {
+            Some(interface) => interface.add(port),
+            None => interfaces.push(port.clone()),
+        }
+    }
+    interfaces
 }
 
-/// `  eth0: 1234 …`: eight counters of receiving, then eight of sending; bytes come first.
-fn parse(line: &str) -> Option<(&str, f64, f64)> {
+impl Traffic {
+    fn add(&mut self, other: &Self) {
+        let sum = |a: [f64; 2], b: [f64; 2]| [a[0] + b[0], a[1] + b[1]];
+        self.bytes = sum(self.bytes, other.bytes);
+        self.rates = match (self.rates, other.rates) {
+            (Some(own), Some(rates)) => Some(sum(own, rates)),
+            (own, rates) => own.or(rates),
+        };
+    }
+}
+
+/// Bytes a second in each direction; `None` where a counter started again.
+pub(super) fn rates((then, before): Reading, now: Instant, counters: [f64; 2]) -> Option<[f64; 2]> {
+    let seconds = now.duration_since(then).as_secs_f64();
+    let grown = [counters[0] - before[0], counters[1] - before[1]];
+    (seconds > 0.0 && grown.iter().all(|bytes| *bytes >= 0.0)).then(|| grown.map(|bytes| bytes / seconds))
+}
+
+/// `  eth0: 1234 …`: eight counters of receiving, then eight of sending: bytes, packets, errors, drops, ….
+fn parse(line: &str) -> Option<Line<'_>> {
     let (name, counters) = line.split_once(':')?;
     let counters: Vec<f64> = counters
         .split_ascii_whitespace()
         .map_while(|word| word.parse().ok())
         .collect();
-    Some((name.trim(), *counters.first()?, *counters.get(8)?))
+    let pair = |at: usize| Some([*counters.get(at)?, *counters.get(at + 8)?]);
+    Some(Line {
+        name: name.trim(),
+        bytes: pair(0)?,
+        errors: pair(2)?,
+        drops: pair(3)?,
+    })
 }
