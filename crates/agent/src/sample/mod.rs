@@ -13,6 +13,7 @@ pub(crate) mod nvml;
 pub(crate) mod kernel_log;
 pub(crate) mod xid;
 
+pub(crate) mod assignment;
 pub(crate) mod own;
 pub(crate) mod process;
 pub(crate) mod series;

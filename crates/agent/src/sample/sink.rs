@@ -81,6 +81,18 @@ impl Samples {
         ended.iter().for_each(|series| state.end(series, at_ms));
     }
 
+    /// The living series that `wanted` names.
+    #[must_use]
+    pub fn living(&self, wanted: impl Fn(&Labels) -> bool) -> Vec<Labels> {
+        let state = self.lock();
+        state
+            .latest
+            .keys()
+            .filter(|series| wanted(series))
+            .cloned()
+            .collect()
+    }
+
     /// Takes what came since the last call, in the order it came.
     #[must_use]
     pub fn drain(&self) -> Vec<Sample> {

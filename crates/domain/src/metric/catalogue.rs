@@ -361,8 +361,8 @@ pub const CATALOGUE: &[Metric] = &[
     ),
     gauge(
         "gpu_assignment_info",
-        &["gpu", "run", "rank"],
-        "Always 1; joins a GPU to the run and rank that uses it.",
+        &["gpu", "run", "rank", "slurm_job", "container", "pod"],
+        "Always 1; joins a GPU to the run, rank, Slurm job, container and pod that uses it, as far as each is known.",
     ),
     gauge(
         "gpu_process_sm_ratio",

@@ -12,9 +12,9 @@ use domain::time::TimestampMs;
 use domain::topology::Inventory;
 
 use crate::launch::probe::record::{Hello, Record, Step};
-use crate::sample::Samples;
 use crate::sample::nccl::NcclSeries;
 use crate::sample::series::series;
+use crate::sample::{Samples, assignment};
 
 /// Steps that are samples of their own before pooling begins: the first minute of a run in full detail.
 const BURST: f64 = 30.0;
@@ -138,7 +138,7 @@ impl RunSeries {
         for old in rank.infos.iter().filter(|old| !infos.contains(old)) {
             samples.end(old, at_ms);
         }
-        infos.iter().for_each(|info| samples.push(info, at_ms, 1.0));
+        infos.iter().for_each(|info| put_info(&samples, info, at_ms));
         rank.infos = infos;
         // A counter that is there at 0 can be seen to rise to 1.
         rank.push(
@@ -163,6 +163,15 @@ impl RunSeries {
             nonfinite: 0.0,
             infos: Vec::new(),
         })
+    }
+}
+
+/// What NVML and `/proc` say of the same use says more; it stands alone then.
+fn put_info(samples: &Samples, info: &Labels, at_ms: TimestampMs) {
+    if info.metric_name() == Some("gpu_assignment_info") {
+        assignment::put(samples, info, at_ms);
+    } else {
+        samples.push(info, at_ms, 1.0);
     }
 }
 
@@ -196,7 +205,7 @@ impl RankSeries {
             .map(|last| (now_ms - last).max(0) as f64 / 1_000.0);
         self.push("train_last_step_age_seconds", now_ms, age_s, samples);
         if repeat {
-            self.infos.iter().for_each(|info| samples.push(info, now_ms, 1.0));
+            self.infos.iter().for_each(|info| put_info(samples, info, now_ms));
             self.push(
                 "train_nonfinite_steps_total",
                 now_ms,

@@ -1,4 +1,4 @@
-//! The processes on a GPU: how much memory each holds, and which run and rank it is.
+//! The processes on a GPU: how much memory each holds, and whose it is.
 
 use std::collections::HashSet;
 
@@ -7,6 +7,7 @@ use domain::time::TimestampMs;
 use nvml_wrapper::Nvml;
 
 use crate::sample::Samples;
+use crate::sample::assignment;
 use crate::sample::process::{Identities, Identity};
 use crate::sample::series::series;
 
@@ -69,10 +70,8 @@ impl Processes {
                 samples.push(&memory, at_ms, bytes as f64);
                 now.insert(memory);
             }
-            if let (Some(run), Some(rank)) = (&identity.run, &identity.rank) {
-                let labels = [("gpu", self.gpu.as_str()), ("run", run), ("rank", rank)];
-                let assignment = series("gpu_assignment_info", &labels);
-                samples.push(&assignment, at_ms, 1.0);
+            if let Some(assignment) = assignment::of(&self.gpu, &identity) {
+                assignment::put(samples, &assignment, at_ms);
                 now.insert(assignment);
             }
         }

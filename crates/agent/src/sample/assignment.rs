@@ -1,0 +1,116 @@
+//! `gpu_assignment_info`: which run, rank, Slurm job, container and pod uses a GPU.
+//!
+//! Two know it: the probe inside a rank knows run and rank, NVML's process list with `/proc` knows the rest as well. For joins on
+//! (node, gpu) there must be one series for each use, so the one that says more stands and the other gives way.
+
+use domain::series::Labels;
+use domain::time::TimestampMs;
+
+use super::process::Identity;
+use super::series::series;
+use crate::sample::Samples;
+
+const NAME: &str = "gpu_assignment_info";
+
+/// The series of a use; `None` when nobody knows whose it is.
+pub(crate) fn of(gpu: &str, identity: &Identity) -> Option<Labels> {
+    let labels = [
+        ("run", &identity.run),
+        ("rank", &identity.rank),
+        ("slurm_job", &identity.slurm_job),
+        ("container", &identity.container),
+        ("pod", &identity.pod),
+    ];
+    let known: Vec<(&str, &str)> = labels
+        .iter()
+        .filter_map(|(name, value)| Some((*name, value.as_deref()?)))
+        .collect();
+    let labels: Vec<(&str, &str)> = std::iter::once(("gpu", gpu))
+        .chain(known.iter().copied())
+        .collect();
+    (!known.is_empty()).then(|| series(NAME, &labels))
+}
+
+/// Writes a use, unless another series says it with more labels; ends those that say it with fewer.
+pub(crate) fn put(samples: &Samples, assignment: &Labels, at_ms: TimestampMs) {
+    let said = samples.living(|other| is_same_use(assignment, other));
+    if said
+        .iter()
+        .any(|other| other.iter().count() > assignment.iter().count())
+    {
+        return samples.end(assignment, at_ms);
+    }
+    said.iter()
+        .filter(|other| *other != assignment)
+        .for_each(|other| samples.end(other, at_ms));
+    samples.push(assignment, at_ms, 1.0);
+}
+
+fn is_same_use(a: &Labels, b: &Labels) -> bool {
+    let same = |name| a.get(name) == b.get(name);
+    b.metric_name() == Some(NAME) && same("gpu") && same("run") && same("rank")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_use_is_one_series_the_one_that_says_more() {
+        let some = |text: &str| Some(text.to_owned());
+        let poor = Identity {
+            run: some("ddp-1"),
+            rank: some("0"),
+            ..Identity::default()
+        };
+        let rich = Identity {
+            slurm_job: some("42"),
+            container: some("0123456789ab"),
+            ..poor.clone()
+        };
+        let neighbour = Identity {
+            rank: some("1"),
+            ..poor.clone()
+        };
+        let samples = Samples::new();
+        let [poor, rich, neighbour] =
+            [poor, rich, neighbour].map(|identity| of("3", &identity).expect("it is known"));
+        let living = || {
+            let mut names: Vec<String> = samples
+                .latest()
+                .iter()
+                .map(|sample| sample.series.to_string())
+                .collect();
+            names.sort();
+            names
+        };
+        put(&samples, &poor, 1_000);
+        put(&samples, &neighbour, 1_000);
+        assert_eq!(living().len(), 2);
+        put(&samples, &rich, 2_000);
+        put(&samples, &poor, 3_000);
+        let mut expected = vec![rich.to_string(), neighbour.to_string()];
+        expected.sort();
+        assert_eq!(living(), expected);
+        samples.end(&rich, 4_000);
+        put(&samples, &poor, 5_000);
+        assert!(
+            living().contains(&poor.to_string()),
+            "the rest of what is known comes back"
+        );
+    }
+
+    #[test]
+    fn a_use_nobody_knows_is_no_series() {
+        assert_eq!(of("0", &Identity::default()), None);
+        let only_pod = Identity {
+            pod: Some("0af1c9de-1b2c-4d5e-8f90-a1b2c3d4e5f6".to_owned()),
+            ..Identity::default()
+        };
+        let name = of("0", &only_pod).map(|labels| labels.to_string());
+        assert_eq!(
+            name.as_deref(),
+            Some(r#"gpu_assignment_info{gpu="0", pod="0af1c9de-1b2c-4d5e-8f90-a1b2c3d4e5f6"}"#)
+        );
+    }
+}
