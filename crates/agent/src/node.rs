@@ -39,6 +39,7 @@ use crate::sample::own::OwnReader;
 use crate::sample::schedule::{Tick, Worker, next_second};
 use crate::sample::xid::{self, Ending, XidReader};
 use crate::sample::{LibraryError, Samples};
+use crate::uplink::clock::Clock;
 use crate::uplink::link::{LinkError, now_ms};
 use crate::uplink::spool::Spool;
 use crate::uplink::{Events, Link, control, session};
@@ -152,7 +153,8 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
         memory: Some(node.config.data_dir.join("kernel_log")),
         ending: Arc::new(move |run| stopping.is_stopping(run)),
     };
-    let ticker = sampler.start(spool.clone(), heard)?;
+    let clock = node.link.as_ref().map(|link| link.clock().clone());
+    let ticker = sampler.start(spool.clone(), heard, clock)?;
     tasks.spawn(ticker.run(node.shutdown.clone()));
     let known = settled.wait_for(|settled| *settled);
     let known = tokio::time::timeout(NVML_PATIENCE, known);
@@ -197,7 +199,7 @@ pub async fn once(config: AgentConfig) -> Result<String, AgentError> {
         memory: None,
         ending: Arc::new(|_| false),
     };
-    let mut ticker = sampler.start(None, heard)?;
+    let mut ticker = sampler.start(None, heard, None)?;
     ticker.tick(Tick::nth(0, now_ms()));
     // What does not come in time is missing from the text, and `lockstep_agent_nvml_up` says why.
     let _ = tokio::time::timeout(ONCE_PATIENCE, settled.wait_for(|settled| *settled)).await;
@@ -308,7 +310,8 @@ impl Sampler {
         })
     }
 
-    fn start(self, spool: Option<Spool>, heard: Heard) -> Result<Ticker, AgentError> {
+    fn start(self, spool: Option<Spool>, heard: Heard, clock: Option<Clock>) -> Result<Ticker, AgentError> {
+        let to = self.samples.clone();
         let (errors, sightings) = XidReader::new(xid::Setting {
             root: &self.root,
             memory: heard.memory,
@@ -359,6 +362,7 @@ impl Sampler {
             gatherer: worker("spool", move |ticks| gatherer.run(&ticks))?,
             watchdog,
             own,
+            clock: clock.map(|clock| (clock, to)),
             inventory,
         })
     }
@@ -402,6 +406,8 @@ struct Ticker {
     gatherer: Worker,
     watchdog: Watchdog,
     own: OwnReader,
+    /// How far the clock is off, and where that is written.
+    clock: Option<(Clock, Samples)>,
     inventory: watch::Receiver<Arc<Inventory>>,
 }
 
@@ -429,6 +435,9 @@ impl Ticker {
         self.watchdog.look(tick.at_ms, gpus);
         let late = self.readers.iter().map(Worker::late).sum();
         self.own.read(&tick, late);
+        if let Some((clock, samples)) = &self.clock {
+            clock.read(samples, tick.at_ms);
+        }
     }
 
     /// Ends the readers, then the gatherer, so that the last readings reach the disk.

@@ -7,6 +7,12 @@ use domain::time::TimestampMs;
 /// Now, in milliseconds since the epoch; 0 on a machine whose clock stands before 1970.
 #[must_use]
 pub fn now_ms() -> TimestampMs {
+    now_us() / 1_000
+}
+
+/// Now, in microseconds since the epoch: for agents that measure their clocks by ours.
+#[must_use]
+pub fn now_us() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    TimestampMs::try_from(since_epoch.as_millis()).unwrap_or(TimestampMs::MAX)
+    i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)
 }

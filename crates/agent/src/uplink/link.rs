@@ -29,6 +29,7 @@ use wire::telemetry::{self, OpenError, Receiving, Sending};
 use wire::version::{MESSAGE_BYTES_MAX, PROTOCOL_MAX, PROTOCOL_MIN};
 
 use crate::config::{AgentConfig, Secret};
+use crate::uplink::clock::Clock;
 
 /// How long to wait for the collector to pick up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -125,6 +126,7 @@ pub struct Link {
     join_token: Option<Secret>,
     credential_file: PathBuf,
     credential: watch::Sender<Option<Secret>>,
+    clock: Clock,
     /// The credential was refused; the next telemetry connection shows the join token.
     refused: Mutex<bool>,
 }
@@ -157,6 +159,7 @@ impl Link {
             join_token: config.join_token.clone(),
             credential_file,
             credential: watch::Sender::new(credential),
+            clock: Clock::default(),
             refused: Mutex::new(false),
         })))
     }
@@ -255,6 +258,11 @@ impl Link {
     #[must_use]
     pub fn inventory(&self) -> watch::Receiver<Arc<Inventory>> {
         self.inventory.clone()
+    }
+
+    /// The node's clock beside the collector's.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// The node's name.

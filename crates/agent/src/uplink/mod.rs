@@ -3,6 +3,7 @@
 pub mod events;
 pub mod link;
 
+pub(crate) mod clock;
 pub mod control;
 pub(crate) mod session;
 pub(crate) mod spool;

@@ -17,9 +17,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use wire::proto::telemetry_down::Message as Down;
 use wire::proto::telemetry_up::Message as Up;
-use wire::proto::{Batch, NodeEvent};
+use wire::proto::{Ack, Batch, NodeEvent};
 use wire::telemetry::{Receiving, Sending};
 
+use super::clock::{Exchange, now_us};
 use super::events::Events;
 use super::join;
 use super::link::{Link, LinkError, Retry, causes};
@@ -72,6 +73,8 @@ struct Session<'a> {
     spool: &'a Spool,
     events: &'a Events,
     cursors: HashMap<String, Cursor>,
+    /// When batches left that are not acknowledged yet, as many as the windows allow.
+    left: HashMap<(String, u64), i64>,
     progress: Instant,
 }
 
@@ -100,6 +103,7 @@ impl<'a> Session<'a> {
             spool,
             events,
             cursors: HashMap::new(),
+            left: HashMap::new(),
             progress: Instant::now(),
         }
     }
@@ -123,6 +127,9 @@ impl<'a> Session<'a> {
                 message = receiving.next() => self.heard(message?.ok_or(LinkError::Closed)?),
                 moved = make_way(&mut sending, ready.is_some()), if ready.is_some() || leaving => {
                     leaving = ready.is_some();
+                    if let Some(Up::Batch(batch)) = ready.as_ref() {
+                        self.left.insert((batch.segment.clone(), batch.seq), now_us());
+                    }
                     let put = moved.and_then(|()| ready.take().map_or(Ok(()), |message| sending.put(message)));
                     if let Err(broken) = put {
                         return Err(last_words(&mut receiving, broken).await.into());
@@ -162,6 +169,7 @@ impl<'a> Session<'a> {
         self.progress = Instant::now();
         match message {
             Down::Ack(ack) => {
+                self.measure(&ack);
                 self.settled(&ack.segment, ack.seq);
                 self.spool.acknowledge(&ack.segment, ack.seq);
             }
@@ -178,6 +186,21 @@ impl<'a> Session<'a> {
                 self.settled(&refusal.segment, refusal.seq);
             }
             Down::Hello(_) | Down::End(_) => {}
+        }
+    }
+
+    /// An acknowledgement tells the time.
+    fn measure(&mut self, ack: &Ack) {
+        let left_us = self.left.remove(&(ack.segment.clone(), ack.seq));
+        self.left
+            .retain(|(segment, seq), _| *segment != ack.segment || *seq > ack.seq);
+        if let (Some(left_us), true) = (left_us, ack.received_us > 0) {
+            self.link.clock().note(Exchange {
+                left_us,
+                received_us: ack.received_us,
+                answered_us: ack.sent_us,
+                returned_us: now_us(),
+            });
         }
     }
 

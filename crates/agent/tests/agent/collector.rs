@@ -35,6 +35,8 @@ pub(crate) struct Manners {
     pub(crate) silent: bool,
     /// Refuses every batch with this number.
     pub(crate) refuse_seq: Option<u64>,
+    /// How far this collector's clock is ahead.
+    pub(crate) clock_ahead_ms: i64,
     /// Ends the stream after this many batches of a connection.
     pub(crate) hang_up_after: Option<u64>,
 }
@@ -255,7 +257,15 @@ impl Service {
                     }));
                 }
                 heard.take(&batch);
-                Some(Down::Ack(Ack { segment, seq }))
+                let ahead_us = self.manners.lock().unwrap().clock_ahead_ms * 1_000;
+                let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+                let now_us = since.unwrap().as_micros() as i64 + ahead_us;
+                Some(Down::Ack(Ack {
+                    segment,
+                    seq,
+                    received_us: now_us,
+                    sent_us: now_us,
+                }))
             }
             Up::Event(event) => {
                 heard

@@ -230,3 +230,27 @@ async fn a_refused_batch_is_counted_and_the_next_ones_arrive() {
     assert!(!collector.heard().batches.contains(&(first, 2)));
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn a_clock_that_is_seconds_off_is_measured_and_told() {
+    let folder = folder();
+    let collector = Collector::start().await;
+    let behind = |ms| Manners {
+        clock_ahead_ms: ms,
+        ..Manners::default()
+    };
+    collector.behave(behind(-7_000));
+    let agent = Running::start(config_towards(folder.path(), &collector.url()));
+    let offset = || {
+        collector
+            .heard()
+            .values("lockstep_agent_clock_offset_seconds")
+            .last()
+            .copied()
+    };
+    let near = |expected: f64| offset().is_some_and(|offset| (offset - expected).abs() < 0.25);
+    until("seven seconds ahead", SOON, || near(7.0)).await;
+    let delay = collector.heard().values("lockstep_agent_clock_delay_seconds");
+    assert!(delay.iter().all(|delay| (0.0..0.5).contains(delay)), "{delay:?}");
+    agent.stop().await;
+}

@@ -29,6 +29,7 @@ use self::socket::{Down, Up};
 use self::writer::{Durable, Work};
 use super::hello::AgentSession;
 use crate::Shared;
+use crate::clock::now_us;
 use crate::live::Pulse;
 
 pub(super) use self::socket::routes;
@@ -116,11 +117,13 @@ impl Reader<'_> {
     }
 
     async fn take(&mut self, batch: &Batch) -> Result<(), Status> {
+        let received_us = now_us();
         let room = self.room(batch).await?;
         let work = match self.understand(batch) {
             Ok(blocks) => Work::Store(Durable {
                 segment: batch.segment.as_str().into(),
                 seq: batch.seq,
+                received_us,
                 cells: blocks.iter().map(|block| block.values.len()).sum(),
                 blocks,
                 room: Some(room),

@@ -51,6 +51,23 @@ async fn samples_are_durable_when_they_are_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledgement_tells_the_collectors_time() {
+    let server = Server::start().await;
+    let mut agent = Agent::connect(&server, &join_token(&server).await, "n1")
+        .await
+        .unwrap();
+    agent.define("live", 0, &[(POWER, "0")]).await;
+    let before_us = collector::clock::now_us();
+    agent.sample("live", 1, now_ms(), &[1.0]).await;
+    let wire::proto::telemetry_down::Message::Ack(ack) = agent.next().await else {
+        panic!("an acknowledgement");
+    };
+    let after_us = collector::clock::now_us();
+    let in_order = [before_us, ack.received_us, ack.sent_us, after_us];
+    assert!(in_order.is_sorted(), "{in_order:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_agent_goes_on_with_its_credential_after_a_restart() {
     let server = Server::start().await;
     let mut agent = Agent::connect(&server, &join_token(&server).await, "n1")

@@ -760,6 +760,16 @@ pub const CATALOGUE: &[Metric] = &[
         "Samples dropped because the spool was full.",
     ),
     gauge(
+        "lockstep_agent_clock_offset_seconds",
+        &[],
+        "The node's clock minus the collector's, by the quickest exchange of the last minute; wrong by half the delay at most.",
+    ),
+    gauge(
+        "lockstep_agent_clock_delay_seconds",
+        &[],
+        "Time on the network of the exchange that measured the clock.",
+    ),
+    gauge(
         "lockstep_agent_memory_bytes",
         &[],
         "Resident memory of the agent.",

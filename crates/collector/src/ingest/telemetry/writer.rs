@@ -11,6 +11,7 @@ use wire::proto::{Ack, Refusal, telemetry_down};
 
 use super::socket::Down;
 use crate::Shared;
+use crate::clock::now_us;
 
 /// Samples put into one append; the store takes twice as many.
 const GATHER_SAMPLES_MAX: usize = 1 << 19;
@@ -19,6 +20,8 @@ const GATHER_SAMPLES_MAX: usize = 1 << 19;
 pub(super) struct Durable {
     pub(super) segment: Arc<str>,
     pub(super) seq: u64,
+    /// When the batch of this number was read.
+    pub(super) received_us: i64,
     pub(super) blocks: Vec<Block>,
     /// Cells of the blocks.
     pub(super) cells: usize,
@@ -48,7 +51,11 @@ pub(super) async fn write(
             Work::Store(first) => {
                 let (group, batches, left_over) = gather(first, &mut waiting);
                 next = left_over;
-                telemetry_down::Message::Ack(store(app, node, group, batches).await?)
+                let ack = store(app, node, group, batches).await?;
+                telemetry_down::Message::Ack(Ack {
+                    sent_us: now_us(),
+                    ..ack
+                })
             }
         };
         down.send(message).await?;
@@ -66,6 +73,7 @@ fn gather(first: Durable, waiting: &mut mpsc::Receiver<Work>) -> (Durable, u64, 
         match work {
             Work::Store(batch) if group.continues_with(&batch) => {
                 group.seq = batch.seq;
+                group.received_us = batch.received_us;
                 group.cells += batch.cells;
                 match (&mut group.room, batch.room) {
                     (Some(room), Some(more)) => room.merge(more),
@@ -92,6 +100,7 @@ async fn store(app: &Shared, node: &NodeName, group: Durable, batches: u64) -> R
     let Durable {
         segment,
         seq,
+        received_us,
         blocks,
         cells: _,
         room: _until_it_is_stored,
@@ -111,6 +120,8 @@ async fn store(app: &Shared, node: &NodeName, group: Durable, batches: u64) -> R
     Ok(Ack {
         segment: segment.to_string(),
         seq,
+        received_us,
+        sent_us: 0,
     })
 }
 
@@ -163,6 +174,7 @@ mod tests {
         Work::Store(Durable {
             segment: segment.into(),
             seq,
+            received_us: 0,
             blocks: vec![],
             cells,
             room: None,
