@@ -34,6 +34,8 @@ pub(crate) struct Told {
     pub(crate) pid: Option<u32>,
     pub(crate) process: Option<String>,
     pub(crate) said: Said,
+    /// The GPU instance, where the GPU is divided (MIG).
+    pub(crate) instance: Option<u32>,
     /// The driver's own words.
     pub(crate) words: String,
 }
@@ -103,7 +105,9 @@ fn off_the_bus(pci: PciAddress, line: &str) -> Spoken {
 /// Behind `Xid (`: the address, perhaps a MIG instance, then number, process and words.
 fn xid(text: &str) -> Option<Spoken> {
     let (address, rest) = text.split_once(')')?;
-    let pci = address.split_whitespace().next()?.parse().ok()?;
+    let mut address = address.split_whitespace();
+    let pci = address.next()?.parse().ok()?;
+    let instance = address.find_map(|word| word.strip_prefix("GPU-I:")?.parse().ok());
     let rest = rest
         .trim_start_matches(|c: char| c != ':')
         .strip_prefix(':')?
@@ -114,7 +118,10 @@ fn xid(text: &str) -> Option<Spoken> {
     Some(Spoken {
         xid,
         pci,
-        told: told(xid, rest),
+        told: Told {
+            instance,
+            ..told(xid, rest)
+        },
     })
 }
 
@@ -133,6 +140,7 @@ fn told(xid: u32, text: &str) -> Told {
             .map(shortened),
         said: said.unwrap_or_default(),
         words: shortened(rest),
+        instance: None,
     }
 }
 
@@ -261,6 +269,15 @@ mod tests {
 
     #[test]
     fn what_decides_is_decoded() {
+        let instance = |line: &str| hear(line).and_then(|spoken| spoken.told.instance);
+        assert_eq!(
+            instance("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained"),
+            Some(5)
+        );
+        assert_eq!(
+            instance("NVRM: Xid (PCI:0000:01:00): 94, pid=7194, Contained"),
+            None
+        );
         let said = |line: &str| hear(line).map(|spoken| spoken.told.said);
         let recovery = "NVRM: Xid (PCI:0009:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)";
         assert_eq!(said(recovery), Some(Said::Recovery(Recovery::DrainAndReset)));

@@ -248,6 +248,32 @@ mod tests {
         assert_eq!(told(&log.listen_at(NOW_MS, UP)), [(NOW_MS - 1_000, 31)]);
     }
 
+    /// On a machine where it may be read; elsewhere there is nothing to test.
+    #[test]
+    fn the_machine_s_own_log_is_read_to_its_end_without_waiting() {
+        let Ok(mut tap) = Tap::open(Path::new("/")) else {
+            return;
+        };
+        let (mut lines, mut records) = (0, 0);
+        for _ in 0..1_000_000 {
+            match tap.fill() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return,
+                Err(error) => panic!("{error}"),
+            }
+            while let Some(line) = tap.line() {
+                lines += 1;
+                records += usize::from(Record::parse(&line).is_some());
+            }
+            assert!(tap.rest.is_empty(), "a device gives whole records");
+        }
+        assert!(
+            lines == 0 || records * 2 > lines,
+            "{records} records in {lines} lines"
+        );
+    }
+
     #[test]
     fn a_log_that_is_missing_is_found_when_it_comes() {
         let root = tempfile::tempdir().unwrap();

@@ -13,6 +13,9 @@ use nvml_wrapper_sys::bindings::nvmlEventData_t;
 /// `nvmlEventTypeXidCriticalError`.
 pub(super) const XID: u64 = 0x8;
 
+/// What NVML writes where there is no instance.
+const NO_INSTANCE: u32 = u32::MAX;
+
 /// What NVML says happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RawEvent {
@@ -22,6 +25,8 @@ pub(super) struct RawEvent {
     pub(super) kind: u64,
     /// The Xid, or what else belongs to the type.
     pub(super) data: u64,
+    /// The GPU instance, where the GPU is divided (MIG).
+    pub(super) instance: Option<u32>,
 }
 
 /// GPUs whose events are waited for.
@@ -66,6 +71,7 @@ impl<'nvml> Listener<'nvml> {
             gpu: known.map_or(0, |(index, _)| *index),
             kind: event.eventType,
             data: event.eventData,
+            instance: Some(event.gpuInstanceId).filter(|instance| *instance != NO_INSTANCE),
         })
     }
 }

@@ -123,7 +123,7 @@ impl Watcher {
     fn happened(&mut self, event: RawEvent) {
         if event.kind == XID {
             let xid = u32::try_from(event.data).unwrap_or(999);
-            return self.sightings.saw(event.gpu, xid);
+            return self.sightings.saw(event.gpu, xid, event.instance);
         }
         let now = Instant::now();
         let told = self.told.insert((event.gpu, event.kind ^ event.data << 16), now);
@@ -170,11 +170,18 @@ fn in_words(event: RawEvent) -> Option<(&'static str, Severity, String)> {
 mod tests {
     use super::*;
 
+    fn raw(kind: u64, data: u64) -> RawEvent {
+        RawEvent {
+            gpu: 0,
+            kind,
+            data,
+            instance: None,
+        }
+    }
+
     #[test]
     fn newer_events_are_said_in_words_and_unknown_ones_are_not_invented() {
-        let said = |kind, data| {
-            in_words(RawEvent { gpu: 0, kind, data }).map(|(kind, severity, _)| (kind, severity))
-        };
+        let said = |kind, data| in_words(raw(kind, data)).map(|(kind, severity, _)| (kind, severity));
         assert_eq!(said(0x200, 0), Some(("gpu_ecc_storm", Severity::Warning)));
         assert_eq!(said(0x4000, 0), Some(("gpu_unavailable", Severity::Critical)));
         assert_eq!(said(RECOVERY, 0), Some(("gpu_recovery_action", Severity::Info)));
@@ -183,11 +190,7 @@ mod tests {
             Some(("gpu_recovery_action", Severity::Critical))
         );
         assert_eq!(said(0x10_0000, 0), None);
-        let asked = in_words(RawEvent {
-            gpu: 0,
-            kind: RECOVERY,
-            data: 2,
-        });
+        let asked = in_words(raw(RECOVERY, 2));
         assert!(asked.is_some_and(|(_, _, words)| words.contains("RESTART_BM")));
     }
 }

@@ -81,14 +81,17 @@ pub(crate) struct Sighting {
 pub(crate) struct Sightings(SyncSender<Sighting>);
 
 impl Sightings {
-    /// A GPU reports an Xid.
-    pub(crate) fn saw(&self, gpu: u32, xid: u32) {
+    /// A GPU, or an instance of it, reports an Xid.
+    pub(crate) fn saw(&self, gpu: u32, xid: u32, instance: Option<u32>) {
         let sighting = Sighting {
             at_ms: now_ms(),
             place: Place::Gpu(gpu),
             xid,
             witness: Witness::Nvml,
-            told: Told::default(),
+            told: Told {
+                instance,
+                ..Told::default()
+            },
             run: None,
         };
         if self.0.try_send(sighting).is_err() {

@@ -44,6 +44,9 @@ fn message(settled: &Settled, verdict: &Verdict, run: Option<&str>, folded: u32)
         // Writing to a text cannot fail.
         let _ = text.write_fmt(words);
     };
+    if let Some(instance) = settled.told.instance {
+        add(format_args!(", in MIG instance {instance}"));
+    }
     if let Said::Nvlink(fault) = &settled.told.said {
         let link = fault
             .link

@@ -132,7 +132,7 @@ impl Node {
 fn what_both_witnesses_see_is_one_error_with_the_log_s_words() {
     let mut node = Node::new(&[]);
     node.process(4_711, "SECRET=x\0LOCKSTEP_RUN=ddp-1\0RANK=3\0");
-    node.sightings.saw(1, 31);
+    node.sightings.saw(1, 31, None);
     node.log("NVRM: Xid (PCI:0000:06:00): 31, pid=4711, name=python, Ch 00000008, MMU Fault");
     let events = node.events();
     assert_eq!((events.len(), node.errors("1", 31)), (1, vec![1.0]));
@@ -151,7 +151,7 @@ fn what_both_witnesses_see_is_one_error_with_the_log_s_words() {
     }
     assert!(!event.message.contains("SECRET"));
     // NVML is late.
-    node.sightings.saw(1, 31);
+    node.sightings.saw(1, 31, None);
     assert_eq!(
         (node.events().len(), node.errors("1", 31)),
         (0, vec![2.0]),
@@ -164,7 +164,7 @@ fn a_witness_who_comes_late_sees_nothing_new() {
     let mut node = Node::new(&[]);
     node.log("NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.");
     assert_eq!(node.events().len(), 1);
-    node.sightings.saw(0, 79);
+    node.sightings.saw(0, 79, None);
     assert_eq!((node.events().len(), node.errors("0", 79)), (0, vec![1.0]));
 }
 
