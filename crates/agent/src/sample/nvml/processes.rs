@@ -71,7 +71,12 @@ impl Processes {
                 now.insert(memory);
             }
             if let Some(assignment) = assignment::of(&self.gpu, &identity) {
-                assignment::put(samples, &assignment, at_ms);
+                // Who says it is settled once, when it is new.
+                if self.shown.contains(&assignment) {
+                    samples.push(&assignment, at_ms, 1.0);
+                } else {
+                    assignment::put(samples, &assignment, at_ms);
+                }
                 now.insert(assignment);
             }
         }

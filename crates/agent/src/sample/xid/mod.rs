@@ -170,7 +170,7 @@ impl XidReader {
                 self.log.retry();
             }
             for (at_ms, spoken) in self.log.listen() {
-                let run = spoken.told.pid.and_then(|pid| self.identities.of(pid).run);
+                let run = self.whose(&spoken.told);
                 let sighting = Sighting {
                     at_ms,
                     place: self.place(spoken.pci),
@@ -188,6 +188,15 @@ impl XidReader {
         if tick.slow {
             self.counters.repeat(tick.at_ms);
         }
+    }
+
+    /// The run of the process a line names. The kernel's numbers are not those of a container the agent may live in, so the name
+    /// must be the same.
+    fn whose(&mut self, told: &Told) -> Option<String> {
+        let identity = self.identities.of(told.pid?);
+        let named = told.process.as_deref();
+        let same = named.is_none_or(|name| identity.name.is_empty() || name.starts_with(&identity.name));
+        identity.run.filter(|_| same)
     }
 
     fn knows_addresses(&mut self) -> bool {

@@ -217,6 +217,15 @@ fn the_errors_of_a_run_that_is_being_stopped_alarm_nobody() {
 }
 
 #[test]
+fn a_process_of_another_name_is_another_process() {
+    let mut node = Node::new(&[]);
+    node.process(4_711, "LOCKSTEP_RUN=ddp-1\0RANK=0\0");
+    node.log("NVRM: Xid (PCI:0000:05:00): 31, pid=4711, name=blender, Ch 00000008");
+    let events = node.events();
+    assert_eq!((events.len(), events[0].run.as_deref()), (1, None));
+}
+
+#[test]
 fn a_storm_is_counted_whole_and_told_once() {
     let mut node = Node::new(&[]);
     let storm = "NVRM: Xid (PCI:0000:05:00): 45, pid=1, name=a, Ch 1\n".repeat(3_000);
