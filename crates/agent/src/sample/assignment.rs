@@ -33,7 +33,7 @@ pub(crate) fn of(gpu: &str, identity: &Identity) -> Option<Labels> {
 
 /// Writes a use, unless another series says it with more labels; ends those that say it with fewer.
 pub(crate) fn put(samples: &Samples, assignment: &Labels, at_ms: TimestampMs) {
-    let said = samples.living(|other| is_same_use(assignment, other));
+    let said = samples.living_where(|other| is_same_use(assignment, other));
     if said
         .iter()
         .any(|other| other.iter().count() > assignment.iter().count())

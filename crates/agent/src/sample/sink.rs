@@ -83,7 +83,7 @@ impl Samples {
 
     /// The living series that `wanted` names.
     #[must_use]
-    pub fn living(&self, wanted: impl Fn(&Labels) -> bool) -> Vec<Labels> {
+    pub fn living_where(&self, wanted: impl Fn(&Labels) -> bool) -> Vec<Labels> {
         let state = self.lock();
         state
             .latest
