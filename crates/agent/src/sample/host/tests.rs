@@ -167,8 +167,8 @@ fn a_link_is_as_full_as_its_busiest_direction() {
     let root = build(include_str!("../../../testdata/nic/mlx5-roce.tree"));
     let samples = Samples::new();
     let mut reader = HostReader::new(root.path(), samples.clone());
-    reader.read(&tick(0));
     let began = std::time::Instant::now();
+    reader.read(&tick(0));
     std::thread::sleep(std::time::Duration::from_millis(50));
     // A gigabyte by RDMA (in words of four bytes), and a quarter of one past it.
     let counters = root.path().join("sys/class/infiniband/rocep1s0/ports/1/counters");
