@@ -3,6 +3,7 @@
 //! Every server is started here, in a fresh folder, on loopback, one after the other, and ended by its own process id. Only
 //! `--only` leaves parts out; a part that fails is named, and the others go on.
 
+mod agent;
 mod query;
 mod store;
 
@@ -30,6 +31,8 @@ enum What {
     Store(store::Options),
     /// PromQL against Prometheus and VictoriaMetrics: latency, CPU and memory for each kind of query, answers compared.
     Query(query::Options),
+    /// The agent against all-smi and nvitop-exporter: memory, CPU a value read, system calls.
+    Agent(agent::Options),
 }
 
 /// Measures, prints the table and keeps it in docs/benchmarks.md.
@@ -37,5 +40,6 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     match &options.what {
         What::Store(options) => store::run(layout, options),
         What::Query(options) => query::run(layout, options),
+        What::Agent(options) => agent::run(layout, options),
     }
 }

@@ -12,9 +12,9 @@ use super::ticket::{self, with_set};
 use crate::engine::events;
 use crate::engine::status::Status;
 
-/// A waiting thread looks again this often: soon enough to notice that its set was freed, and far finer
-/// than events of a real driver arrive.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// A waiting thread looks again this often: soon enough to notice that its set was freed, and seldom enough that waiting costs next
+/// to nothing, as with a real driver, which wakes nobody without an event.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 exports! {
     fn nvmlEventSetCreate(set: Out<usize>) {

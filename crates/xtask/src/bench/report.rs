@@ -39,7 +39,18 @@ pub(crate) struct Report {
 impl Report {
     /// Prints it; with `keep` it also takes its section's place in the document.
     pub(crate) fn finish(&self, layout: &Layout, measured: &Measured, keep: bool) -> Result<()> {
-        let text = self.text(measured);
+        self.finish_table(layout, &table::render(&measured.rows), &measured.notes, keep)
+    }
+
+    /// The same with a table of other columns.
+    pub(crate) fn finish_table(
+        &self,
+        layout: &Layout,
+        table: &str,
+        notes: &[String],
+        keep: bool,
+    ) -> Result<()> {
+        let text = self.text(table, notes);
         result(&format!("\n{text}"));
         if keep {
             let file = layout.root.join("docs/benchmarks.md");
@@ -48,9 +59,9 @@ impl Report {
         Ok(())
     }
 
-    fn text(&self, measured: &Measured) -> String {
+    fn text(&self, table: &str, notes: &[String]) -> String {
         let command: Vec<String> = std::env::args().skip(1).collect();
-        let notes = measured.notes.iter().map(|note| format!("- {note}\n"));
+        let notes = notes.iter().map(|note| format!("- {note}\n"));
         format!(
             "{} · revision {} · `cargo xtask {}`\n\n{}\n\n{}\n\n{}\n{}",
             machine::today(),
@@ -58,7 +69,7 @@ impl Report {
             command.join(" "),
             machine::describe(),
             self.about,
-            table::render(&measured.rows),
+            table,
             notes.collect::<String>(),
         )
     }

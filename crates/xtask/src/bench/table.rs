@@ -87,27 +87,42 @@ const HEAD: [&str; 7] = [
     "aim",
 ];
 
-/// A table that reads well as text and as Markdown.
+/// The rows as a table.
 pub(crate) fn render(rows: &[Row]) -> String {
-    let cells: Vec<_> = rows.iter().map(Row::cells).collect();
+    grid(
+        &HEAD,
+        &rows.iter().map(|row| row.cells().to_vec()).collect::<Vec<_>>(),
+    )
+}
+
+/// A table that reads well as text and as Markdown: words in the first and the last column, figures between.
+pub(crate) fn grid(head: &[&str], rows: &[Vec<String>]) -> String {
+    let last = head.len() - 1;
     let width = |column: usize| {
-        let own = cells.iter().map(|row| row[column].chars().count());
-        own.chain([HEAD[column].chars().count()])
+        let own = rows.iter().map(|row| row[column].chars().count());
+        own.chain([head[column].chars().count()])
             .max()
             .unwrap_or_default()
     };
-    let widths: [usize; 7] = std::array::from_fn(width);
-    let line = |row: &[String; 7]| {
-        let padded = (0..7).map(|column| pad(&row[column], widths[column], column == 0 || column == 6));
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |row: &[String]| {
+        let cells = row.iter().zip(&widths).enumerate();
+        let padded = cells.map(|(column, (cell, width))| pad(cell, *width, column == 0 || column == last));
         format!("| {} |\n", padded.collect::<Vec<_>>().join(" | "))
     };
-    let rule = (0..7).map(|column| match column {
-        0 | 6 => "-".repeat(widths[column] + 2),
-        _ => format!("{}:", "-".repeat(widths[column] + 1)),
+    let rule = widths.iter().enumerate().map(|(column, width)| {
+        if column == 0 || column == last {
+            "-".repeat(width + 2)
+        } else {
+            format!("{}:", "-".repeat(width + 1))
+        }
     });
-    let head = line(&HEAD.map(str::to_owned));
     let rule = format!("|{}|\n", rule.collect::<Vec<_>>().join("|"));
-    [head, rule].into_iter().chain(cells.iter().map(line)).collect()
+    let head: Vec<String> = head.iter().map(ToString::to_string).collect();
+    [line(&head), rule]
+        .into_iter()
+        .chain(rows.iter().map(|row| line(row)))
+        .collect()
 }
 
 fn pad(text: &str, width: usize, left: bool) -> String {
@@ -120,7 +135,7 @@ fn pad(text: &str, width: usize, left: bool) -> String {
 }
 
 /// Three digits are as many as such a measurement has.
-fn figure(value: f64) -> String {
+pub(crate) fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
         size if size >= 100.0 => format!("{value:.0}"),

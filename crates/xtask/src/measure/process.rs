@@ -1,5 +1,6 @@
 //! What a process has cost so far, and what it holds, from /proc.
 
+use std::collections::HashMap;
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,11 +20,50 @@ const QUIET_WITHIN: Duration = Duration::from_secs(120);
 
 /// CPU seconds of a process and of its children that ended.
 pub(crate) fn cpu_s(pid: u32) -> Result<f64> {
+    ticks(pid, 11, 4)
+}
+
+/// Seconds of some fields of `/proc/PID/stat`. After the name: state is field 3; utime, stime, cutime, cstime are 14 to 17.
+fn ticks(pid: u32, skip: usize, take: usize) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process is gone")?;
     let (_, fields) = stat.rsplit_once(')').context("/proc shows no name")?;
-    // After the name: state is field 3; utime, stime, cutime, cstime are 14 to 17.
-    let ticks = fields.split_whitespace().skip(11).take(4);
+    let ticks = fields.split_whitespace().skip(skip).take(take);
     Ok(ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / USER_HZ)
+}
+
+/// CPU nanoseconds of each thread of a process, and CPU seconds of its children that ended: for what uses so little that ticks are
+/// too coarse.
+#[derive(Debug, Clone)]
+pub(crate) struct Threads {
+    of_threads: HashMap<u32, u64>,
+    of_children_s: f64,
+}
+
+impl Threads {
+    /// Now.
+    pub(crate) fn now(pid: u32) -> Result<Self> {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).context("the process is gone")?;
+        let names = tasks.flatten().map(|task| (task.file_name(), task.path()));
+        let of_threads = names.filter_map(|(name, folder)| {
+            // The first of three numbers is the time on a processor.
+            let schedstat = fs::read_to_string(folder.join("schedstat")).ok()?;
+            let spent = schedstat.split_whitespace().next()?.parse().ok()?;
+            Some((name.to_str()?.parse().ok()?, spent))
+        });
+        Ok(Self {
+            of_threads: of_threads.collect(),
+            of_children_s: ticks(pid, 13, 2)?,
+        })
+    }
+
+    /// CPU seconds since an earlier look; what a thread that ended meanwhile did since then is not in them.
+    pub(crate) fn since(&self, before: &Self) -> f64 {
+        let spent = self.of_threads.iter().map(|(thread, now)| {
+            let then = before.of_threads.get(thread).copied().unwrap_or(0);
+            now.saturating_sub(then)
+        });
+        spent.sum::<u64>() as f64 / 1e9 + self.of_children_s - before.of_children_s
+    }
 }
 
 /// The most memory a process ever had resident, in MiB.
@@ -45,6 +85,18 @@ pub(crate) fn resident_mib(pid: u32) -> Result<f64> {
 pub(crate) fn descriptors(pid: u32) -> Result<usize> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).context("the process is gone")?;
     Ok(open.count())
+}
+
+/// The part of that which is the process' own: what it allocated, not the program's and libraries' pages, which are in the page
+/// cache anyway.
+pub(crate) fn own_mib(pid: u32) -> Result<f64> {
+    status_mib(pid, "RssAnon:")
+}
+
+/// How many threads a process has.
+pub(crate) fn threads(pid: u32) -> Result<usize> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).context("the process is gone")?;
+    Ok(tasks.count())
 }
 
 /// Waits until a process has nothing to do any more; its CPU seconds then.
@@ -91,6 +143,8 @@ mod tests {
         assert!(resident > 1.0 && peak_mib(pid).unwrap() >= resident);
         let files: Vec<_> = (0..9).map(|_| fs::File::open("/dev/null").unwrap()).collect();
         assert!(descriptors(pid).unwrap() >= files.len());
+        assert!((0.1..resident).contains(&own_mib(pid).unwrap()));
+        assert!(threads(pid).unwrap() >= 1);
         let large = vec![7_u8; 64 << 20];
         assert!(large.iter().step_by(4_096).all(|byte| *byte == 7));
         drop(large);
@@ -98,10 +152,13 @@ mod tests {
         forget_peak(pid).unwrap();
         assert!(peak_mib(pid).unwrap() < before_mib - 32.0);
         let deadline = Instant::now() + Duration::from_secs(20);
-        let before = cpu_s(pid).unwrap();
+        let (before, threads) = (cpu_s(pid).unwrap(), Threads::now(pid).unwrap());
         while cpu_s(pid).unwrap() < before + 0.03 {
             assert!(Instant::now() < deadline);
         }
+        let spent = Threads::now(pid).unwrap().since(&threads);
+        // Ticks are coarse: three of them may be little more than two.
+        assert!(spent > 0.01, "{spent}");
         assert!(cpu_s(u32::MAX).is_err() && resident_mib(u32::MAX).is_err());
     }
 }

@@ -48,6 +48,10 @@ pub(crate) const CHROMIUM: Tool = Tool {
     package: "chromium",
     program: "chromium",
 };
+pub(crate) const STRACE: Tool = Tool {
+    package: "strace",
+    program: "strace",
+};
 
 /// Whether this system has Debian's package tools.
 pub(crate) fn is_debian() -> bool {

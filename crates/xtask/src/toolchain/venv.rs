@@ -1,9 +1,11 @@
-//! The Python environment of managed runs and of the Python tests: PyTorch, pytest, and other people's NVML clients.
+//! The Python environment of managed runs and of the Python tests: PyTorch, pytest, and other people's NVML clients. And small
+//! ones, for programs that are only measured.
 //!
 //! `venv` is a link to a folder named after the requirements' hash. A changed requirement makes a new folder and moves the
 //! link, so a training process that runs from the old one is not pulled apart. A stamp, written last, says that a folder is
 //! complete; a `venv` folder made by hand is completed in place and stamped.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -46,6 +48,42 @@ pub(crate) fn ensure(layout: &Layout) -> Result<PathBuf> {
     Ok(venv)
 }
 
+/// A program from the Python package index, with an environment of its own: PyTorch's stays as its tests need it.
+pub(crate) struct Tool {
+    /// The package, which is also its program's name.
+    pub(crate) package: &'static str,
+    pub(crate) version: &'static str,
+}
+
+/// Somebody else's exporter of NVML.
+pub(crate) const NVITOP_EXPORTER: Tool = Tool {
+    package: "nvitop-exporter",
+    version: "1.7.2",
+};
+
+/// The program of a package, installed now if it was not before.
+pub(crate) fn tool(layout: &Layout, tool: &Tool) -> Result<PathBuf> {
+    let _lock = lock::hold(&layout.cache, tool.package)?;
+    let home = layout.cache.join(format!("{}-{}", tool.package, tool.version));
+    let program = home.join("bin").join(tool.package);
+    if is_complete(&home, tool.version) && program.is_file() {
+        return Ok(program);
+    }
+    if !python(&home).exists() {
+        create(layout, &home)?;
+    }
+    progress::say(tool.package, "installing it from the package index, once");
+    let package = format!("{}=={}", tool.package, tool.version);
+    pip(
+        layout,
+        &format!("pip-{}", tool.package),
+        &home,
+        &[OsStr::new(&package)],
+    )?;
+    fs::write(home.join(STAMP), tool.version).with_context(|| format!("cannot stamp {}", home.display()))?;
+    Ok(program)
+}
+
 /// The interpreter of an environment.
 pub(crate) fn python(venv: &Path) -> PathBuf {
     venv.join("bin/python")
@@ -63,18 +101,25 @@ fn fill(layout: &Layout, home: &Path, requirements: &Path) -> Result<()> {
         STEP,
         "installing PyTorch and the test tools (up to 5 GB, once; a minute on a fast line)",
     );
-    Child::new(layout, "pip", python(home), INSTALL_LIMIT)
+    pip(
+        layout,
+        "pip",
+        home,
+        &[OsStr::new("--requirement"), requirements.as_os_str()],
+    )
+}
+
+fn pip(layout: &Layout, step: &str, home: &Path, what: &[&OsStr]) -> Result<()> {
+    Child::new(layout, step, python(home), INSTALL_LIMIT)
         .args([
             "-m",
             "pip",
             "install",
             "--no-input",
             "--disable-pip-version-check",
-            "--progress-bar",
-            "off",
-            "--requirement",
         ])
-        .args([requirements])
+        .args(["--progress-bar", "off"])
+        .args(what)
         .succeed()
         .context("pip could not install the requirements; it needs a reachable package index")
         .map(drop)

@@ -1,0 +1,146 @@
+//! `cargo xtask bench agent`: what it costs to watch a node of eight GPUs, beside all-smi and nvitop-exporter.
+//!
+//! ```text
+//! for each, alone:   start ─▶ it answers ─▶ settle ─▶ a minute at 1 Hz: CPU, memory ─▶ some seconds under strace ─▶ end
+//! ```
+//! All read the same simulated library, once a second, and are scraped as Prometheus does it. Lockstep is measured twice: alone,
+//! as the others are, and with a collector, for which it also keeps every sample on disk until it is acknowledged.
+
+mod calls;
+mod cost;
+mod figures;
+mod watcher;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum as _};
+
+use self::cost::Cost;
+use self::watcher::Watcher;
+use super::report::Report;
+use crate::layout::Layout;
+use crate::measure::{build, machine};
+use crate::progress::{block, result, say};
+use crate::toolchain::{all_smi, apt, venv};
+
+const EXAMPLES: &str = "Examples:
+  cargo xtask bench agent                                     all, about six minutes; writes docs/benchmarks.md
+  cargo xtask bench agent --quick --dry                       two minutes, only prints
+  cargo xtask bench agent --only lockstep --no-build --dry    the release build that is there";
+
+/// What to measure, and for how long.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Options {
+    /// Twenty seconds each instead of a minute. Its figures have a section of their own.
+    #[arg(long)]
+    quick: bool,
+    /// Measures only these, and only prints.
+    #[arg(long, value_enum, value_name = "PROGRAM")]
+    only: Vec<Watcher>,
+    /// What the library simulates.
+    #[arg(long, value_name = "SPEC", default_value = "h100x8:healthy")]
+    simulate: String,
+    /// Measures the release build that is there, whatever it was built from.
+    #[arg(long)]
+    no_build: bool,
+    /// Only prints; leaves docs/benchmarks.md as it is.
+    #[arg(long)]
+    dry: bool,
+}
+
+/// For how long.
+#[derive(Debug, Clone, Copy)]
+struct Scale {
+    settle: Duration,
+    measured: Duration,
+    traced: Duration,
+}
+
+/// Builds, measures, prints and keeps.
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
+    // Now, and not at the end: the checkout may go on while this measures.
+    let revision = machine::revision(layout);
+    if !options.no_build {
+        build::release(layout, &["--package", "lockstep", "--package", "sim-nvml"])?;
+    }
+    let (scale, wanted) = (options.scale(), options.wanted());
+    fetch(layout, &wanted)?;
+    let (mut costs, mut failed) = (Vec::new(), Vec::new());
+    for watcher in wanted {
+        say("bench", &format!("{} begins", watcher.name()));
+        match measure(layout, options, &scale, watcher) {
+            Ok(cost) => costs.push((watcher, cost)),
+            Err(error) => {
+                block(&format!("{} failed", watcher.name()), &format!("{error:#}"));
+                failed.push(watcher.name());
+            }
+        }
+        result(&figures::table(&costs));
+    }
+    let report = Report {
+        heading: options.heading(),
+        revision,
+        about: scale.about(&options.simulate),
+    };
+    let keep = options.only.is_empty() && !options.dry && failed.is_empty();
+    report.finish_table(layout, &figures::table(&costs), &figures::notes(&costs), keep)?;
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Missing ones are said before minutes of measuring, not after.
+fn fetch(layout: &Layout, wanted: &[Watcher]) -> Result<()> {
+    apt::installed(layout, &apt::STRACE)?;
+    for watcher in wanted {
+        match watcher {
+            Watcher::AllSmi => drop(all_smi::ensure(layout)?),
+            Watcher::NvitopExporter => drop(venv::tool(layout, &venv::NVITOP_EXPORTER)?),
+            Watcher::Lockstep | Watcher::LockstepWithCollector => {}
+        }
+    }
+    Ok(())
+}
+
+fn measure(layout: &Layout, options: &Options, scale: &Scale, watcher: Watcher) -> Result<Cost> {
+    let mut running = watcher.start(layout, &options.simulate)?;
+    let cost = Cost::measure(&mut running.server, scale.settle, scale.measured)?;
+    let calls = calls::per_second(layout, running.server.pid()?, scale.traced)?;
+    running.server.check()?;
+    Ok(Cost { calls, ..cost })
+}
+
+impl Options {
+    fn wanted(&self) -> Vec<Watcher> {
+        let wanted = |watcher: &Watcher| self.only.is_empty() || self.only.contains(watcher);
+        Watcher::value_variants().iter().copied().filter(wanted).collect()
+    }
+
+    fn scale(&self) -> Scale {
+        let (measured, traced) = if self.quick { (20, 5) } else { (60, 20) };
+        Scale {
+            // Twice Lockstep's slow tier, so that every series is there, and behind what each does only at its start.
+            settle: Duration::from_secs(22),
+            measured: Duration::from_secs(measured),
+            traced: Duration::from_secs(traced),
+        }
+    }
+
+    fn heading(&self) -> &'static str {
+        if self.quick { "Agent, quick run" } else { "Agent" }
+    }
+}
+
+impl Scale {
+    fn about(&self, simulated: &str) -> String {
+        format!(
+            "The same simulated library ({simulated}), read once a second by each, one after the other, for {} s, and scraped every {} s.",
+            self.measured.as_secs(),
+            cost::SCRAPE_EVERY.as_secs(),
+        )
+    }
+}

@@ -1,0 +1,176 @@
+//! The table: a row a figure, a column a program, Lockstep's as a part of the others', and what is aimed at.
+
+use super::cost::Cost;
+use super::watcher::Watcher;
+use crate::bench::table::{figure, grid};
+
+/// The most memory resident, in MiB.
+const RESIDENT_MIB_MAX: f64 = 16.0;
+/// The most CPU time a value, as a part of all-smi's.
+const CPU_RATIO_MAX: f64 = 0.3;
+/// A machine on which others use less than this part of all cores is quiet.
+const QUIET_SHARE: f64 = 0.05;
+
+const HEAD: [&str; 8] = [
+    "",
+    "nvitop-exporter",
+    "all-smi",
+    "Lockstep",
+    "with a collector",
+    "÷ nvitop-exporter",
+    "÷ all-smi",
+    "aim: alone; with a collector",
+];
+
+type Measured = (Watcher, Cost);
+
+/// The table, of what was measured so far.
+pub(super) fn table(costs: &[Measured]) -> String {
+    type Value = fn(&Cost) -> f64;
+    let plain: [(&str, Value); 3] = [
+        ("values on the page", |cost| cost.values),
+        ("… about GPUs", |cost| cost.gpu_values),
+        ("values read a second", |cost| cost.read),
+    ];
+    let rest: [(&str, Value); 4] = [
+        ("… of it allocated, MiB", |cost| cost.own_mib),
+        ("system calls a second", |cost| cost.calls),
+        ("… a value read", |cost| cost.calls / cost.read),
+        ("threads", |cost| cost.threads),
+    ];
+    let mut rows: Vec<_> = plain
+        .iter()
+        .map(|(what, value)| row(costs, what, value, |_| None, ""))
+        .collect();
+    let others = of(costs, Watcher::AllSmi).map(Cost::cpu_us_a_value);
+    rows.push(row(
+        costs,
+        "CPU µs a value and second",
+        Cost::cpu_us_a_value,
+        |cost| Some(cost.cpu_us_a_value() / others? <= CPU_RATIO_MAX),
+        "≤ 0.3 × all-smi",
+    ));
+    rows.push(row(
+        costs,
+        "… a value read",
+        |cost| cost.cpu * 1e6 / cost.read,
+        |_| None,
+        "",
+    ));
+    rows.push(row(costs, "CPU ms a second", |cost| cost.cpu * 1e3, |_| None, ""));
+    rows.push(row(
+        costs,
+        "resident memory, MiB",
+        |cost| cost.resident_mib,
+        |cost| Some(cost.resident_mib <= RESIDENT_MIB_MAX),
+        "≤ 16 MiB",
+    ));
+    rows.extend(
+        rest.iter()
+            .map(|(what, value)| row(costs, what, value, |_| None, "")),
+    );
+    grid(&HEAD, &rows)
+}
+
+/// What a reader must know beside.
+pub(super) fn notes(costs: &[Measured]) -> Vec<String> {
+    let mut notes = vec![
+        "CPU is user and system time of all threads and of ended children, from /proc, a second and a value on the page. A value \
+         read: Lockstep reads slow figures every ten seconds only, and counts what it reads; what of the others' pages is read \
+         anew each second is not known, so all of it counts."
+            .to_owned(),
+        "Resident is the most in that time, with the pages of program and libraries. System calls are counted by strace, after \
+         that time."
+            .to_owned(),
+    ];
+    let busy = costs.iter().filter_map(|(watcher, cost)| {
+        let share = cost.others.filter(|share| *share > QUIET_SHARE)?;
+        Some(format!(
+            "{}: while it was measured, others used {:.0} % of the machine.",
+            watcher.name(),
+            share * 100.0
+        ))
+    });
+    notes.extend(busy);
+    notes
+}
+
+fn of(costs: &[Measured], wanted: Watcher) -> Option<&Cost> {
+    costs
+        .iter()
+        .find(|(watcher, _)| *watcher == wanted)
+        .map(|(_, cost)| cost)
+}
+
+fn row(
+    costs: &[Measured],
+    what: &str,
+    value: impl Fn(&Cost) -> f64,
+    is_met: impl Fn(&Cost) -> Option<bool>,
+    aim: &str,
+) -> Vec<String> {
+    let value = |watcher| of(costs, watcher).map(&value);
+    let text = |value: Option<f64>| value.map_or("–".to_owned(), figure);
+    let ratio = |other| Some(value(Watcher::Lockstep)? / value(other).filter(|other| *other > 0.0)?);
+    let met = |watcher| match of(costs, watcher).and_then(&is_met) {
+        Some(true) => "yes",
+        Some(false) => "NO",
+        None => "not measured",
+    };
+    let verdict = format!(
+        "{aim}: {}; {}",
+        met(Watcher::Lockstep),
+        met(Watcher::LockstepWithCollector)
+    );
+    vec![
+        what.to_owned(),
+        text(value(Watcher::NvitopExporter)),
+        text(value(Watcher::AllSmi)),
+        text(value(Watcher::Lockstep)),
+        text(value(Watcher::LockstepWithCollector)),
+        text(ratio(Watcher::NvitopExporter)),
+        text(ratio(Watcher::AllSmi)),
+        if aim.is_empty() { String::new() } else { verdict },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(cpu: f64, resident_mib: f64) -> Cost {
+        Cost {
+            values: 100.0,
+            read: 50.0,
+            cpu,
+            resident_mib,
+            ..Cost::default()
+        }
+    }
+
+    #[test]
+    fn each_aim_is_judged_by_its_own_figure() {
+        let costs = [
+            (Watcher::AllSmi, cost(0.01, 11.0)),
+            (Watcher::Lockstep, cost(0.003, 15.9)),
+            (Watcher::LockstepWithCollector, cost(0.004, 16.1)),
+        ];
+        let table = table(&costs);
+        let line = |what: &str| {
+            table
+                .lines()
+                .find(|line| line.contains(what))
+                .unwrap_or_default()
+                .to_owned()
+        };
+        assert!(line("CPU µs").contains("all-smi: yes; NO"), "{table}");
+        assert!(line("resident").contains("16 MiB: yes; NO"), "{table}");
+        assert!(line("resident").contains("–"), "{table}");
+    }
+
+    #[test]
+    fn an_aim_without_the_other_is_not_judged() {
+        let table = table(&[(Watcher::Lockstep, cost(0.003, 15.9))]);
+        assert!(table.contains("all-smi: not measured; not measured"), "{table}");
+    }
+}
