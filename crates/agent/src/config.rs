@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use domain::ident::NodeName;
 
+pub use crate::exporter::HostLabel;
+
 /// The default bound of the on-disk spool: a node of eight GPUs writes about 6 kB a second, so this is a day without a
 /// collector, at the price of one small file system.
 pub const SPOOL_BYTES_MAX: u64 = 512 << 20;
@@ -25,11 +27,8 @@ pub struct AgentConfig {
     pub root: PathBuf,
     /// Which NVML library to open.
     pub nvml: NvmlSource,
-    /// Where to serve `/metrics`; not at all when `None`.
-    pub metrics_listen: Option<SocketAddr>,
-    /// Whether to give up when that address is taken. A person who named it wants to know; the usual one may belong to another
-    /// agent of this machine, and watching goes on without it.
-    pub metrics_required: bool,
+    /// How `/metrics` are served.
+    pub metrics: MetricsConfig,
     /// Whether this node lets the collector start processes on it.
     pub accepts_runs: bool,
     /// The Python interpreter for runs that name none.
@@ -38,6 +37,31 @@ pub struct AgentConfig {
     pub tls_ca: Option<PathBuf>,
     /// Bound of the on-disk spool; the oldest data goes first.
     pub spool_bytes_max: u64,
+}
+
+/// How the node's own `/metrics` are served.
+#[derive(Debug, Clone, Default)]
+pub struct MetricsConfig {
+    /// Where; not at all when `None`.
+    pub listen: Option<SocketAddr>,
+    /// Whether to give up when that address is taken. A person who named it wants to know; the usual one may belong to another
+    /// agent of this machine, and watching goes on without it.
+    pub required: bool,
+    /// HTTPS with this certificate.
+    pub tls: Option<TlsFiles>,
+    /// Only for who shows the token in this file.
+    pub token_file: Option<PathBuf>,
+    /// Under dcgm-exporter's names as well, the host under this label.
+    pub dcgm_names: Option<HostLabel>,
+}
+
+/// A certificate and its key, both PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate, and those between it and the authority.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
 }
 
 /// Which NVML library to open.

@@ -11,6 +11,8 @@
 pub mod config;
 pub mod node;
 
+mod program_pages;
+
 pub mod sample;
 
 pub mod launch;
@@ -19,6 +21,6 @@ pub mod exporter;
 pub mod release;
 pub mod uplink;
 
-pub use config::{AgentConfig, NvmlSource, Secret};
-pub use node::{AgentError, lock_holder, once, run};
+pub use config::{AgentConfig, MetricsConfig, NvmlSource, Secret};
+pub use node::{AgentError, Seen, lock_holder, look, once, run};
 pub use sample::sources;

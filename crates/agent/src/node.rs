@@ -10,7 +10,6 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,14 +18,14 @@ use std::time::Duration;
 
 use domain::topology::Inventory;
 use rustix::fs::FlockOperation;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::AgentConfig;
-use crate::exporter::{self, Exporter};
+use crate::exporter::{Exporter, Server, ServerError};
 use crate::launch::{Setting, Supervisor};
+use crate::program_pages;
 use crate::release::Release;
 use crate::sample::footprint::Footprint;
 use crate::sample::host::{self, Filesystems, HostReader};
@@ -49,6 +48,11 @@ use crate::uplink::{Events, Link, control, session};
 const NVML_PATIENCE: Duration = Duration::from_secs(5);
 /// How long after a tick its samples are gathered: readers need about a tenth of this on a healthy node.
 const GATHER_AFTER: Duration = Duration::from_millis(200);
+/// The tick after which what only start-up needed is let go of: the collector is connected then, and every reader has read in each
+/// of its tiers but the slowest.
+const RELEASE_AT: u64 = 15;
+/// How often again: reconnecting and the like bring it back.
+const RELEASE_EVERY: u64 = 600;
 /// How long threads may take to end.
 const FINISH_PATIENCE: Duration = Duration::from_secs(2);
 /// How far apart the two readings of [`once`] are: what is a rate needs two, and GPM 100 ms between them.
@@ -77,14 +81,8 @@ pub enum AgentError {
         path: PathBuf,
     },
     /// The metrics listener.
-    #[error("cannot serve metrics at {address}; choose another address with --metrics-listen")]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Metrics(#[from] ServerError),
     /// A thread.
     #[error("cannot start the thread {name:?}; the system is out of threads or memory")]
     Thread {
@@ -94,9 +92,6 @@ pub enum AgentError {
         #[source]
         source: io::Error,
     },
-    /// The catalogue cannot be exported.
-    #[error("the metric catalogue cannot be exported")]
-    Exporter(#[from] prometheus::Error),
     /// A simulation that cannot be had.
     #[error(transparent)]
     Library(#[from] LibraryError),
@@ -130,8 +125,8 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
     let sampler = Sampler::prepare(&config, &samples, &events)?;
     let link = Link::new(&config, sampler.inventory.subscribe())?;
     let spool = link.as_ref().map(|_| open_spool(&config)).transpose()?;
-    let listener = listen(&config).await?;
-    let exporter = Exporter::new(samples.clone(), &config.node)?;
+    let server = Server::bind(&config.metrics)?;
+    let exporter = Exporter::new(samples.clone(), &config.node, config.metrics.dcgm_names);
     let node = Node {
         config: Arc::new(config),
         samples,
@@ -141,8 +136,8 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
     };
 
     let tasks = TaskTracker::new();
-    if let Some(listener) = listener {
-        tasks.spawn(exporter::serve(listener, exporter, node.shutdown.clone()));
+    if let Some(server) = server {
+        tasks.spawn(server.serve(exporter, node.shutdown.clone()));
     }
     let setting = Setting::from(&*node.config);
     let inventory = sampler.inventory.subscribe();
@@ -192,9 +187,26 @@ fn start_uplink(tasks: &TaskTracker, node: &Node, spool: Option<Spool>, supervis
 /// # Errors
 /// When it cannot start.
 pub async fn once(config: AgentConfig) -> Result<String, AgentError> {
+    look(config).await.map(|seen| seen.metrics)
+}
+
+/// What one look at this machine brings.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// What it is made of, and why there are no GPUs when there are none.
+    pub inventory: Arc<Inventory>,
+    /// Every value that was read, as Prometheus text.
+    pub metrics: String,
+}
+
+/// Reads everything once. Rates need two readings, so this takes half a second.
+///
+/// # Errors
+/// When it cannot start.
+pub async fn look(config: AgentConfig) -> Result<Seen, AgentError> {
     let (samples, events) = (Samples::new(), Events::default());
     let sampler = Sampler::prepare(&config, &samples, &events)?;
-    let mut settled = sampler.settled.subscribe();
+    let (mut settled, inventory) = (sampler.settled.subscribe(), sampler.inventory.subscribe());
     let heard = Heard {
         memory: None,
         ending: Arc::new(|_| false),
@@ -206,7 +218,12 @@ pub async fn once(config: AgentConfig) -> Result<String, AgentError> {
     tokio::time::sleep(ONCE_APART).await;
     ticker.tick(Tick::nth(0, now_ms()));
     ticker.finish(ONCE_PATIENCE).await;
-    Ok(Exporter::new(samples, &config.node)?.text()?)
+    let exporter = Exporter::new(samples, &config.node, config.metrics.dcgm_names);
+    let inventory = inventory.borrow().clone();
+    Ok(Seen {
+        inventory,
+        metrics: exporter.text(),
+    })
 }
 
 // === The data folder ===
@@ -258,20 +275,6 @@ fn take_data_dir(path: &Path) -> Result<File, AgentError> {
 fn open_spool(config: &AgentConfig) -> Result<Spool, AgentError> {
     let path = config.data_dir.join("spool");
     Spool::open(&path, config.spool_bytes_max).map_err(|source| AgentError::DataDir { path, source })
-}
-
-async fn listen(config: &AgentConfig) -> Result<Option<TcpListener>, AgentError> {
-    let Some(address) = config.metrics_listen else {
-        return Ok(None);
-    };
-    match TcpListener::bind(address).await {
-        Ok(listener) => Ok(Some(listener)),
-        Err(error) if !config.metrics_required && error.kind() == io::ErrorKind::AddrInUse => {
-            tracing::warn!(%address, "another program serves there, so this agent's metrics are not served; choose an address with --metrics-listen");
-            Ok(None)
-        }
-        Err(source) => Err(AgentError::Listen { address, source }),
-    }
 }
 
 // === Sampling ===
@@ -422,6 +425,9 @@ impl Ticker {
             };
             let tick = Tick::nth(n, at_ms);
             self.tick(tick);
+            if n % RELEASE_EVERY == RELEASE_AT {
+                program_pages::release();
+            }
             n += 1;
             tokio::time::sleep(GATHER_AFTER).await;
             self.gatherer.tick(tick);
@@ -431,10 +437,10 @@ impl Ticker {
 
     fn tick(&mut self, tick: Tick) {
         self.readers.iter_mut().for_each(|reader| reader.tick(tick));
-        let gpus = self.inventory.borrow().gpus.len() as u32;
-        self.watchdog.look(tick.at_ms, gpus);
+        let inventory = self.inventory.borrow().clone();
+        self.watchdog.look(tick.at_ms, inventory.gpus.len() as u32);
         let late = self.readers.iter().map(Worker::late).sum();
-        self.own.read(&tick, late);
+        self.own.read(&tick, late, inventory.simulated.as_deref());
         if let Some((clock, samples)) = &self.clock {
             clock.read(samples, tick.at_ms);
         }

@@ -151,6 +151,11 @@ impl Supervisor {
         self.lock().values().cloned().collect()
     }
 
+    /// Whether nothing is followed.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// One attempt.
     pub(crate) fn attempt(&self, run: &RunId, attempt: AttemptNo) -> Option<Arc<Attempt>> {
         self.lock().get(&(run.clone(), attempt)).cloned()

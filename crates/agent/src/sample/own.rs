@@ -1,11 +1,13 @@
 //! The agent's own figures: what it costs, what waits, what was lost.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::sync::Arc;
 
 use super::footprint::{Footprint, Scales};
 use super::nvml::meter::Meter;
 use super::schedule::Tick;
-use super::series::Family;
+use super::series::{Family, series};
 use crate::sample::Samples;
 use crate::uplink::spool::Spool;
 
@@ -37,13 +39,19 @@ impl OwnReader {
         }
     }
 
-    /// Reads once. `late` is how many rounds readers have left out because they were still busy.
-    pub(crate) fn read(&mut self, tick: &Tick, late: u64) {
+    /// Reads once. `late` is how many rounds readers have left out because they were still busy. Whoever reads the metrics is told
+    /// when the GPUs are `simulated`, and as what.
+    pub(crate) fn read(&mut self, tick: &Tick, late: u64, simulated: Option<&str>) {
+        if let Some(spec) = simulated {
+            let told = series("lockstep_agent_simulated", &[("spec", spec)]);
+            self.samples.push(&told, tick.at_ms, 1.0);
+        }
         let out = &mut self.family.at(&self.samples, tick.at_ms);
         out.put_by("agent_info", ("version", env!("CARGO_PKG_VERSION")), 1.0);
         let (calls, took) = self.meter.totals();
         out.put("lockstep_agent_nvml_calls_total", calls as f64);
         out.put("lockstep_agent_nvml_call_seconds_total", took.as_secs_f64());
+        out.put("lockstep_agent_samples_total", self.samples.taken() as f64);
         let dropped = self.spool.as_ref().map_or(0, Spool::dropped_samples) + self.samples.dropped();
         out.put("lockstep_agent_spool_dropped_samples_total", dropped as f64);
         if let Some(spool) = &self.spool {
@@ -69,6 +77,9 @@ impl OwnReader {
     }
 }
 
+/// Some 1.4 kB are usual.
+const STATUS_BYTES: usize = 4_096;
+
 /// What the process holds, in bytes.
 struct Memory {
     resident: u64,
@@ -79,7 +90,12 @@ struct Memory {
 impl Memory {
     /// From `/proc/self/status`; our own, so never under another root.
     fn read() -> Option<Self> {
-        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        // With room for all of it, it is read in one piece.
+        let mut status = String::with_capacity(STATUS_BYTES);
+        File::open("/proc/self/status")
+            .ok()?
+            .read_to_string(&mut status)
+            .ok()?;
         let bytes = |name: &str| {
             let kib = status.lines().find_map(|line| line.strip_prefix(name))?;
             let kib: u64 = kib.trim().strip_suffix(" kB")?.parse().ok()?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use domain::series::{Labels, METRIC_NAME};
 use domain::time::TimestampMs;
+use foldhash::fast::RandomState;
 
 use crate::sample::Samples;
 
@@ -31,7 +32,7 @@ fn shortened(value: &str) -> &str {
 #[derive(Debug, Default)]
 pub(crate) struct Family {
     common: Vec<(&'static str, String)>,
-    names: HashMap<(&'static str, &'static str), Labels>,
+    names: HashMap<(&'static str, &'static str), Labels, RandomState>,
 }
 
 impl Family {
@@ -39,7 +40,7 @@ impl Family {
     pub(crate) fn new(common: Vec<(&'static str, String)>) -> Self {
         Self {
             common,
-            names: HashMap::new(),
+            names: HashMap::default(),
         }
     }
 

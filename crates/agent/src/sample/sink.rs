@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::series::{Labels, STALE, is_stale};
 use domain::time::TimestampMs;
+use foldhash::fast::RandomState;
 
 /// The most samples that wait for the next batch: some minutes of a large node, for a disk that stalls. Beyond, new samples
 /// are dropped and counted.
@@ -31,8 +32,9 @@ pub struct Samples(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    latest: HashMap<Labels, (TimestampMs, f64)>,
+    latest: HashMap<Labels, (TimestampMs, f64), RandomState>,
     pending: Vec<Sample>,
+    taken: u64,
     dropped: u64,
 }
 
@@ -46,6 +48,7 @@ impl Samples {
     /// Takes a sample. Never blocks on I/O; when a bound is reached the sample is dropped and counted.
     pub fn push(&self, series: &Labels, at_ms: TimestampMs, value: f64) {
         let mut state = self.lock();
+        state.taken += 1;
         if let Some(latest) = state.latest.get_mut(series) {
             // A sample that comes late does not hide a newer one.
             if latest.0 <= at_ms {
@@ -117,6 +120,17 @@ impl Samples {
         self.lock().latest.len()
     }
 
+    /// Counts values that were read and are kept elsewhere.
+    pub fn read_besides(&self, values: usize) {
+        self.lock().taken += values as u64;
+    }
+
+    /// Values that readers brought since the start.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.lock().taken
+    }
+
     /// Samples dropped at a bound since the start.
     #[must_use]
     pub fn dropped(&self) -> u64 {
@@ -168,7 +182,7 @@ mod tests {
         samples.push(&up, 1_000, 1.0);
         samples.push(&up, 2_000, 0.0);
         samples.push(&up, 1_500, 1.0);
-        assert_eq!(samples.drain().len(), 3);
+        assert_eq!((samples.drain().len(), samples.taken()), (3, 3));
         assert_eq!(samples.drain().len(), 0);
         assert_eq!(
             samples.latest(),

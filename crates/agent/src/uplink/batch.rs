@@ -1,6 +1,6 @@
 //! From samples as readers push them to frames as they travel: series that share their times share a matrix.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use domain::series::Frame;
 use domain::time::TimestampMs;
@@ -10,27 +10,40 @@ pub(crate) type Indexed = (u32, TimestampMs, f64);
 
 /// Groups samples into frames. Of several samples of a series at one time the last one pushed wins.
 pub(crate) fn frames(samples: impl IntoIterator<Item = Indexed>) -> Vec<Frame> {
-    let mut by_series: BTreeMap<u32, BTreeMap<TimestampMs, f64>> = BTreeMap::new();
-    for (series, at_ms, value) in samples {
-        by_series.entry(series).or_default().insert(at_ms, value);
+    let mut sorted: Vec<Indexed> = samples.into_iter().collect();
+    // Stable, so that the last one pushed is the last of its time.
+    sorted.sort_by_key(|(series, at_ms, _)| (*series, *at_ms));
+    let (mut frames, mut by_axis) = (Vec::<Frame>::new(), HashMap::<Vec<TimestampMs>, usize>::new());
+    let (mut times_ms, mut values, mut recent) = (Vec::new(), Vec::new(), 0);
+    for of_series in sorted.chunk_by(|a, b| a.0 == b.0) {
+        times_ms.clear();
+        values.clear();
+        for (_, at_ms, value) in of_series.chunk_by(|a, b| a.1 == b.1).filter_map(<[_]>::last) {
+            times_ms.push(*at_ms);
+            values.push(*value);
+        }
+        // Most series of a second share its one time: no need to look far.
+        if frames.get(recent).is_none_or(|frame| frame.times_ms != times_ms) {
+            recent = by_axis.get(&times_ms).copied().unwrap_or(frames.len());
+        }
+        if recent == frames.len() {
+            by_axis.insert(times_ms.clone(), recent);
+            frames.push(Frame {
+                times_ms: times_ms.clone(),
+                ..Frame::default()
+            });
+        }
+        frames[recent].series.push(of_series[0].0);
+        frames[recent].values.append(&mut values);
     }
-    let mut by_axis: BTreeMap<Vec<TimestampMs>, Frame> = BTreeMap::new();
-    for (series, points) in by_series {
-        let axis: Vec<TimestampMs> = points.keys().copied().collect();
-        let frame = by_axis.entry(axis).or_default();
-        frame.series.push(series);
-        frame.values.extend(points.into_values());
-    }
-    let mut frames: Vec<Frame> = by_axis
-        .into_iter()
-        .map(|(times_ms, frame)| Frame { times_ms, ..frame })
-        .collect();
     frames.sort_by(|a, b| a.times_ms.cmp(&b.times_ms));
     frames
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use proptest::prelude::*;
 

@@ -22,7 +22,7 @@ use crate::launch::output::Logs;
 use crate::launch::supervise::Attempt;
 use crate::uplink::link::{Link, LinkError, Retry};
 
-/// How often files are looked at for something to send.
+/// How often files are looked at for something to send, while there is an attempt that may write them.
 const LOOK: Duration = Duration::from_millis(100);
 /// Messages waiting to be written. Reports go first; logs leave this much room for them.
 const OUTBOUND_MAX: usize = 64;
@@ -131,7 +131,8 @@ impl Session {
                     // A second hello, or something newer than this agent.
                     Some(control_down::Message::Hello(_)) | None => {}
                 },
-                _ = looks.tick() => self.look(),
+                // Attempts come by commands, so that whoever has none needs not look.
+                _ = looks.tick(), if !self.supervisor.is_idle() => self.look(),
             }
         }
     }

@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use domain::series::Labels;
 use domain::time::TimestampMs;
+use foldhash::fast::RandomState;
 use prost::Message;
 use wire::proto::{Batch, Definitions, Series};
 use wire::version::MESSAGE_BYTES_MAX;
@@ -52,7 +53,7 @@ pub(crate) struct Segment {
     body: Body,
     length: u64,
     started: Instant,
-    dictionary: HashMap<Labels, u32>,
+    dictionary: HashMap<Labels, u32, RandomState>,
     last_seq: u64,
     acked: u64,
     /// Of the batches after `acked`, in their order.
@@ -129,7 +130,7 @@ impl Segment {
             body,
             length: HEADER_BYTES,
             started: Instant::now(),
-            dictionary: HashMap::new(),
+            dictionary: HashMap::default(),
             last_seq: 0,
             acked: 0,
             waiting: VecDeque::new(),

@@ -1,9 +1,11 @@
 //! A small reader of Prometheus text: enough to check every line of it.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
-use agent::AgentConfig;
+use agent::config::{HostLabel, TlsFiles};
+use agent::{AgentConfig, MetricsConfig};
 use domain::metric::catalogue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -54,7 +56,7 @@ fn check_labels(metric: &str, labels: &str) {
 }
 
 /// One request over a connection of its own, as a scraper makes it.
-async fn get(address: std::net::SocketAddr, path: &str) -> Option<(String, String)> {
+async fn get(address: SocketAddr, path: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.ok()?;
@@ -64,27 +66,233 @@ async fn get(address: std::net::SocketAddr, path: &str) -> Option<(String, Strin
     Some((head.to_owned(), body.to_owned()))
 }
 
+/// Serving there, or not at all.
+fn listening(address: SocketAddr) -> MetricsConfig {
+    MetricsConfig {
+        listen: Some(address),
+        required: true,
+        ..MetricsConfig::default()
+    }
+}
+
+/// An address that was free a moment ago.
+fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// One crypto provider for all tests of the process; whoever was first decided.
+fn client() -> reqwest::ClientBuilder {
+    let _installed_before = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().no_proxy()
+}
+
+/// The kind and the text of a page, once it holds a word: readers fill it reader by reader.
+async fn page(client: &reqwest::Client, url: &str, header: (&str, &str), word: &str) -> (String, String) {
+    let deadline = Instant::now() + Duration::from_secs(15);
+    let mut last = String::new();
+    while Instant::now() < deadline {
+        if let Ok(answer) = client.get(url).header(header.0, header.1).send().await {
+            let kind = answer.headers()["content-type"].to_str().unwrap().to_owned();
+            last = answer.text().await.unwrap();
+            if last.contains(word) {
+                return (kind, last);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("no {word} on {url}: {last}");
+}
+
+#[tokio::test]
+async fn a_page_is_openmetrics_for_who_prefers_it_and_holds_what_was_asked_for() {
+    let (folder, free) = (folder(), free_address());
+    let agent = Running::start(AgentConfig {
+        nvml: simulated(folder.path(), "h100x2:healthy"),
+        metrics: listening(free),
+        ..config(folder.path())
+    });
+    let client = client().build().unwrap();
+    let accept = (
+        "accept",
+        "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+    );
+    let url = format!("http://{free}/metrics");
+    let (kind, text) = page(&client, &url, accept, "gpu_energy_joules_total{gpu=\"1\"").await;
+    assert!(
+        kind.starts_with("application/openmetrics-text; version=1.0.0"),
+        "{kind}"
+    );
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    assert!(
+        text.contains("# TYPE gpu_energy_joules counter\n# UNIT gpu_energy_joules joules\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\ngpu_energy_joules_total{gpu=\"1\",node=\"n1\"} "),
+        "{text}"
+    );
+    assert!(!text.contains("gpu_process_memory_bytes"), "{text}");
+
+    let url_of_some = format!("{url}?collect[]=gpu_power&collect[]=gpu_process");
+    let (_, some) = page(
+        &client,
+        &url_of_some,
+        ("accept", "*/*"),
+        "gpu_power_watts{gpu=\"1\"",
+    )
+    .await;
+    let families: Vec<&str> = some
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .collect();
+    assert!(
+        families
+            .iter()
+            .all(|family| family.starts_with("gpu_power") || family.starts_with("gpu_process")),
+        "{families:?}"
+    );
+    let all = format!("{url}?all=1");
+    page(&client, &all, ("accept", "*/*"), "gpu_process_memory_bytes{").await;
+    let wrong = client.get(format!("{url}?collect[]=gpus")).send().await.unwrap();
+    assert_eq!(wrong.status(), 400);
+    assert!(wrong.text().await.unwrap().contains("gpus"));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_come_over_https_and_only_to_who_shows_the_token() {
+    let (folder, free) = (folder(), free_address());
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../collector/tests/data");
+    let cert = format!("{data}/tls-cert.pem");
+    let token = folder.path().join("metrics.token");
+    std::fs::write(&token, "of-the-scraper\n").unwrap();
+    let agent = Running::start(AgentConfig {
+        nvml: simulated(folder.path(), "h100x2:healthy"),
+        metrics: MetricsConfig {
+            tls: Some(TlsFiles {
+                cert: cert.clone().into(),
+                key: format!("{data}/tls-key.pem").into(),
+            }),
+            token_file: Some(token),
+            ..listening(free)
+        },
+        ..config(folder.path())
+    });
+    let authority = reqwest::Certificate::from_pem(&std::fs::read(&cert).unwrap()).unwrap();
+    let client = client().tls_certs_only([authority]).build().unwrap();
+    let url = format!("https://{free}/metrics");
+    let good = ("authorization", "Bearer of-the-scraper");
+    page(&client, &url, good, "gpu_up{gpu=\"1\",node=\"n1\"} 1\n").await;
+    for wrong in [
+        "",
+        "Bearer of-the-scrape",
+        "Bearer of-the-scraper2",
+        "Basic of-the-scraper",
+    ] {
+        let refused = client
+            .get(&url)
+            .header("authorization", wrong)
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(refused.status(), 401, "{wrong:?}");
+        assert!(!refused.text().await.unwrap().contains("gpu_up"));
+    }
+    let plain = client.get(format!("http://{free}/metrics")).send().await;
+    assert!(
+        plain.is_err() || plain.unwrap().status() != 200,
+        "no page without TLS"
+    );
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn simulated_gpus_have_dcgm_s_names_labels_and_units() {
+    let (folder, free) = (folder(), free_address());
+    let agent = Running::start(AgentConfig {
+        nvml: simulated(folder.path(), "h100x2:healthy"),
+        metrics: MetricsConfig {
+            dcgm_names: Some(HostLabel::Upper),
+            ..listening(free)
+        },
+        ..config(folder.path())
+    });
+    let client = client().build().unwrap();
+    let url = format!("http://{free}/metrics");
+    let accept = ("accept", "application/openmetrics-text");
+    let only = format!("{url}?collect[]=DCGM_FI");
+    // The last of a GPU to come: it needs two readings.
+    let (_, only) = page(
+        &client,
+        &only,
+        accept,
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{gpu=\"1\"",
+    )
+    .await;
+    let lines: Vec<&str> = only.lines().filter(|line| !line.starts_with('#')).collect();
+    for line in &lines {
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = series.split_once('{').unwrap();
+        let names: Vec<&str> = labels
+            .split("\",")
+            .map(|label| label.split_once('=').unwrap().0)
+            .collect();
+        let expected = [
+            "gpu",
+            "UUID",
+            "pci_bus_id",
+            "device",
+            "modelName",
+            "Hostname",
+            "DCGM_FI_DRIVER_VERSION",
+        ];
+        assert_eq!(names[..7], expected, "{line}");
+        assert!(
+            name.starts_with("DCGM_FI_") && value.parse::<f64>().unwrap().is_finite(),
+            "{line}"
+        );
+    }
+    let value = |name: &str| -> f64 {
+        let line = lines
+            .iter()
+            .find(|line| line.starts_with(&format!("{name}{{gpu=\"1\"")));
+        line.unwrap_or_else(|| panic!("no {name}: {only}"))
+            .rsplit_once(' ')
+            .unwrap()
+            .1
+            .parse()
+            .unwrap()
+    };
+    assert!((60.0..750.0).contains(&value("DCGM_FI_DEV_POWER_USAGE")));
+    assert!((1_000.0..90_000.0).contains(&value("DCGM_FI_DEV_FB_USED")));
+    assert!((300.0..2_000.0).contains(&value("DCGM_FI_DEV_SM_CLOCK")));
+    assert!((0.0..=100.0).contains(&value("DCGM_FI_DEV_GPU_UTIL")));
+    assert!((0.0..=1.0).contains(&value("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")));
+    let (kind, both) = page(&client, &url, accept, "\nDCGM_FI_DEV_GPU_TEMP{").await;
+    assert!(
+        kind.starts_with("text/plain; version=0.0.4") && both.contains("\ngpu_up{"),
+        "{kind} {both}"
+    );
+    agent.stop().await;
+}
+
 #[tokio::test]
 async fn a_scrape_finds_the_latest_values() {
-    let folder = folder();
-    let free = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let (folder, free) = (folder(), free_address());
     let nvml = simulated(folder.path(), "h100x2:healthy");
     let agent = Running::start(AgentConfig {
         nvml,
-        metrics_listen: Some(free),
-        metrics_required: true,
+        metrics: listening(free),
         ..config(folder.path())
     });
     let mut last = None;
-    let deadline = std::time::Instant::now() + Duration::from_secs(15);
+    let deadline = Instant::now() + Duration::from_secs(15);
     while !last
         .as_ref()
         .is_some_and(|(_, body): &(String, String)| body.contains("gpu_power_watts{gpu=\"1\""))
     {
-        assert!(std::time::Instant::now() < deadline, "no GPU in {last:?}");
+        assert!(Instant::now() < deadline, "no GPU in {last:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
         last = get(free, "/metrics").await;
     }
@@ -118,9 +326,11 @@ fn is_chunk_size(line: &str) -> bool {
 async fn a_taken_address_ends_only_an_agent_that_was_told_to_serve_there() {
     let folder = folder();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let told = |metrics_required| AgentConfig {
-        metrics_listen: Some(taken.local_addr().unwrap()),
-        metrics_required,
+    let told = |required| AgentConfig {
+        metrics: MetricsConfig {
+            required,
+            ..listening(taken.local_addr().unwrap())
+        },
         ..config(folder.path())
     };
     let refused = agent::run(told(true), tokio_util::sync::CancellationToken::new()).await;
@@ -129,9 +339,9 @@ async fn a_taken_address_ends_only_an_agent_that_was_told_to_serve_there() {
         "the message says what to do"
     );
     let agent = Running::start(told(false));
-    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(10);
     while agent::lock_holder(&folder.path().join("data")).is_none() {
-        assert!(std::time::Instant::now() < deadline, "the agent does not run");
+        assert!(Instant::now() < deadline, "the agent does not run");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     agent.stop().await;

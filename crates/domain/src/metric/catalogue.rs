@@ -709,6 +709,16 @@ pub const CATALOGUE: &[Metric] = &[
         "Time spent in NVML calls.",
     ),
     counter("lockstep_agent_nvml_calls_total", &[], "NVML calls made."),
+    counter(
+        "lockstep_agent_samples_total",
+        &[],
+        "Values the agent's readers brought, those kept at ten a second for faults among them.",
+    ),
+    gauge(
+        "lockstep_agent_simulated",
+        &["spec"],
+        "Always 1, and there only while this node's GPUs are simulated: as what.",
+    ),
     gauge(
         "lockstep_agent_nvml_call_p99_seconds",
         &[],

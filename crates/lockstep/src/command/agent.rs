@@ -5,7 +5,8 @@ mod release;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use agent::{AgentConfig, NvmlSource, Secret};
+use agent::config::{HostLabel, TlsFiles};
+use agent::{AgentConfig, MetricsConfig, NvmlSource, Secret};
 use clap::{Args, Subcommand};
 use domain::ident::NodeName;
 use tokio_util::sync::CancellationToken;
@@ -48,6 +49,37 @@ pub(crate) struct Agent {
     /// Where to serve this node's /metrics; `off` for nowhere. Default: 127.0.0.1:9470, if it is free.
     #[arg(long, env = "LOCKSTEP_METRICS_LISTEN", value_name = "ADDR", value_parser = listen_or_off)]
     metrics_listen: Option<ListenOrOff>,
+    /// Serve /metrics over HTTPS with this certificate (PEM).
+    #[arg(
+        long,
+        env = "LOCKSTEP_METRICS_TLS_CERT",
+        value_name = "FILE",
+        requires = "metrics_tls_key"
+    )]
+    metrics_tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM).
+    #[arg(
+        long,
+        env = "LOCKSTEP_METRICS_TLS_KEY",
+        value_name = "FILE",
+        requires = "metrics_tls_cert"
+    )]
+    metrics_tls_key: Option<PathBuf>,
+    /// Serve /metrics only to who shows the token in this file, as `Authorization: Bearer TOKEN`.
+    #[arg(long, env = "LOCKSTEP_METRICS_TOKEN_FILE", value_name = "FILE")]
+    metrics_token_file: Option<PathBuf>,
+    /// Serve dcgm-exporter's default metrics too, so that its dashboards work; the host is their label `hostname`, or
+    /// `Hostname` as in dcgm-exporter before 4.8.3.
+    #[arg(
+        long,
+        env = "LOCKSTEP_DCGM_NAMES",
+        value_name = "LABEL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "hostname",
+        value_parser = host_label
+    )]
+    dcgm_names: Option<HostLabel>,
     /// Where the host's /proc and /sys are mounted, in a container.
     #[arg(long, env = "LOCKSTEP_ROOT", value_name = "DIR", default_value = "/")]
     root: PathBuf,
@@ -119,8 +151,16 @@ impl Agent {
                 .unwrap_or_else(|| locate::default_data_dir().join("agent")),
             root: self.root,
             nvml,
-            metrics_required: self.metrics_listen.is_some(),
-            metrics_listen: self.metrics_listen.map_or(Some(METRICS_LISTEN), |wish| wish.0),
+            metrics: MetricsConfig {
+                required: self.metrics_listen.is_some(),
+                listen: self.metrics_listen.map_or(Some(METRICS_LISTEN), |wish| wish.0),
+                tls: self
+                    .metrics_tls_cert
+                    .zip(self.metrics_tls_key)
+                    .map(|(cert, key)| TlsFiles { cert, key }),
+                token_file: self.metrics_token_file,
+                dcgm_names: self.dcgm_names,
+            },
             accepts_runs: !self.no_runs,
             python: self.python,
             tls_ca: self.tls_ca,
@@ -143,6 +183,14 @@ fn host_name() -> String {
         })
         .collect();
     if name.is_empty() { "node".to_owned() } else { name }
+}
+
+fn host_label(text: &str) -> Result<HostLabel, String> {
+    match text {
+        "hostname" => Ok(HostLabel::Lower),
+        "Hostname" => Ok(HostLabel::Upper),
+        _ => Err("write hostname or Hostname".to_owned()),
+    }
 }
 
 fn listen_or_off(text: &str) -> Result<ListenOrOff, String> {

@@ -9,6 +9,8 @@ mod inventory;
 mod memory;
 mod network;
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 
@@ -60,9 +62,14 @@ impl HostReader {
     }
 }
 
+/// Files of /proc do not say how long they are; with this much room most are read in one piece instead of many.
+const TEXT_BYTES: usize = 16 << 10;
+
 /// A file's text; `None` when it cannot be read.
 fn text(root: &Path, path: &str) -> Option<String> {
-    std::fs::read_to_string(root.join(path)).ok()
+    let mut text = String::with_capacity(TEXT_BYTES);
+    File::open(root.join(path)).ok()?.read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 /// A file that holds one number.

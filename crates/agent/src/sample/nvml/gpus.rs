@@ -181,6 +181,8 @@ impl<'a> Gpus<'a> {
         let (begun, (_, before)) = (Instant::now(), self.reader.meter.totals());
         let at_ms = now_ms();
         let rows: Vec<_> = self.slots.iter_mut().map(Slot::beat).collect();
+        let values = rows.iter().flatten().filter(|value| value.is_finite());
+        self.reader.samples.read_besides(values.count());
         self.reader.burst.keep(at_ms, &rows);
         let (_, after) = self.reader.meter.totals();
         self.beats.took(after - before);

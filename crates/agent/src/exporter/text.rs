@@ -1,0 +1,208 @@
+//! The two text formats: Prometheus' 0.0.4 and OpenMetrics 1.0.0. They differ in the names of counters, in units, in what is
+//! escaped, and in the end.
+//!
+//! ```text
+//! # HELP node_disk_io_seconds_total …          # HELP node_disk_io_seconds …
+//! # TYPE node_disk_io_seconds_total counter    # TYPE node_disk_io_seconds counter
+//!                                              # UNIT node_disk_io_seconds seconds
+//! node_disk_io_seconds_total{…} 1.5            node_disk_io_seconds_total{…} 1.5
+//!                                              # EOF
+//! ```
+
+use std::fmt::Write as _;
+
+use domain::metric::Kind;
+
+/// Units that end the names of our metrics; a longer one stands before one that ends it.
+const UNITS: [&str; 8] = [
+    "bytes_per_second",
+    "bytes",
+    "seconds",
+    "ratio",
+    "joules",
+    "watts",
+    "hertz",
+    "celsius",
+];
+
+/// How values are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    /// Prometheus' own, 0.0.4.
+    Text,
+    /// 1.0.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// What an `Accept` header prefers: OpenMetrics only if it is named, and not less welcome than plain text.
+    pub(super) fn accepted(accept: Option<&str>) -> Self {
+        let weight = |wanted: &str| {
+            let ranges = accept.unwrap_or_default().split(',');
+            let of_type = ranges.filter(|range| media_type(range).eq_ignore_ascii_case(wanted));
+            of_type.map(quality).reduce(f64::max)
+        };
+        match (weight("application/openmetrics-text"), weight("text/plain")) {
+            (Some(open), plain) if open > 0.0 && open >= plain.unwrap_or(0.0) => Self::OpenMetrics,
+            _ => Self::Text,
+        }
+    }
+
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+fn media_type(range: &str) -> &str {
+    range.split(';').next().unwrap_or_default().trim()
+}
+
+fn quality(range: &str) -> f64 {
+    let weight = range
+        .split(';')
+        .find_map(|parameter| parameter.trim().strip_prefix("q="));
+    weight.map_or(1.0, |weight| weight.trim().parse().unwrap_or(0.0))
+}
+
+/// Writes a page, family by family.
+pub(super) struct Writer {
+    text: String,
+    format: Format,
+    /// The name that the samples of this family carry.
+    name: String,
+}
+
+impl Writer {
+    pub(super) fn new(format: Format) -> Self {
+        Self {
+            text: String::new(),
+            format,
+            name: String::new(),
+        }
+    }
+
+    /// Begins a family.
+    pub(super) fn family(&mut self, name: &str, kind: Kind, help: &str) {
+        name.clone_into(&mut self.name);
+        let is_open = self.format == Format::OpenMetrics;
+        let (family, kind) = match (is_open, name.strip_suffix("_total")) {
+            (true, Some(family)) if kind == Kind::Counter => (family, kind.as_str()),
+            // There a counter's samples must end in _total.
+            (true, None) if kind == Kind::Counter => (name, "unknown"),
+            _ => (name, kind.as_str()),
+        };
+        self.put(&["# HELP ", family, " "]);
+        self.escape(help, is_open);
+        self.put(&["\n# TYPE ", family, " ", kind, "\n"]);
+        if let Some(unit) = unit(family).filter(|_| is_open) {
+            self.put(&["# UNIT ", family, " ", unit, "\n"]);
+        }
+    }
+
+    /// One value of the family.
+    pub(super) fn sample<'a>(&mut self, labels: impl Iterator<Item = (&'a str, &'a str)>, value: f64) {
+        self.series(labels);
+        // Rust writes infinities without a sign and in lower case.
+        let written = match value {
+            f64::INFINITY => write!(self.text, " +Inf"),
+            f64::NEG_INFINITY => write!(self.text, " -Inf"),
+            value => write!(self.text, " {value}"),
+        };
+        written.expect("a string takes everything");
+        self.text.push('\n');
+    }
+
+    /// The same, the value already written.
+    pub(super) fn written<'a>(&mut self, labels: impl Iterator<Item = (&'a str, &'a str)>, value: &str) {
+        self.series(labels);
+        self.put(&[" ", value, "\n"]);
+    }
+
+    /// The page.
+    pub(super) fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
+        self.text
+    }
+
+    fn series<'a>(&mut self, labels: impl Iterator<Item = (&'a str, &'a str)>) {
+        self.text.push_str(&self.name);
+        for (n, (name, value)) in labels.enumerate() {
+            self.put(&[if n == 0 { "{" } else { "," }, name, "=\""]);
+            self.escape(value, true);
+            self.text.push('"');
+        }
+        if self.text.ends_with('"') {
+            self.text.push('}');
+        }
+    }
+
+    fn put(&mut self, parts: &[&str]) {
+        parts.iter().for_each(|part| self.text.push_str(part));
+    }
+
+    /// Prometheus' HELP escapes all that label values do but quotes.
+    fn escape(&mut self, text: &str, quotes: bool) {
+        for c in text.chars() {
+            match c {
+                '\\' => self.text.push_str("\\\\"),
+                '\n' => self.text.push_str("\\n"),
+                '"' if quotes => self.text.push_str("\\\""),
+                c => self.text.push(c),
+            }
+        }
+    }
+}
+
+fn unit(family: &str) -> Option<&'static str> {
+    UNITS
+        .into_iter()
+        .find(|unit| family.strip_suffix(unit).is_some_and(|rest| rest.ends_with('_')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_format_is_as_the_reader_prefers() {
+        let prometheus =
+            "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        let browser = "text/html,application/xhtml+xml,*/*;q=0.8";
+        let reluctant = "application/openmetrics-text;q=0.2, text/plain;q=0.3";
+        assert_eq!(Format::accepted(Some(prometheus)), Format::OpenMetrics);
+        for accept in [
+            None,
+            Some(""),
+            Some(browser),
+            Some(reluctant),
+            Some("application/openmetrics-text;q=0"),
+        ] {
+            assert_eq!(Format::accepted(accept), Format::Text, "{accept:?}");
+        }
+    }
+
+    #[test]
+    fn values_and_labels_are_written_as_readers_expect() {
+        let mut out = Writer::new(Format::Text);
+        out.family("x", Kind::Gauge, "a \"b\" \\ c\nd");
+        out.sample(std::iter::empty(), f64::INFINITY);
+        out.sample([("l", "q\"\\\n"), ("m", "1")].into_iter(), -0.25);
+        out.sample([("l", "e")].into_iter(), f64::NEG_INFINITY);
+        let expected = "# HELP x a \"b\" \\\\ c\\nd\n# TYPE x gauge\nx +Inf\nx{l=\"q\\\"\\\\\\n\",m=\"1\"} -0.25\nx{l=\"e\"} -Inf\n";
+        assert_eq!(out.finish(), expected);
+    }
+
+    #[test]
+    fn a_unit_is_the_end_of_the_name_and_nothing_else() {
+        assert_eq!(unit("link_bandwidth_bytes_per_second"), Some("bytes_per_second"));
+        assert_eq!(unit("gpu_power_watts"), Some("watts"));
+        for name in ["train_samples_per_second", "gpu_up", "seconds"] {
+            assert_eq!(unit(name), None, "{name}");
+        }
+    }
+}
