@@ -16,6 +16,7 @@ use crate::locate;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(130);
 /// For what reads or rewrites everything there is.
 const LONG_TIMEOUT: Duration = Duration::from_secs(24 * 3_600);
+const DEFAULT_URL: &str = "http://127.0.0.1:8470";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where the collector is and how to be let in.
@@ -25,7 +26,7 @@ pub(crate) struct Target {
     #[arg(
         long,
         env = "LOCKSTEP_URL",
-        default_value = "http://127.0.0.1:8470",
+        default_value = DEFAULT_URL,
         global = true
     )]
     url: String,
@@ -48,14 +49,13 @@ pub(crate) struct Client {
 impl Target {
     /// Makes a client; nothing is sent yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        crate::command::install_crypto();
         let url = self.url.trim_end_matches('/').to_owned();
         if !url.starts_with("http://") && !url.starts_with("https://") {
             return Err(Failure::Usage(format!(
                 "--url {url:?} is not an http:// or https:// address"
             )));
         }
-        let data_dir = std::env::var_os("LOCKSTEP_DATA").map_or_else(locate::default_data_dir, PathBuf::from);
+        let data_dir = data_dir();
         // This machine's admin token is nobody else's business: it goes to this machine only.
         let local = is_loopback(&url);
         let kept = || {
@@ -74,10 +74,17 @@ impl Target {
                 "the token has characters no token has; copy it again".to_owned(),
             ));
         }
+        let http = self.http(&url, REQUEST_TIMEOUT)?;
+        Ok(Client { http, url, token })
+    }
+
+    /// A client for an address: one on this machine is asked without a proxy, and only certificates that were named are trusted.
+    pub(crate) fn http(&self, url: &str, timeout: Duration) -> Result<reqwest::Client, Failure> {
+        crate::command::install_crypto();
         let mut builder = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
-            .timeout(REQUEST_TIMEOUT);
-        if local {
+            .timeout(timeout);
+        if is_loopback(url) {
             // A proxy of the environment leads elsewhere, and would see the token.
             builder = builder.no_proxy();
         }
@@ -93,9 +100,22 @@ impl Target {
             // Certificates of the public authorities are not carried along: a collector has its own.
             None => builder.tls_certs_only([]),
         };
-        let http = builder.build().map_err(|error| Failure::Failed(error.into()))?;
-        Ok(Client { http, url, token })
+        builder.build().map_err(|error| Failure::Failed(error.into()))
     }
+
+    /// Whether somebody has said that there is a collector: by its address, by a token, or by having started one here.
+    pub(crate) fn is_meant(&self) -> bool {
+        self.url() != DEFAULT_URL || self.token.is_some() || locate::local_token(&data_dir()).is_some()
+    }
+
+    /// The collector's address, as it was given.
+    pub(crate) fn url(&self) -> &str {
+        self.url.trim_end_matches('/')
+    }
+}
+
+fn data_dir() -> PathBuf {
+    std::env::var_os("LOCKSTEP_DATA").map_or_else(locate::default_data_dir, PathBuf::from)
 }
 
 fn is_loopback(url: &str) -> bool {

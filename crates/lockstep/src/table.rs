@@ -5,7 +5,8 @@ pub(crate) fn print(header: &[&str], rows: &[Vec<String>]) {
     crate::say::write(&render(header, rows));
 }
 
-fn render(header: &[&str], rows: &[Vec<String>]) -> String {
+/// The same as text.
+pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<String>> = std::iter::once(header.iter().map(|name| (*name).to_owned()).collect())
         .chain(
             rows.iter()

@@ -2,12 +2,14 @@
 
 mod agent;
 mod collector;
+mod doctor;
 mod query;
 mod rules;
 mod run;
 mod shim;
 mod store;
 mod token;
+mod top;
 mod up;
 
 use clap::Subcommand;
@@ -27,6 +29,10 @@ pub(crate) enum Command {
     Run(run::Run),
     /// Evaluate a PromQL query.
     Query(query::Query),
+    /// Show what every GPU does, a line each, refreshed.
+    Top(top::Top),
+    /// Say what works on this machine, what does not, and the next step.
+    Doctor(doctor::Doctor),
     /// Check rule files, and list the rules in force.
     Rules(rules::Rules),
     /// Back up, restore, check and clean up what is stored.
@@ -44,9 +50,11 @@ impl Command {
         match self {
             Self::Up(up) => serve(up.execute()),
             Self::Collector(collector) => serve(collector.execute()),
-            Self::Agent(agent) => serve(agent.execute()),
+            Self::Agent(agent) => serve_on(AGENT_THREADS, agent.execute()),
             Self::Run(run) => ask(run.execute()),
             Self::Query(query) => ask(query.execute()),
+            Self::Top(top) => ask(top.execute()),
+            Self::Doctor(doctor) => ask(doctor.execute()),
             Self::Rules(rules) => ask(rules.execute()),
             Self::Store(store) => ask(store.execute()),
             Self::Token(token) => ask(token.execute()),
@@ -55,14 +63,22 @@ impl Command {
     }
 }
 
-/// Runs a long-lived service, with a log. What takes long (encoding, evaluating, the disk) has threads of its own on the other
+/// An agent's tasks are small, on the largest node too. Two threads, so that one held up by a disk does not hold up the rest.
+const AGENT_THREADS: usize = 2;
+
+/// Runs the collector. What takes long (encoding, evaluating, the disk) has threads of its own on the other
 /// cores; what is left is a thousand small messages a second, and handing those from core to core costs more than they do.
 fn serve(service: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    serve_on(cores.div_ceil(2), service)
+}
+
+/// Runs a long-lived service on so many threads, with a log.
+fn serve_on(threads: usize, service: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     start_log();
     install_crypto();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(cores.div_ceil(2))
+        .worker_threads(threads)
         .enable_all()
         .build()?
         .block_on(service)

@@ -22,8 +22,21 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start() -> Self {
+        Self::start_with(start_up)
+    }
+
+    /// A machine without a GPU, whatever this one has.
+    pub(crate) fn start_without_gpus() -> Self {
+        Self::start_with(|data, listen| {
+            let mut command = up(data, listen);
+            command.env("LOCKSTEP_NVML_LIBRARY", "/nonexistent/libnvidia-ml.so.1");
+            spawn_up(command)
+        })
+    }
+
+    fn start_with(start: impl FnOnce(&Path, &str) -> (Child, String)) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (up, url) = start_up(folder.path(), "127.0.0.1:0");
+        let (up, url) = start(folder.path(), "127.0.0.1:0");
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -86,11 +99,19 @@ impl Cluster {
         self.request(self.http.post(format!("{}{path}", self.url)).json(body))
     }
 
+    /// Where the agent serves its metrics, from its log.
+    pub(crate) fn agent_metrics(&self) -> String {
+        let log = std::fs::read_to_string(self.folder.path().join("agent/agent.log")).unwrap();
+        let (_, rest) = log.split_once("http://").unwrap();
+        format!("http://{}", rest.split_whitespace().next().unwrap())
+    }
+
     pub(crate) fn text(&self, path: &str) -> String {
-        let request = self
-            .http
-            .get(format!("{}{path}", self.url))
-            .bearer_auth(self.token());
+        self.text_at(&format!("{}{path}", self.url))
+    }
+
+    pub(crate) fn text_at(&self, url: &str) -> String {
+        let request = self.http.get(url).bearer_auth(self.token());
         self.runtime
             .block_on(async { request.send().await.unwrap().text().await.unwrap() })
     }
@@ -272,14 +293,28 @@ pub(crate) fn signal(pid: i32, name: &str) {
 }
 
 fn start_up(data: &Path, listen: &str) -> (Child, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_lockstep"))
-        .args(["up", "--listen", listen, "--simulate", "h100x2:healthy", "--data"])
+    let mut command = up(data, listen);
+    command
+        .args(["--simulate", "h100x2:healthy"])
+        .env("LOCKSTEP_NVML_LIBRARY", simulator());
+    spawn_up(command)
+}
+
+fn up(data: &Path, listen: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    command
+        .args(["up", "--listen", listen, "--data"])
         .arg(data)
         .env("LOCKSTEP_PYTHON", python())
         .env("LOCKSTEP_METRICS_LISTEN", "127.0.0.1:0")
-        .env("LOCKSTEP_NVML_LIBRARY", simulator())
+        .env_remove("LOCKSTEP_SIMULATE")
         .env_remove("LOCKSTEP_TOKEN")
-        .env_remove("LOCKSTEP_ADMIN_TOKEN")
+        .env_remove("LOCKSTEP_ADMIN_TOKEN");
+    command
+}
+
+fn spawn_up(mut command: Command) -> (Child, String) {
+    let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -313,7 +348,7 @@ fn cache() -> PathBuf {
 }
 
 /// The simulator, built beside this test; a workspace build has it, and a test of this package alone builds it.
-fn simulator() -> PathBuf {
+pub(crate) fn simulator() -> PathBuf {
     let binary = Path::new(env!("CARGO_BIN_EXE_lockstep"));
     let library = binary.with_file_name("libsim_nvml.so");
     if !library.exists() {

@@ -13,3 +13,4 @@ mod peers;
 mod rules;
 mod runs;
 mod store;
+mod terminal;

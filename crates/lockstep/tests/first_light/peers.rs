@@ -36,13 +36,11 @@ fn prometheus_scrapes_collector_and_agent_without_a_warning() {
     let made = cluster.lockstep(&["token", "create", "--role", "scrape"]);
     let token = cluster.data_dir().join("scrape.token");
     std::fs::write(&token, made.stdout.trim_ascii()).unwrap();
-    let log = std::fs::read_to_string(cluster.data_dir().join("agent/agent.log")).unwrap();
-    let agent = log
-        .split_once("http://")
-        .and_then(|(_, rest)| rest.split_once("/metrics"))
-        .unwrap()
-        .0
-        .to_owned();
+    let agent = cluster.agent_metrics();
+    let agent = agent
+        .strip_prefix("http://")
+        .and_then(|url| url.strip_suffix("/metrics"))
+        .unwrap();
     let collector = cluster.url.strip_prefix("http://").unwrap();
     let config = cluster.data_dir().join("prometheus.yml");
     let text = format!(
@@ -110,6 +108,12 @@ fn promtool_finds_nothing_to_mend_in_what_is_exposed() {
         text.contains("# TYPE gpu_memory_used_bytes gauge")
             .then_some(text)
     });
+    check_metrics(&text);
+    let agent = format!("{}?all=1", cluster.agent_metrics());
+    check_metrics(&cluster.text_at(&agent));
+}
+
+fn check_metrics(text: &str) {
     let promtool = program("LOCKSTEP_TEST_PROMTOOL", "promtool");
     let mut child = Command::new(promtool)
         .args(["check", "metrics"])

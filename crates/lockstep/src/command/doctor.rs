@@ -1,0 +1,116 @@
+//! `lockstep doctor`: what works on this machine, what does not, and the next step.
+//!
+//! ```text
+//! gpus        one look with the agent's own readers      training   the interpreter of runs, torch, NCCL
+//! host        files an agent reads, disk, cgroups        collector  reachable, token, clock
+//! ```
+//! Every check says one thing. What is merely absent (a machine without GPUs, a node without InfiniBand) is a note: the rest works
+//! without it. The exit code is 1 when something is there and does not work.
+
+mod check;
+mod collector;
+mod gpus;
+mod host;
+mod training;
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use self::check::{Check, State};
+use crate::client::Target;
+use crate::failure::Failure;
+use crate::{locate, table};
+
+/// Say what works on this machine, what does not, and the next step.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lockstep doctor                                this machine, and the collector at --url
+  lockstep doctor --json                         for programs
+  lockstep doctor --root /host                   from a container that has the host's files there
+
+Exit codes: 0 all that is there works, 1 something does not.")]
+pub(crate) struct Doctor {
+    /// Print a JSON array of checks.
+    #[arg(long)]
+    json: bool,
+    /// Where the host's /proc and /sys are mounted, in a container.
+    #[arg(long, env = "LOCKSTEP_ROOT", value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// The NVML library to open instead of the machine's own.
+    #[arg(long, env = "LOCKSTEP_NVML_LIBRARY", value_name = "PATH")]
+    nvml_library: Option<PathBuf>,
+    /// Look at simulated GPUs, like h100x8.
+    #[arg(long, env = "LOCKSTEP_SIMULATE", value_name = "SPEC")]
+    simulate: Option<String>,
+    /// The Python interpreter, or virtual environment, of runs that name none.
+    #[arg(long, env = "LOCKSTEP_PYTHON", value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// Where the agent keeps its spool and its runs.
+    #[arg(long, env = "LOCKSTEP_AGENT_DATA", value_name = "DIR")]
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Doctor {
+    pub(crate) async fn execute(self) -> Result<(), Failure> {
+        let checks = self.checks().await;
+        if self.json {
+            let text =
+                serde_json::to_string_pretty(&checks).map_err(|error| Failure::Failed(error.into()))?;
+            say!("{text}");
+        } else {
+            print(&checks);
+        }
+        let failed: Vec<&str> = checks
+            .iter()
+            .filter(|check| check.state == State::Fails)
+            .map(|check| check.name)
+            .collect();
+        if failed.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::Failed(anyhow::anyhow!(
+            "does not work: {}",
+            failed.join(", ")
+        )))
+    }
+
+    async fn checks(&self) -> Vec<Check> {
+        let data = self
+            .data
+            .clone()
+            .unwrap_or_else(|| locate::default_data_dir().join("agent"));
+        let mut checks =
+            gpus::checks(&self.root, self.nvml_library.as_deref(), self.simulate.as_deref()).await;
+        checks.push(gpus::simulator());
+        checks.extend(host::checks(&self.root, &data));
+        checks.extend(training::checks(self.python.as_deref()).await);
+        checks.extend(collector::checks(&self.target).await);
+        checks
+    }
+}
+
+fn print(checks: &[Check]) {
+    let rows: Vec<Vec<String>> = checks
+        .iter()
+        .map(|check| {
+            vec![
+                check.state.word().to_owned(),
+                check.name.to_owned(),
+                check.found.clone(),
+            ]
+        })
+        .collect();
+    table::print(&["", "WHAT", "FOUND"], &rows);
+    let steps = checks
+        .iter()
+        .filter_map(|check| Some((check, check.next.as_deref()?)));
+    for (n, (check, next)) in steps.enumerate() {
+        if n == 0 {
+            say!("\nNext steps:");
+        }
+        say!("  {}: {}", check.name, table::printable(next));
+    }
+}

@@ -1,0 +1,109 @@
+//! The collector: whether it answers, whether the token is good there, and whether the clocks agree.
+
+use std::time::Duration;
+
+use domain::api::session::Session;
+
+use super::check::Check;
+use crate::client::Target;
+use crate::failure::Failure;
+
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Lateness between ranks is told from clocks; beyond this even rules by the second go wrong.
+const CLOCK_OFFSET_MS_MAX: i64 = 500;
+
+pub(super) async fn checks(target: &Target) -> Vec<Check> {
+    let url = target.url();
+    if let Err(why) = ready(target).await {
+        let next = "start one with `lockstep up`, or name it with --url or LOCKSTEP_URL (and --tls-ca)";
+        let found = format!("{url}: {why}");
+        // Without a word about one, there need not be one.
+        return vec![if target.is_meant() {
+            Check::fails("collector", found, next)
+        } else {
+            Check::absent("collector", found, next)
+        }];
+    }
+    let mut checks = vec![Check::works("collector", format!("{url} answers"))];
+    checks.extend(session(target).await);
+    checks
+}
+
+async fn ready(target: &Target) -> Result<(), String> {
+    let url = target.url();
+    let http = target
+        .http(url, ANSWER_WITHIN)
+        .map_err(|failure| words(&failure))?;
+    let answer = http.get(format!("{url}/-/ready")).send().await;
+    let answer = answer.map_err(|error| last_cause(&error))?;
+    if answer.status().is_success() {
+        Ok(())
+    } else {
+        Err(format!("answered {}", answer.status()))
+    }
+}
+
+/// What the token opens, and the collector's clock.
+async fn session(target: &Target) -> Vec<Check> {
+    let before_ms = jiff::Timestamp::now().as_millisecond();
+    let session: Result<Session, Failure> = match target.client() {
+        Ok(client) => client.get("/api/session", &[]).await,
+        Err(failure) => Err(failure),
+    };
+    let now_ms = i64::midpoint(before_ms, jiff::Timestamp::now().as_millisecond());
+    match session {
+        Ok(session) => vec![
+            Check::works(
+                "token",
+                format!(
+                    "opens the collector as {}",
+                    format!("{:?}", session.role).to_lowercase()
+                ),
+            ),
+            clock(now_ms - session.now_ms),
+        ],
+        Err(failure) => {
+            let next = "make one with `lockstep token create --role viewer` on the collector's machine, and set LOCKSTEP_TOKEN";
+            vec![Check::fails("token", words(&failure), next)]
+        }
+    }
+}
+
+fn clock(offset_ms: i64) -> Check {
+    let found = format!("{offset_ms} ms from the collector's");
+    if offset_ms.abs() <= CLOCK_OFFSET_MS_MAX {
+        return Check::works("clock", found);
+    }
+    Check::fails(
+        "clock",
+        found,
+        "let chrony or systemd-timesyncd keep the clocks of all nodes",
+    )
+}
+
+fn words(failure: &Failure) -> String {
+    match failure {
+        Failure::Failed(error) => format!("{error:#}"),
+        Failure::Usage(words) | Failure::Unreachable(words) => words.clone(),
+    }
+}
+
+fn last_cause(error: &reqwest::Error) -> String {
+    let first: &dyn std::error::Error = error;
+    let last = std::iter::successors(Some(first), |error| error.source()).last();
+    last.map(ToString::to_string).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::doctor::check::State;
+
+    #[test]
+    fn clocks_may_differ_by_half_a_second() {
+        assert_eq!(
+            [clock(500).state, clock(-501).state],
+            [State::Works, State::Fails]
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! The GPUs, their driver and library, seen with the agent's own readers; and the simulator.
+
+use std::path::Path;
+
+use agent::{AgentConfig, MetricsConfig, NvmlSource, Seen};
+use domain::ident::NodeName;
+use domain::topology::Inventory;
+
+use super::check::Check;
+
+/// What only a machine with a driver has.
+const DRIVER_FILES: [&str; 3] = ["dev/nvidiactl", "proc/driver/nvidia/version", "sys/module/nvidia"];
+const SIMULATOR: &str = "libsim_nvml.so";
+
+/// Looks once with the agent's readers.
+pub(super) async fn checks(root: &Path, library: Option<&Path>, simulate: Option<&str>) -> Vec<Check> {
+    let nvml = match (simulate, library) {
+        (Some(spec), library) => NvmlSource::Simulated {
+            library: library.map(Path::to_owned),
+            spec: spec.to_owned(),
+        },
+        (None, Some(path)) => NvmlSource::Path(path.to_owned()),
+        (None, None) => NvmlSource::System,
+    };
+    let asked_for = nvml != NvmlSource::System;
+    match agent::look(config(root, nvml)).await {
+        Ok(seen) => judge(root, &seen, asked_for),
+        Err(error) => vec![Check::fails(
+            "gpus",
+            causes(&error),
+            "the message says what to change",
+        )],
+    }
+}
+
+/// The simulator, for demonstrations and tests.
+pub(super) fn simulator() -> Check {
+    let beside = std::env::current_exe()
+        .unwrap_or_default()
+        .with_file_name(SIMULATOR);
+    if beside.is_file() {
+        return Check::works(
+            "simulator",
+            format!("{} (lockstep up --simulate h100x8)", beside.display()),
+        );
+    }
+    let next = format!(
+        "only for --simulate: put {SIMULATOR} beside the executable (cargo build --package sim-nvml)"
+    );
+    Check::absent("simulator", "not beside the executable", next)
+}
+
+/// Nothing is kept and nothing is served.
+fn config(root: &Path, nvml: NvmlSource) -> AgentConfig {
+    AgentConfig {
+        collector: None,
+        join_token: None,
+        node: NodeName::new("doctor").expect("a well-formed name"),
+        data_dir: std::env::temp_dir(),
+        root: root.to_owned(),
+        nvml,
+        metrics: MetricsConfig::default(),
+        accepts_runs: false,
+        python: None,
+        tls_ca: None,
+        spool_bytes_max: agent::config::SPOOL_BYTES_MAX,
+    }
+}
+
+fn judge(root: &Path, seen: &Seen, asked_for: bool) -> Vec<Check> {
+    let inventory = &*seen.inventory;
+    if let Some(why) = &inventory.gpus_missing {
+        let has_driver = DRIVER_FILES.iter().any(|file| root.join(file).exists());
+        return vec![missing(why, asked_for || has_driver)];
+    }
+    let mut checks = vec![present(inventory), driver(inventory)];
+    let answering = |up: &str| {
+        let lines = seen.metrics.lines().filter(|line| line.starts_with("gpu_up{"));
+        lines.filter(|line| line.ends_with(up)).count()
+    };
+    if answering(" 1") < inventory.gpus.len() {
+        let found = format!("{} of {} answer", answering(" 1"), inventory.gpus.len());
+        let next =
+            "see the events of the node, and `dmesg` for Xid errors; a reset or a reboot may be needed";
+        checks.push(Check::fails("gpus_answer", found, next));
+    }
+    checks.push(counters(inventory));
+    checks
+}
+
+fn missing(why: &str, expected: bool) -> Check {
+    if expected {
+        return Check::fails(
+            "gpus",
+            why,
+            "make `nvidia-smi` work first: driver loaded, /dev/nvidia* readable, in a container the NVIDIA runtime",
+        );
+    }
+    let next =
+        "nothing, if this machine has no NVIDIA GPU: host, network and training are watched all the same";
+    Check::absent("gpus", why, next)
+}
+
+fn present(inventory: &Inventory) -> Check {
+    let first = inventory.gpus.first().map_or("", |gpu| gpu.name.as_str());
+    let number = inventory.gpus.len();
+    match &inventory.simulated {
+        Some(spec) => Check::works("gpus", format!("{number} × {first}, SIMULATED ({spec})")),
+        None if number == 0 => Check::fails(
+            "gpus",
+            "the driver works and knows no GPU",
+            "check `lspci -d 10de:` and, in a container, which devices it was given",
+        ),
+        None => Check::works("gpus", format!("{number} × {first}")),
+    }
+}
+
+fn driver(inventory: &Inventory) -> Check {
+    let (driver, cuda) = (&inventory.driver_version, &inventory.cuda_version);
+    Check::works("driver", format!("NVIDIA {driver}, CUDA up to {cuda}"))
+}
+
+/// SM, tensor and memory activity come from GPM only.
+fn counters(inventory: &Inventory) -> Check {
+    let with = inventory.gpus.iter().filter(|gpu| gpu.gpm).count();
+    if with == inventory.gpus.len() && with > 0 {
+        return Check::works("gpm", "SM, tensor core and memory activity can be read");
+    }
+    Check::absent(
+        "gpm",
+        format!("{with} of {} GPUs have activity counters", inventory.gpus.len()),
+        "Hopper and newer have them; on others coarse utilization stands in. On Hopper: free the counters (Nsight, DCGM profiling) or allow them",
+    )
+}
+
+fn causes(error: &dyn std::error::Error) -> String {
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use std::sync::Arc;
+
+    use domain::topology::Gpu;
+
+    use super::*;
+    use crate::command::doctor::check::State;
+
+    fn states(root: &Path, inventory: Inventory, metrics: &str) -> Vec<(&'static str, State)> {
+        let seen = Seen {
+            inventory: Arc::new(inventory),
+            metrics: metrics.to_owned(),
+        };
+        judge(root, &seen, false)
+            .iter()
+            .map(|check| (check.name, check.state))
+            .collect()
+    }
+
+    #[test]
+    fn no_gpu_is_a_note_and_a_driver_without_one_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let missing = Inventory {
+            gpus_missing: Some("no library".into()),
+            ..Inventory::default()
+        };
+        assert_eq!(
+            states(root.path(), missing.clone(), ""),
+            [("gpus", State::Absent)]
+        );
+        std::fs::create_dir_all(root.path().join("sys/module/nvidia")).unwrap();
+        assert_eq!(states(root.path(), missing, ""), [("gpus", State::Fails)]);
+    }
+
+    #[test]
+    fn a_gpu_that_does_not_answer_fails_and_one_without_counters_does_not() {
+        let gpu = |gpm| Gpu {
+            gpm,
+            ..Gpu::default()
+        };
+        let inventory = Inventory {
+            gpus: vec![gpu(true), gpu(false)],
+            ..Inventory::default()
+        };
+        let up = "gpu_up{gpu=\"0\"} 1\ngpu_up{gpu=\"1\"} 0\n";
+        let expected = [
+            ("gpus", State::Works),
+            ("driver", State::Works),
+            ("gpus_answer", State::Fails),
+            ("gpm", State::Absent),
+        ];
+        assert_eq!(states(Path::new("/nonexistent"), inventory, up), expected);
+    }
+}

@@ -1,0 +1,154 @@
+//! What runs need: an interpreter, PyTorch in it, and NCCL.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::process::Command;
+
+use super::check::Check;
+
+/// A first import of PyTorch from a cold network disk takes long.
+const IMPORT_WITHIN: Duration = Duration::from_secs(60);
+/// Nothing is initialised: versions only. NCCL's is asked of PyTorch, which carries its own.
+const SCRIPT: &str = "
+import json, sys
+said = {'python': sys.version.split()[0]}
+try:
+    import torch
+    said['torch'] = torch.__version__
+    said['cuda'] = torch.version.cuda
+    try:
+        said['nccl'] = '.'.join(str(part) for part in torch.cuda.nccl.version())
+    except Exception:
+        pass
+except Exception as error:
+    said['error'] = f'{type(error).__name__}: {error}'
+print(json.dumps(said))
+";
+
+#[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(default)]
+struct Said {
+    python: String,
+    torch: Option<String>,
+    cuda: Option<String>,
+    nccl: Option<String>,
+    error: Option<String>,
+}
+
+pub(super) async fn checks(python: Option<&Path>) -> Vec<Check> {
+    let interpreter = interpreter(python);
+    match ask(&interpreter).await {
+        Ok(said) => judge(&interpreter, &said),
+        Err(why) => {
+            let found = format!("{}: {why}", interpreter.display());
+            let next = "only for runs on this node: install Python 3.10 or newer, or name one with --python or LOCKSTEP_PYTHON";
+            vec![if python.is_some() {
+                Check::fails("python", found, next)
+            } else {
+                Check::absent("python", found, next)
+            }]
+        }
+    }
+}
+
+/// As the agent takes it: an interpreter, or a virtual environment.
+fn interpreter(python: Option<&Path>) -> PathBuf {
+    match python {
+        Some(path) if path.is_dir() => path.join("bin/python"),
+        Some(path) => path.to_owned(),
+        None => PathBuf::from("python3"),
+    }
+}
+
+async fn ask(interpreter: &Path) -> Result<Said, String> {
+    let asked = Command::new(interpreter)
+        .args(["-c", SCRIPT])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(IMPORT_WITHIN, asked).await;
+    let output = output.map_err(|_| format!("no answer within {} s", IMPORT_WITHIN.as_secs()))?;
+    let output = output.map_err(|error| error.to_string())?;
+    // A library may print while it is imported; ours is the last line.
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.lines().next_back().unwrap_or_default();
+    serde_json::from_str(last).map_err(|_| format!("ended with {}", output.status))
+}
+
+fn judge(interpreter: &Path, said: &Said) -> Vec<Check> {
+    let mut checks = vec![Check::works(
+        "python",
+        format!("{} ({})", said.python, interpreter.display()),
+    )];
+    let Some(torch) = &said.torch else {
+        let why = said.error.clone().unwrap_or_else(|| "not installed".to_owned());
+        let next = format!(
+            "only for runs on this node: {} -m pip install torch",
+            interpreter.display()
+        );
+        checks.push(
+            if why.starts_with("ModuleNotFoundError: No module named 'torch'") {
+                Check::absent("torch", "not installed", next)
+            } else {
+                Check::fails("torch", why, "the import must work before a run can")
+            },
+        );
+        return checks;
+    };
+    let cuda = said
+        .cuda
+        .as_ref()
+        .map_or("for CPUs only".to_owned(), |cuda| format!("for CUDA {cuda}"));
+    checks.push(Check::works("torch", format!("{torch}, {cuda}")));
+    checks.push(match &said.nccl {
+        Some(nccl) => Check::works("nccl", nccl.clone()),
+        None => Check::absent(
+            "nccl",
+            "this PyTorch has none",
+            "only for training on GPUs: install PyTorch with CUDA; Gloo works without",
+        ),
+    });
+    checks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::doctor::check::State;
+
+    fn states(said: &str) -> Vec<(&'static str, State)> {
+        let said = serde_json::from_str(said).expect("what the script prints");
+        let checks = judge(Path::new("py"), &said);
+        checks.iter().map(|check| (check.name, check.state)).collect()
+    }
+
+    #[test]
+    fn what_python_says_is_judged() {
+        let (works, absent) = (State::Works, State::Absent);
+        let full = r#"{"python":"3.12.1","torch":"2.9.1","cuda":"12.8","nccl":"2.27.5"}"#;
+        assert_eq!(
+            states(full),
+            [("python", works), ("torch", works), ("nccl", works)]
+        );
+        let processors = r#"{"python":"3.12.1","torch":"2.9.1+cpu","cuda":null}"#;
+        assert_eq!(
+            states(processors),
+            [("python", works), ("torch", works), ("nccl", absent)]
+        );
+        let bare = r#"{"python":"3.12.1","error":"ModuleNotFoundError: No module named 'torch'"}"#;
+        assert_eq!(states(bare), [("python", works), ("torch", absent)]);
+        let broken =
+            r#"{"python":"3.12.1","error":"OSError: libcudart.so.12: cannot open shared object file"}"#;
+        assert_eq!(states(broken), [("python", works), ("torch", State::Fails)]);
+    }
+
+    #[tokio::test]
+    async fn an_interpreter_that_was_named_must_be_there() {
+        let named = checks(Some(Path::new("/nonexistent/python"))).await;
+        assert_eq!((named.len(), named[0].state), (1, State::Fails), "{named:?}");
+    }
+}

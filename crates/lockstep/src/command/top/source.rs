@@ -1,0 +1,140 @@
+//! Where `top` looks: at an agent's page, or at what the collector has.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use domain::api::nodes::GpuView;
+use domain::api::prometheus::{Answer, QueryResult};
+
+use super::page;
+use super::row::{METRICS, Seen};
+use crate::client::{Client, Target};
+use crate::failure::Failure;
+
+/// An agent answers from memory.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+pub(super) enum Source {
+    Agent {
+        http: reqwest::Client,
+        url: String,
+        token: Option<String>,
+    },
+    Collector {
+        client: Client,
+        query: String,
+    },
+}
+
+impl Source {
+    /// An agent's `/metrics`.
+    pub(super) fn agent(url: &str, token_file: Option<&Path>, target: &Target) -> Result<Self, Failure> {
+        let read = |path: &Path| {
+            std::fs::read_to_string(path)
+                .map(|token| token.trim().to_owned())
+                .map_err(|error| Failure::Usage(format!("--metrics-token-file {}: {error}", path.display())))
+        };
+        let groups = ["gpu", "link", "lockstep_agent_simulated"].map(|name| format!("collect[]={name}"));
+        let separator = if url.contains('?') { '&' } else { '?' };
+        Ok(Self::Agent {
+            http: target.http(url, ANSWER_WITHIN)?,
+            url: format!("{url}{separator}{}", groups.join("&")),
+            token: token_file.map(read).transpose()?,
+        })
+    }
+
+    /// All GPUs of a collector, or those of some nodes.
+    pub(super) fn collector(client: Client, nodes: &[String]) -> Self {
+        Self::Collector {
+            client,
+            query: query(nodes),
+        }
+    }
+
+    pub(super) async fn look(&self) -> Result<Seen, Failure> {
+        match self {
+            Self::Agent { http, url, token } => look_at_agent(http, url, token.as_deref()).await,
+            Self::Collector { client, query } => look_at_collector(client, query).await,
+        }
+    }
+}
+
+/// One question for all figures.
+fn query(nodes: &[String]) -> String {
+    let metrics = METRICS.join("|");
+    if nodes.is_empty() {
+        return format!("{{__name__=~\"{metrics}\"}}");
+    }
+    let nodes: Vec<String> = nodes
+        .iter()
+        .map(|node| regex::escape(node).replace('\\', "\\\\"))
+        .collect();
+    format!("{{__name__=~\"{metrics}\",node=~\"{}\"}}", nodes.join("|"))
+}
+
+async fn look_at_agent(http: &reqwest::Client, url: &str, token: Option<&str>) -> Result<Seen, Failure> {
+    let address = url.split('?').next().unwrap_or(url);
+    let mut request = http.get(url);
+    if let Some(token) = token {
+        request = request.bearer_auth(token);
+    }
+    let answer = request.send().await.map_err(|error| {
+        Failure::Unreachable(format!(
+            "no agent serves metrics at {address}: {error}. Start one with `lockstep agent`, name another with --metrics, or look at the cluster with --cluster"
+        ))
+    })?;
+    let status = answer.status();
+    if status == 401 {
+        return Err(Failure::Usage(format!(
+            "{address} asks for a token; give --metrics-token-file"
+        )));
+    }
+    let page = answer
+        .text()
+        .await
+        .context("the agent's page could not be read")?;
+    if !status.is_success() {
+        return Err(Failure::Failed(anyhow::anyhow!(
+            "{address} answered {status}: {}",
+            page.trim()
+        )));
+    }
+    let samples = page::samples(&page);
+    let simulated = samples
+        .iter()
+        .find(|(labels, _)| labels.metric_name() == Some("lockstep_agent_simulated"));
+    let simulated = simulated.and_then(|(labels, _)| labels.get("spec").map(str::to_owned));
+    Ok(Seen { samples, simulated })
+}
+
+async fn look_at_collector(client: &Client, query: &str) -> Result<Seen, Failure> {
+    let parameters = [("query", query.to_owned())];
+    let answer: Answer<QueryResult> = client.get("/api/v1/query", &parameters).await?;
+    let samples = match answer.data {
+        Some(QueryResult::Vector(samples)) => samples,
+        _ => Vec::new(),
+    };
+    let samples = samples
+        .into_iter()
+        .filter_map(|sample| Some((sample.metric, sample.value.1.parse().ok()?)))
+        .collect();
+    let gpus: Vec<GpuView> = client.get("/api/gpus", &[]).await?;
+    let simulated = gpus.iter().filter(|gpu| gpu.simulated).count();
+    Ok(Seen {
+        samples,
+        simulated: (simulated > 0).then(|| format!("{simulated} of {} GPUs", gpus.len())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_asked_for_by_name_and_not_by_pattern() {
+        assert!(query(&[]).starts_with("{__name__=~\"gpu_info|gpu_up|") && !query(&[]).contains("node"));
+        let some = query(&["a.b".into(), "c".into()]);
+        assert!(some.ends_with(",node=~\"a\\\\.b|c\"}"), "{some}");
+    }
+}

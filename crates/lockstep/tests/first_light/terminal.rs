@@ -1,0 +1,136 @@
+//! What people type to look: `top` and `doctor`, against a running cluster and against nothing.
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, python};
+
+fn json(text: &[u8]) -> Value {
+    serde_json::from_slice(text).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(text)))
+}
+
+#[test]
+fn top_shows_each_gpu_from_the_agent_and_from_the_collector() {
+    let cluster = Cluster::start();
+    let metrics = cluster.agent_metrics();
+    for source in [&["--metrics", metrics.as_str()][..], &["--cluster"]] {
+        let gpus = cluster.wait_for("both GPUs with their activity", || {
+            let output = cluster.lockstep(&[&["top", "--once", "--json"], source].concat());
+            let gpus = json(&output.stdout);
+            let active = |gpu: &Value| gpu["sm_active_ratio"].as_f64().is_some();
+            let all = gpus
+                .as_array()
+                .is_some_and(|gpus| gpus.len() == 2 && gpus.iter().all(active));
+            all.then_some(gpus)
+        });
+        assert_eq!(
+            (&gpus[1]["gpu"], &gpus[1]["up"]),
+            (&Value::from(1), &Value::from(true)),
+            "{gpus}"
+        );
+        assert!(gpus[1]["name"].as_str().unwrap().contains("H100"), "{gpus}");
+        assert!(gpus[1]["memory_total_bytes"].as_f64().unwrap() > 8e10, "{gpus}");
+
+        let output = cluster.lockstep(&[&["top", "--once", "--sort", "power"], source].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            text.contains("2 GPUs, 1 node") && text.contains("SIMULATED"),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(!text.contains('\u{1b}'), "no terminal, no escapes: {text:?}");
+    }
+    let nobody = cluster.lockstep(&["top", "--once", "--metrics", "http://127.0.0.1:9/metrics"]);
+    assert_eq!(nobody.status.code(), Some(3), "{nobody:?}");
+    assert!(
+        String::from_utf8_lossy(&nobody.stderr).contains("--cluster"),
+        "{nobody:?}"
+    );
+}
+
+#[test]
+fn doctor_finds_what_works_and_names_what_does_not() {
+    let cluster = Cluster::start();
+    let python = python();
+    let told = ["--python", python.to_str().unwrap(), "--json"];
+    let simulated = ["doctor", "--simulate", "h100x2:healthy"];
+    let healthy = cluster
+        .command(&[&simulated[..], &told].concat())
+        .env("LOCKSTEP_NVML_LIBRARY", crate::cluster::simulator())
+        .output()
+        .unwrap();
+    let checks = json(&healthy.stdout);
+    let state = |checks: &Value, name: &str| {
+        let all = checks.as_array().unwrap();
+        let check = all.iter().find(|check| check["name"] == name);
+        check.unwrap_or_else(|| panic!("no {name}: {checks}"))["state"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    for works in [
+        "gpus",
+        "driver",
+        "gpm",
+        "python",
+        "torch",
+        "collector",
+        "token",
+        "clock",
+    ] {
+        assert_eq!(state(&checks, works), "works", "{works}: {checks}");
+    }
+    assert!(healthy.status.success(), "{healthy:?}");
+
+    // A library that was named must work; a collector that was named must answer.
+    let broken = cluster
+        .command(&[&["doctor", "--nvml-library", "/nonexistent.so"], &told[..]].concat())
+        .env("LOCKSTEP_URL", "http://127.0.0.1:9")
+        .output()
+        .unwrap();
+    let checks = json(&broken.stdout);
+    assert_eq!(
+        (state(&checks, "gpus"), state(&checks, "collector")),
+        ("fails".into(), "fails".into()),
+        "{checks}"
+    );
+    assert_eq!(broken.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&broken.stderr);
+    assert!(said.contains("does not work: gpus, collector"), "{said}");
+}
+
+#[test]
+fn without_a_gpu_host_network_and_training_are_watched_and_the_lack_is_explained() {
+    let cluster = Cluster::start_without_gpus();
+    let node = cluster.get("/api/nodes")[0].clone();
+    let why = node["inventory"]["gpus_missing"].as_str().unwrap_or_default();
+    assert!(why.contains("/nonexistent/libnvidia-ml.so.1"), "{node}");
+    for metric in [
+        "node_load1",
+        "node_memory_available_bytes",
+        "node_network_receive_bytes_total",
+    ] {
+        cluster.wait_for(metric, || (!cluster.query(metric).is_empty()).then_some(()));
+    }
+    assert!(cluster.query("{__name__=~\"gpu_.*\"}").is_empty());
+
+    let run = [
+        "run", "submit", "--recipe", "ddp", "--nodes", "1", "--set", "steps=20", "--wait",
+    ];
+    let output = cluster.lockstep(&run);
+    assert!(output.status.success(), "{output:?}");
+    let run = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    let steps = cluster.wait_for_last_step(&run, "0", 20.0);
+    assert_eq!(steps.last().unwrap().1, 20.0);
+
+    let output = cluster.lockstep(&[
+        "doctor",
+        "--json",
+        "--nvml-library",
+        "/nonexistent/libnvidia-ml.so.1",
+    ]);
+    let gpus = &json(&output.stdout)[0];
+    assert!(
+        gpus["found"].as_str().unwrap().contains("/nonexistent") && gpus["next"].is_string(),
+        "{gpus}"
+    );
+}
