@@ -41,10 +41,10 @@ pub(crate) fn parse(text: &str) -> HashMap<String, f64> {
     samples
 }
 
-/// All labels are ones the catalogue knows, and `node` is there. (No label value of these tests holds a comma.)
+/// All labels are ones the catalogue knows, and `node` is there. (No label value of these tests holds a quotation mark.)
 fn check_labels(metric: &str, labels: &str) {
     let names: Vec<&str> = labels
-        .split(',')
+        .split("\",")
         .map(|label| label.split_once('=').unwrap().0)
         .collect();
     let known = catalogue::find(metric).unwrap().labels;

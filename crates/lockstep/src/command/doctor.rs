@@ -66,7 +66,7 @@ impl Doctor {
         let failed: Vec<&str> = checks
             .iter()
             .filter(|check| check.state == State::Fails)
-            .map(|check| check.name)
+            .map(|check| &*check.name)
             .collect();
         if failed.is_empty() {
             return Ok(());
@@ -98,7 +98,7 @@ fn print(checks: &[Check]) {
         .map(|check| {
             vec![
                 check.state.word().to_owned(),
-                check.name.to_owned(),
+                check.name.to_string(),
                 check.found.clone(),
             ]
         })

@@ -1,5 +1,7 @@
 //! One thing that was looked at.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 /// How it stands with it.
@@ -29,7 +31,7 @@ impl State {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Check {
     /// A stable word for programs.
-    pub(super) name: &'static str,
+    pub(super) name: Cow<'static, str>,
     pub(super) state: State,
     /// A sentence for people.
     pub(super) found: String,
@@ -39,24 +41,43 @@ pub(super) struct Check {
 }
 
 impl Check {
-    pub(super) fn works(name: &'static str, found: impl Into<String>) -> Self {
+    pub(super) fn works(name: impl Into<Cow<'static, str>>, found: impl Into<String>) -> Self {
         Self::new(name, State::Works, found, None)
     }
 
-    pub(super) fn absent(name: &'static str, found: impl Into<String>, next: impl Into<String>) -> Self {
+    pub(super) fn absent(
+        name: impl Into<Cow<'static, str>>,
+        found: impl Into<String>,
+        next: impl Into<String>,
+    ) -> Self {
         Self::new(name, State::Absent, found, Some(next.into()))
     }
 
-    pub(super) fn fails(name: &'static str, found: impl Into<String>, next: impl Into<String>) -> Self {
+    pub(super) fn fails(
+        name: impl Into<Cow<'static, str>>,
+        found: impl Into<String>,
+        next: impl Into<String>,
+    ) -> Self {
         Self::new(name, State::Fails, found, Some(next.into()))
     }
 
-    fn new(name: &'static str, state: State, found: impl Into<String>, next: Option<String>) -> Self {
+    fn new(
+        name: impl Into<Cow<'static, str>>,
+        state: State,
+        found: impl Into<String>,
+        next: Option<String>,
+    ) -> Self {
         Self {
-            name,
+            name: name.into(),
             state,
             found: found.into(),
             next: next.filter(|next| !next.is_empty()),
         }
     }
+}
+
+/// What tests look at.
+#[cfg(test)]
+pub(super) fn named(checks: &[Check]) -> Vec<(&str, State)> {
+    checks.iter().map(|check| (&*check.name, check.state)).collect()
 }

@@ -146,17 +146,14 @@ mod tests {
     use domain::topology::Gpu;
 
     use super::*;
-    use crate::command::doctor::check::State;
+    use crate::command::doctor::check::{State, named};
 
-    fn states(root: &Path, inventory: Inventory, metrics: &str) -> Vec<(&'static str, State)> {
+    fn judged(root: &Path, inventory: Inventory, metrics: &str) -> Vec<Check> {
         let seen = Seen {
             inventory: Arc::new(inventory),
             metrics: metrics.to_owned(),
         };
         judge(root, &seen, false)
-            .iter()
-            .map(|check| (check.name, check.state))
-            .collect()
     }
 
     #[test]
@@ -167,11 +164,11 @@ mod tests {
             ..Inventory::default()
         };
         assert_eq!(
-            states(root.path(), missing.clone(), ""),
+            named(&judged(root.path(), missing.clone(), "")),
             [("gpus", State::Absent)]
         );
         std::fs::create_dir_all(root.path().join("sys/module/nvidia")).unwrap();
-        assert_eq!(states(root.path(), missing, ""), [("gpus", State::Fails)]);
+        assert_eq!(named(&judged(root.path(), missing, "")), [("gpus", State::Fails)]);
     }
 
     #[test]
@@ -191,6 +188,6 @@ mod tests {
             ("gpus_answer", State::Fails),
             ("gpm", State::Absent),
         ];
-        assert_eq!(states(Path::new("/nonexistent"), inventory, up), expected);
+        assert_eq!(named(&judged(Path::new("/nonexistent"), inventory, up)), expected);
     }
 }

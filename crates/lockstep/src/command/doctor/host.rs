@@ -1,9 +1,8 @@
-//! What an agent reads of the host, and what it needs there: kernel log, InfiniBand, cgroups, room on the disk.
+//! What an agent reads of the host, by its own account, and what it needs there: cgroups, room on the disk.
 
-use std::fs::{self, OpenOptions};
-use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+
+use domain::topology::Source;
 
 use super::check::Check;
 
@@ -13,76 +12,18 @@ const DISK_BYTES_LOW: u64 = 1 << 30;
 const DISK_BYTES_MIN: u64 = 64 << 20;
 
 pub(super) fn checks(root: &Path, data: &Path) -> Vec<Check> {
-    vec![
-        kernel_log(root),
-        infiniband(root),
-        processes(root),
-        cgroups(root),
-        disk(data),
-    ]
+    let mut checks: Vec<Check> = agent::sources(root).into_iter().map(check).collect();
+    checks.extend([cgroups(root), disk(data)]);
+    checks
 }
 
-/// Some Xid errors are only there: NVML cannot tell of a GPU that is gone.
-fn kernel_log(root: &Path) -> Check {
-    // Opened as it is read: some systems let everybody open it and nobody read it, and reading must not wait for a new line.
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc_nonblock());
-    let read = options.open(root.join("dev/kmsg")).and_then(|mut log| {
-        let mut line = [0; 8_192];
-        match std::io::Read::read(&mut log, &mut line) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
-            read => read,
-        }
-    });
-    match read {
-        Ok(_) => Check::works(
-            "kernel_log",
-            "/dev/kmsg can be read: Xid errors come with their details",
-        ),
-        Err(error) if error.kind() == ErrorKind::NotFound => Check::absent(
-            "kernel_log",
-            "there is no /dev/kmsg here",
-            "in a container, hand the device in; without it Xid errors come from NVML alone",
-        ),
-        Err(error) => Check::absent(
-            "kernel_log",
-            format!("/dev/kmsg cannot be read ({error})"),
-            "run the agent as root or with CAP_SYSLOG; without it Xid errors come from NVML alone",
-        ),
+/// A source says first what is, then what would help.
+fn check(source: Source) -> Check {
+    if source.available {
+        return Check::works(source.name, source.detail);
     }
-}
-
-fn libc_nonblock() -> i32 {
-    i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0)
-}
-
-fn infiniband(root: &Path) -> Check {
-    let devices = names(&root.join("sys/class/infiniband"));
-    if devices.is_empty() {
-        let next = "nothing, if there is no such card; else load its driver, and in a container mount the host's /sys";
-        return Check::absent("infiniband", "no RDMA device", next);
-    }
-    Check::works("infiniband", devices.join(", "))
-}
-
-/// Which run a GPU works for is read from the environment of its processes.
-fn processes(root: &Path) -> Check {
-    match fs::read(root.join("proc/1/environ")) {
-        Ok(_) => Check::works(
-            "processes",
-            "environments can be read: GPUs are attributed to runs and ranks",
-        ),
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => Check::absent(
-            "processes",
-            "environments of other users' processes cannot be read",
-            "run the agent as root or with CAP_SYS_PTRACE, or GPUs used by others' programs stay without a run",
-        ),
-        Err(error) => Check::fails(
-            "processes",
-            format!("{} cannot be read ({error})", root.join("proc").display()),
-            "mount the host's /proc, and name its place with --root",
-        ),
-    }
+    let (found, next) = source.detail.split_once("; ").unwrap_or((&source.detail, ""));
+    Check::absent(source.name, found, next)
 }
 
 fn cgroups(root: &Path) -> Check {
@@ -131,18 +72,11 @@ fn disk(data: &Path) -> Check {
     }
 }
 
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect();
-    names.sort();
-    names
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use std::fs;
+
     use super::*;
     use crate::command::doctor::check::State;
 
@@ -153,13 +87,13 @@ mod tests {
     #[test]
     fn an_empty_root_lacks_all_but_the_disk_and_says_what_would_help() {
         let root = tempfile::tempdir().unwrap();
-        let (absent, fails) = (State::Absent, State::Fails);
-        assert_eq!(states(root.path()), [absent, absent, fails, absent, State::Works]);
-        let missing = checks(root.path(), root.path());
-        assert!(
-            missing[..4].iter().all(|check| check.next.is_some()),
-            "{missing:?}"
-        );
+        let mut expected = [State::Absent; 6];
+        expected[5] = State::Works;
+        assert_eq!(states(root.path()), expected);
+        let checks = checks(root.path(), root.path());
+        let helped = checks.iter().filter(|check| check.next.is_some());
+        let helped: Vec<&str> = helped.map(|check| &*check.name).collect();
+        assert_eq!(helped, ["kernel_log", "ethernet", "cgroups"], "{checks:?}");
     }
 
     #[test]
@@ -168,12 +102,14 @@ mod tests {
         for file in [
             "dev/kmsg",
             "sys/class/infiniband/mlx5_0/rate",
+            "sys/class/net/eth0/device/vendor",
             "proc/1/environ",
+            "proc/2/comm",
             "sys/fs/cgroup/cgroup.controllers",
         ] {
             let path = root.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, "x").unwrap();
+            fs::write(path, "kthreadd").unwrap();
         }
         assert!(
             states(root.path()).iter().all(|state| *state == State::Works),

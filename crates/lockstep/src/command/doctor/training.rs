@@ -118,12 +118,11 @@ fn judge(interpreter: &Path, said: &Said) -> Vec<Check> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::doctor::check::State;
+    use crate::command::doctor::check::{State, named};
 
-    fn states(said: &str) -> Vec<(&'static str, State)> {
+    fn judged(said: &str) -> Vec<Check> {
         let said = serde_json::from_str(said).expect("what the script prints");
-        let checks = judge(Path::new("py"), &said);
-        checks.iter().map(|check| (check.name, check.state)).collect()
+        judge(Path::new("py"), &said)
     }
 
     #[test]
@@ -131,19 +130,22 @@ mod tests {
         let (works, absent) = (State::Works, State::Absent);
         let full = r#"{"python":"3.12.1","torch":"2.9.1","cuda":"12.8","nccl":"2.27.5"}"#;
         assert_eq!(
-            states(full),
+            named(&judged(full)),
             [("python", works), ("torch", works), ("nccl", works)]
         );
         let processors = r#"{"python":"3.12.1","torch":"2.9.1+cpu","cuda":null}"#;
         assert_eq!(
-            states(processors),
+            named(&judged(processors)),
             [("python", works), ("torch", works), ("nccl", absent)]
         );
         let bare = r#"{"python":"3.12.1","error":"ModuleNotFoundError: No module named 'torch'"}"#;
-        assert_eq!(states(bare), [("python", works), ("torch", absent)]);
+        assert_eq!(named(&judged(bare)), [("python", works), ("torch", absent)]);
         let broken =
             r#"{"python":"3.12.1","error":"OSError: libcudart.so.12: cannot open shared object file"}"#;
-        assert_eq!(states(broken), [("python", works), ("torch", State::Fails)]);
+        assert_eq!(
+            named(&judged(broken)),
+            [("python", works), ("torch", State::Fails)]
+        );
     }
 
     #[tokio::test]
