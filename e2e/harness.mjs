@@ -71,7 +71,7 @@ export async function startBrowser(test) {
 }
 
 /** What Chromium says when nobody answers; expected where a test takes the collector away. */
-export const NOBODY_ANSWERS = /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|WebSocket connection to/;
+export const NOBODY_ANSWERS = /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|ERR_SOCKET_NOT_CONNECTED|WebSocket connection to/;
 
 /**
  * A page whose errors fail the test at its end: an exception, a failed request for a file, a refused script. What matches
