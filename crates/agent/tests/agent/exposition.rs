@@ -41,6 +41,16 @@ pub(crate) fn parse(text: &str) -> HashMap<String, f64> {
     samples
 }
 
+/// All that an agent reads of simulated GPUs in one look.
+pub(crate) async fn read_once(spec: &str) -> HashMap<String, f64> {
+    let folder = folder();
+    let config = AgentConfig {
+        nvml: simulated(folder.path(), spec),
+        ..config(folder.path())
+    };
+    parse(&agent::once(config).await.unwrap())
+}
+
 /// All labels are ones the catalogue knows, and `node` is there. (No label value of these tests holds a quotation mark.)
 fn check_labels(metric: &str, labels: &str) {
     let names: Vec<&str> = labels

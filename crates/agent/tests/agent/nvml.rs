@@ -6,19 +6,10 @@ use std::time::Duration;
 use agent::{AgentConfig, NvmlSource};
 
 use crate::collector::Collector;
-use crate::exposition::parse;
+use crate::exposition::read_once;
 use crate::support::{Running, config, config_towards, folder, simulated, until};
 
 const SOON: Duration = Duration::from_secs(15);
-
-async fn read_once(spec: &str) -> HashMap<String, f64> {
-    let folder = folder();
-    let config = AgentConfig {
-        nvml: simulated(folder.path(), spec),
-        ..config(folder.path())
-    };
-    parse(&agent::once(config).await.unwrap())
-}
 
 /// The one value of a metric of GPU 0 with no more labels than `gpu` and `node`.
 fn of_gpu(samples: &HashMap<String, f64>, metric: &str) -> f64 {

@@ -1,24 +1,14 @@
 //! What single GPUs of several kinds say, and which series it becomes.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use agent::AgentConfig;
 
 use crate::collector::Collector;
-use crate::exposition::parse;
-use crate::support::{Running, config, config_towards, folder, simulated, until};
+use crate::exposition::read_once;
+use crate::support::{Running, config_towards, folder, simulated, until};
 
 const SOON: Duration = Duration::from_secs(20);
-
-async fn read_once(spec: &str) -> HashMap<String, f64> {
-    let folder = folder();
-    let config = AgentConfig {
-        nvml: simulated(folder.path(), spec),
-        ..config(folder.path())
-    };
-    parse(&agent::once(config).await.unwrap())
-}
 
 fn with(metric: &str, label: &str, value: &str) -> String {
     let mut labels = [("gpu", "0"), ("node", "n1"), (label, value)];

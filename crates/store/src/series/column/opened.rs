@@ -380,7 +380,7 @@ pub(crate) fn first_after(
 }
 
 /// The first place of a range that is not what all before it are; its end when all are.
-pub(crate) fn first_not(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
+fn first_not(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (range.start, range.end);
     while low < high {
         let middle = low.midpoint(high);
