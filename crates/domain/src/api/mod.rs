@@ -4,6 +4,7 @@
 //! ([`Problem`]). Under `/api/v1` the shapes are Prometheus' own.
 
 pub mod alerts;
+pub mod checkpoints;
 pub mod nodes;
 pub mod prometheus;
 pub mod runs;

@@ -48,6 +48,26 @@ pub struct RunView {
     pub spec: Spec,
     /// Attempts, oldest first.
     pub attempts: Vec<AttemptView>,
+    /// The stop under way or wished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopView>,
+    /// Only watched: started by `lockstep exec`, by Slurm or by hand, so that Lockstep cannot stop or restart it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub watched: bool,
+}
+
+/// How a run is about to stop.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StopView {
+    /// All ranks stop after this step; none when they are ended by a signal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_step: Option<u64>,
+    /// The first checkpoint that is complete ends it.
+    pub after_checkpoint: bool,
+    /// Steps since the last complete checkpoint, which a resumed run has to repeat; none when it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps_lost: Option<u64>,
 }
 
 /// One attempt.
@@ -67,6 +87,56 @@ pub struct AttemptView {
     pub outcome: Option<Outcome>,
     /// Its part on each node, by node rank.
     pub nodes: Vec<NodeTaskView>,
+    /// The checkpoint it went on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed_from: Option<ResumedFrom>,
+    /// The last step any of its ranks finished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_step: Option<u64>,
+    /// Nodes it was not to be given, with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub excluded: Vec<ExcludedNode>,
+    /// What it ran, to be able to do it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
+}
+
+/// Where an attempt went on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumedFrom {
+    /// The checkpoint's path on the nodes.
+    pub path: String,
+    /// The step it holds, when that can be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+}
+
+/// A node that a run is not given again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExcludedNode {
+    /// The node.
+    pub node: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What an attempt ran: code, packages, environment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Provenance {
+    /// The commit of the script's working copy, with `+changes` when files differ from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// Installed Python packages, `name==version`, sorted.
+    pub packages: Vec<String>,
+    /// The digest of the container's image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_digest: Option<String>,
+    /// The seed, when the run names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<String>,
+    /// Variables the run was given; values of secrets are not in it.
+    pub env: std::collections::BTreeMap<String, String>,
 }
 
 /// One node's part of an attempt.
@@ -98,6 +168,9 @@ pub struct RankView {
     /// How it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<RankExit>,
+    /// It failed because another rank had failed before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cascade: bool,
 }
 
 /// `POST /api/runs/{id}/stop`.
@@ -107,6 +180,41 @@ pub struct StopRun {
     /// Time between SIGTERM and SIGKILL; the agent's default (30 s) when empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
+    /// Let the run come to a point where nothing is lost, then end it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<StopAfter>,
+}
+
+/// What a stop waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StopAfter {
+    /// A step that no rank has reached yet, the same for all: each is asked to end there by itself, which is when a script that knows
+    /// how saves.
+    Step,
+    /// The next complete checkpoint.
+    Checkpoint,
+}
+
+/// `GET /api/runs/{id}/logs/search?q=&regex=&attempt=&rank=&stream=&limit=`: lines of a run's logs, in the order of their files.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LogMatches {
+    /// The lines.
+    pub matches: Vec<LogMatch>,
+    /// There are more than were asked for, or the time to look was over.
+    pub truncated: bool,
+}
+
+/// One line that matches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LogMatch {
+    /// Where it stands.
+    pub source: LogSource,
+    /// Byte offset of the line in the file: read on from here.
+    pub offset: u64,
+    /// The line, without escape sequences, cut when very long.
+    pub line: String,
 }
 
 /// `GET /api/runs/{id}/logs?attempt=&rank=&stream=&offset=&limit=`: a piece of one log file.

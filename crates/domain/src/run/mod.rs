@@ -2,6 +2,7 @@
 //!
 //! Run → Attempt (cause, changes, resumed from) → NodeTask → Rank. Every record is keyed by (run, attempt).
 
+pub mod checkpoint;
 pub mod spec;
 pub mod state;
 pub mod torchrun;

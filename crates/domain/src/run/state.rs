@@ -110,6 +110,9 @@ pub struct RankExit {
     /// The end of its traceback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traceback: Option<String>,
+    /// The last step it finished.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_step: Option<u64>,
     /// When it was first seen to fail, nanoseconds since the epoch by its node's clock: tells the first failure from the cascade.
     pub at_ns: i64,
 }

@@ -146,6 +146,7 @@ impl RankProcess {
             error_type: words.and_then(|words| text(&words.kind)),
             message: words.and_then(|words| text(&words.message)),
             traceback: words.and_then(|words| text(&words.traceback)),
+            last_step: None,
             // The exception came before the exit: the rank that raised first is the cause, however long its teardown took.
             at_ns: words
                 .map(|words| words.wall_ns)

@@ -113,6 +113,7 @@ impl Machine {
             outcome: None,
             restart_at_ms: None,
             attempts: Vec::new(),
+            checkpoints: Vec::new(),
         };
         let mut actions = Vec::new();
         machine.begin_attempt("submitted".into(), now_ms, &mut actions);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{AttemptNo, NodeName, RunId};
+use crate::run::checkpoint::Checkpoint;
 use crate::run::spec::Spec;
 use crate::run::state::{NodeEnd, Outcome, Prepared, RankExit, RunState};
 use crate::time::TimestampMs;
@@ -45,6 +46,9 @@ pub struct Machine {
     pub restart_at_ms: Option<TimestampMs>,
     /// Attempts, oldest first; never empty.
     pub attempts: Vec<Attempt>,
+    /// What it has saved, as its nodes told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checkpoints: Vec<Checkpoint>,
 }
 
 /// One try at the whole run.

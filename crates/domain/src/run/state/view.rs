@@ -41,6 +41,8 @@ impl Machine {
             summary: self.summary(),
             spec: self.spec.clone(),
             attempts,
+            stop: None,
+            watched: false,
         }
     }
 }
@@ -57,6 +59,10 @@ impl Attempt {
                 .zip(&self.nodes)
                 .map(|(node_rank, task)| task.view(node_rank))
                 .collect(),
+            resumed_from: None,
+            last_step: None,
+            excluded: Vec::new(),
+            provenance: None,
         }
     }
 }
@@ -69,6 +75,7 @@ impl NodeTask {
             pid: task.pid,
             step: task.first_step,
             exit: task.exit.clone(),
+            cascade: false,
         });
         NodeTaskView {
             node: self.node.to_string(),

@@ -76,7 +76,13 @@ impl Run {
             Action::Stop { run, grace, wait } => {
                 let path = run_path(&run)?;
                 let _accepted: serde_json::Value = client
-                    .post(&format!("{path}/stop"), &StopRun { grace_ms: grace })
+                    .post(
+                        &format!("{path}/stop"),
+                        &StopRun {
+                            grace_ms: grace,
+                            ..StopRun::default()
+                        },
+                    )
                     .await?;
                 if wait {
                     follow::until_ended(&client, &run).await.map(drop)
