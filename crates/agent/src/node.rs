@@ -35,7 +35,8 @@ use crate::sample::nvml::meter::Meter;
 use crate::sample::nvml::reader::NvmlReader;
 use crate::sample::nvml::watchdog::Watchdog;
 use crate::sample::own::OwnReader;
-use crate::sample::schedule::{Tick, Worker, next_second};
+use crate::sample::schedule::{Tick, Waiting, Worker};
+use crate::sample::sink::Sample;
 use crate::sample::xid::{self, Ending, XidReader};
 use crate::sample::{LibraryError, Samples};
 use crate::uplink::clock::Clock;
@@ -359,7 +360,7 @@ impl Sampler {
             readers: vec![
                 worker("nvml", move |ticks| nvml.run(&ticks))?,
                 worker("host", move |ticks| host.run(&ticks))?,
-                worker("filesystems", move |ticks| filesystems.run(&ticks))?,
+                worker("filesystems", move |ticks| filesystems.run(&ticks))?.slow(),
                 worker("errors", move |ticks| errors.run(&ticks))?,
             ],
             gatherer: worker("spool", move |ticks| gatherer.run(&ticks))?,
@@ -388,18 +389,19 @@ struct Gatherer {
 
 impl Gatherer {
     fn run(self, ticks: &Receiver<Tick>) {
-        ticks.iter().for_each(|_| self.gather());
-        self.gather();
+        let mut samples = Vec::new();
+        ticks.iter().for_each(|_| self.gather(&mut samples));
+        self.gather(&mut samples);
     }
 
-    fn gather(&self) {
-        let mut samples = self.samples.drain();
+    fn gather(&self, samples: &mut Vec<Sample>) {
+        self.samples.drain_into(samples);
         let Some(spool) = &self.spool else { return };
         if let Some(at_ms) = self.events.alarmed_at() {
             self.burst.happened(at_ms);
             samples.extend(self.burst.due(now_ms()));
         }
-        spool.append(&samples);
+        spool.append(samples);
     }
 }
 
@@ -416,23 +418,34 @@ struct Ticker {
 
 impl Ticker {
     async fn run(mut self, shutdown: CancellationToken) {
-        let mut n = 0;
-        loop {
-            let at_ms = tokio::select! {
-                () = shutdown.cancelled() => break,
-                // The first reading is at once: a hello waits for it.
-                at_ms = async { if n == 0 { now_ms() } else { next_second().await } } => at_ms,
-            };
+        let (held, waiting) = Waiting::while_held();
+        let ticking = tokio::task::spawn_blocking(move || {
+            self.tick_on(&waiting);
+            self
+        });
+        shutdown.cancelled().await;
+        drop(held);
+        if let Ok(ticker) = ticking.await {
+            ticker.finish(FINISH_PATIENCE).await;
+        }
+    }
+
+    fn tick_on(&mut self, waiting: &Waiting) {
+        // The first reading is at once: a hello waits for it.
+        let mut next = Some(now_ms());
+        for n in 0.. {
+            let Some(at_ms) = next else { return };
             let tick = Tick::nth(n, at_ms);
             self.tick(tick);
             if n % RELEASE_EVERY == RELEASE_AT {
                 program_pages::release();
             }
-            n += 1;
-            tokio::time::sleep(GATHER_AFTER).await;
+            if !waiting.pass(GATHER_AFTER) {
+                return;
+            }
             self.gatherer.tick(tick);
+            next = waiting.next_second();
         }
-        self.finish(FINISH_PATIENCE).await;
     }
 
     fn tick(&mut self, tick: Tick) {

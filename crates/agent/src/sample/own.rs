@@ -77,8 +77,8 @@ impl OwnReader {
     }
 }
 
-/// Some 1.4 kB are usual.
-const STATUS_BYTES: usize = 4_096;
+/// Seven numbers of pages.
+const STATM_BYTES: usize = 128;
 
 /// What the process holds, in bytes.
 struct Memory {
@@ -88,22 +88,20 @@ struct Memory {
 }
 
 impl Memory {
-    /// From `/proc/self/status`; our own, so never under another root.
+    /// From `/proc/self/statm`; our own, so never under another root.
     fn read() -> Option<Self> {
-        // With room for all of it, it is read in one piece.
-        let mut status = String::with_capacity(STATUS_BYTES);
-        File::open("/proc/self/status")
+        let mut text = [0; STATM_BYTES];
+        let length = File::open("/proc/self/statm").ok()?.read(&mut text).ok()?;
+        let mut pages = std::str::from_utf8(&text[..length])
             .ok()?
-            .read_to_string(&mut status)
-            .ok()?;
-        let bytes = |name: &str| {
-            let kib = status.lines().find_map(|line| line.strip_prefix(name))?;
-            let kib: u64 = kib.trim().strip_suffix(" kB")?.parse().ok()?;
-            Some(kib * 1024)
-        };
+            .split_ascii_whitespace()
+            .map(|pages| pages.parse::<u64>().ok());
+        let mut next = || pages.next().flatten();
+        let (_size, resident, shared) = (next()?, next()?, next()?);
+        let page = rustix::param::page_size() as u64;
         Some(Self {
-            resident: bytes("VmRSS:")?,
-            own: bytes("RssAnon:")?,
+            resident: resident * page,
+            own: resident.saturating_sub(shared) * page,
         })
     }
 }

@@ -8,7 +8,8 @@
 //! ```
 //! Each reader has a thread and room for one tick. One that is still busy misses ticks; they never queue up.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::convert::Infallible;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 use std::{io, thread};
 
@@ -50,6 +51,7 @@ pub(crate) struct Worker {
     ticks: SyncSender<Tick>,
     missed: Tick,
     late: u64,
+    slow: bool,
     thread: thread::JoinHandle<()>,
 }
 
@@ -69,8 +71,14 @@ impl Worker {
                 topology: false,
             },
             late: 0,
+            slow: false,
             thread,
         })
+    }
+
+    /// Is told of the slow tier only: being woken for nothing costs more than some readings do.
+    pub(crate) fn slow(self) -> Self {
+        Self { slow: true, ..self }
     }
 
     /// How many ticks it has left out because it was still busy.
@@ -92,6 +100,9 @@ impl Worker {
     pub(crate) fn tick(&mut self, tick: Tick) {
         let slow = tick.slow || self.missed.slow;
         let topology = tick.topology || self.missed.topology;
+        if self.slow && !slow {
+            return;
+        }
         let tick = Tick {
             slow,
             topology,
@@ -107,12 +118,30 @@ impl Worker {
     }
 }
 
-/// Waits for the next whole second and gives its time.
-pub(crate) async fn next_second() -> TimestampMs {
-    let now = now_ms();
-    let next = now - now.rem_euclid(1_000) + 1_000;
-    tokio::time::sleep(Duration::from_millis(next.abs_diff(now))).await;
-    next
+/// Time for a thread to wait for, until the sender at the other end is dropped. A timer of the runtime would wake its thread several
+/// times for each wait.
+#[derive(Debug)]
+pub(crate) struct Waiting(Receiver<Infallible>);
+
+impl Waiting {
+    /// Waits as long as what is given with it lives.
+    pub(crate) fn while_held() -> (impl Send, Self) {
+        let (held, receiver) = sync_channel(0);
+        (held, Self(receiver))
+    }
+
+    /// Waits; whether to go on.
+    pub(crate) fn pass(&self, time: Duration) -> bool {
+        matches!(self.0.recv_timeout(time), Err(RecvTimeoutError::Timeout))
+    }
+
+    /// Waits for the next whole second and gives its time; none when it is not to go on.
+    pub(crate) fn next_second(&self) -> Option<TimestampMs> {
+        let now = now_ms();
+        let next = now - now.rem_euclid(1_000) + 1_000;
+        self.pass(Duration::from_millis(next.abs_diff(now)))
+            .then_some(next)
+    }
 }
 
 #[cfg(test)]
@@ -125,6 +154,18 @@ mod tests {
         let slow: Vec<u64> = (0..25).filter(|n| Tick::nth(*n, 0).slow).collect();
         assert_eq!(slow, [0, 10, 20]);
         assert!(Tick::nth(60, 0).topology && !Tick::nth(30, 0).topology);
+    }
+
+    #[test]
+    fn a_slow_reader_is_not_woken_in_between() {
+        let (seen, saw) = sync_channel(4);
+        let read = move |ticks: Receiver<Tick>| ticks.iter().for_each(|tick| seen.send(tick.at_ms).unwrap());
+        let mut worker = Worker::spawn("test", read).unwrap().slow();
+        for n in 8..=11 {
+            worker.tick(Tick::nth(n, n as i64));
+        }
+        drop(worker);
+        assert_eq!(saw.iter().collect::<Vec<_>>(), [10]);
     }
 
     #[test]

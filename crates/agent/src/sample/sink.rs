@@ -2,16 +2,18 @@
 //!
 //! Pushing takes a short lock and never waits for disk or network.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::series::{Labels, STALE, is_stale};
 use domain::time::TimestampMs;
 use foldhash::fast::RandomState;
+use indexmap::IndexMap;
 
 /// The most samples that wait for the next batch: some minutes of a large node, for a disk that stalls. Beyond, new samples
 /// are dropped and counted.
 const PENDING_MAX: usize = 262_144;
+/// Room for so many samples is kept from one batch to the next: more than a second's, less than what piled up once.
+const ROOM_KEPT_MAX: usize = 8_192;
 /// The most series one node may have; a large node has some thousands. Beyond, new series are dropped and counted.
 const SERIES_MAX: usize = 65_536;
 
@@ -26,13 +28,17 @@ pub struct Sample {
     pub value: f64,
 }
 
+/// Where a series was found the last time: a guess, which the sink checks.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Place(usize);
+
 /// The sink. Cheap to clone; all clones are one.
 #[derive(Debug, Clone, Default)]
 pub struct Samples(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    latest: HashMap<Labels, (TimestampMs, f64), RandomState>,
+    latest: IndexMap<Labels, (TimestampMs, f64), RandomState>,
     pending: Vec<Sample>,
     taken: u64,
     dropped: u64,
@@ -47,14 +53,20 @@ impl Samples {
 
     /// Takes a sample. Never blocks on I/O; when a bound is reached the sample is dropped and counted.
     pub fn push(&self, series: &Labels, at_ms: TimestampMs, value: f64) {
+        self.push_at(&mut Place::default(), series, at_ms, value);
+    }
+
+    /// The same for one who writes the series again and again, and is spared the search.
+    pub(crate) fn push_at(&self, place: &mut Place, series: &Labels, at_ms: TimestampMs, value: f64) {
         let mut state = self.lock();
         state.taken += 1;
-        if let Some(latest) = state.latest.get_mut(series) {
+        if let Some(latest) = state.find(place, series) {
             // A sample that comes late does not hide a newer one.
             if latest.0 <= at_ms {
                 *latest = (at_ms, value);
             }
         } else if state.latest.len() < SERIES_MAX {
+            place.0 = state.latest.len();
             state.latest.insert(series.clone(), (at_ms, value));
         } else {
             state.dropped += 1;
@@ -99,7 +111,16 @@ impl Samples {
     /// Takes what came since the last call, in the order it came.
     #[must_use]
     pub fn drain(&self) -> Vec<Sample> {
-        std::mem::take(&mut self.lock().pending)
+        let mut drained = Vec::new();
+        self.drain_into(&mut drained);
+        drained
+    }
+
+    /// The same, in place of what `drained` holds; its room is used for what comes next.
+    pub(crate) fn drain_into(&self, drained: &mut Vec<Sample>) {
+        drained.clear();
+        drained.shrink_to(ROOM_KEPT_MAX);
+        std::mem::swap(drained, &mut self.lock().pending);
     }
 
     /// The newest value of each living series, in no order.
@@ -144,6 +165,15 @@ impl Samples {
 }
 
 impl State {
+    fn find(&mut self, place: &mut Place, series: &Labels) -> Option<&mut (TimestampMs, f64)> {
+        let guess = self.latest.get_index(place.0);
+        // Clones of one name are equal at a glance.
+        if guess.is_none_or(|(there, _)| there != series) {
+            place.0 = self.latest.get_index_of(series)?;
+        }
+        self.latest.get_index_mut(place.0).map(|(_, latest)| latest)
+    }
+
     fn keep(&mut self, sample: Sample) {
         if self.pending.len() < PENDING_MAX {
             self.pending.push(sample);
@@ -153,7 +183,7 @@ impl State {
     }
 
     fn end(&mut self, series: &Labels, at_ms: TimestampMs) {
-        if let Some((last_ms, value)) = self.latest.remove(series)
+        if let Some((last_ms, value)) = self.latest.swap_remove(series)
             && !is_stale(value)
         {
             // A marker at the time of the last sample would fight with it for the same place.

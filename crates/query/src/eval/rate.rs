@@ -7,6 +7,9 @@ use domain::series::ABSENT;
 use super::numeric::Sum;
 use super::range::{RangeSeries, Ranges, Window};
 
+/// Values that are looked through together for resets.
+const RESET_BLOCK: usize = 64;
+
 /// What `rate`, `increase` and `delta` have in common.
 #[derive(Clone, Copy)]
 pub(super) struct Extrapolation {
@@ -21,10 +24,8 @@ impl Extrapolation {
     pub(super) fn over(self, ranges: &Ranges, series: &RangeSeries) -> Vec<f64> {
         let values = series.values();
         // Where the counter begins anew: found once, not once a window.
-        let resets: Vec<usize> = if self.is_counter {
-            (1..values.len())
-                .filter(|at| values[*at] < values[at - 1])
-                .collect()
+        let resets = if self.is_counter {
+            resets_in(values)
         } else {
             Vec::new()
         };
@@ -64,6 +65,33 @@ impl Extrapolation {
         }
         Some(difference * factor)
     }
+}
+
+/// The places of values that are lower than the ones before them.
+fn resets_in(values: &[f64]) -> Vec<usize> {
+    let mut resets = Vec::new();
+    let (before, after) = (values, values.get(1..).unwrap_or_default());
+    // A counter falls seldom: many values are compared at once, and looked at one by one only where one falls.
+    for (block, (after, before)) in after
+        .chunks(RESET_BLOCK)
+        .zip(before.chunks(RESET_BLOCK))
+        .enumerate()
+    {
+        let falls = |(after, before): (&f64, &f64)| after < before;
+        if after
+            .iter()
+            .zip(before)
+            .fold(false, |any, pair| any | falls(pair))
+        {
+            let within = after
+                .iter()
+                .zip(before)
+                .enumerate()
+                .filter(|(_, pair)| falls(*pair));
+            resets.extend(within.map(|(at, _)| block * RESET_BLOCK + at + 1));
+        }
+    }
+    resets
 }
 
 /// `irate`: the rate between the last two samples.
@@ -196,6 +224,19 @@ mod tests {
         let increase = increase(&times, &[100.0, 110.0, 5.0, 15.0]);
         assert!((increase.unwrap_or(f64::NAN) - 25.0 / 45.0 * 60.0).abs() < 1e-9);
         assert_eq!(resets(&window(&times, &[100.0, 110.0, 5.0, 15.0])), Some(1.0));
+    }
+
+    #[test]
+    fn resets_are_found_wherever_they_lie() {
+        let mut values: Vec<f64> = (0..200).map(f64::from).collect();
+        for at in [1, 63, 64, 65, 128, 199] {
+            values[at] = -1.0 - values[at];
+        }
+        let one_by_one: Vec<usize> = (1..values.len())
+            .filter(|at| values[*at] < values[at - 1])
+            .collect();
+        assert_eq!(resets_in(&values), one_by_one);
+        assert!(one_by_one.len() >= 5 && resets_in(&[]).is_empty() && resets_in(&[1.0]).is_empty());
     }
 
     #[test]

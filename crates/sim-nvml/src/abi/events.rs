@@ -14,7 +14,7 @@ use crate::engine::status::Status;
 
 /// A waiting thread looks again this often: soon enough to notice that its set was freed, and seldom enough that waiting costs next
 /// to nothing, as with a real driver, which wakes nobody without an event.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 exports! {
     fn nvmlEventSetCreate(set: Out<usize>) {
@@ -50,7 +50,10 @@ exports! {
         loop {
             let machine = session::machine()?;
             let now = machine.now();
-            if let Some(event) = with_set(set, |subscription| subscription.take(&machine.node.events, now))? {
+            let events = &machine.node.events;
+            let (event, next) =
+                with_set(set, |subscription| (subscription.take(events, now), subscription.until_next(events, now)))?;
+            if let Some(event) = event {
                 return data.put(EventData {
                     device: handle_of(&machine, event.gpu),
                     kind: event.kind,
@@ -63,7 +66,8 @@ exports! {
             if left.is_zero() {
                 return Err(Status::Timeout);
             }
-            thread::sleep(left.min(LOOK_AGAIN));
+            let next = next.map_or(LOOK_AGAIN, |seconds| Duration::from_secs_f64(seconds.min(LOOK_AGAIN.as_secs_f64())));
+            thread::sleep(left.min(next));
         }
     }
 }

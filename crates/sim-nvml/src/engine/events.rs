@@ -121,6 +121,11 @@ impl Subscription {
         None
     }
 
+    /// How long it is from `now` until another event happens, wanted or not.
+    pub(crate) fn until_next(&self, events: &[Event], now: f64) -> Option<f64> {
+        events.get(self.next).map(|event| (event.at - now).max(0.0))
+    }
+
     fn wants(&self, event: &Event) -> bool {
         let matches = |w: &Wanted| w.gpu == event.gpu && w.kinds & event.kind != 0 && event.at > w.since;
         self.wanted.iter().any(matches)

@@ -113,11 +113,16 @@ impl Cut {
                 Some(is_absent) => {
                     missing.clear();
                     missing.extend_from_slice(rows);
-                    kept.extend((start..end).rev().filter(|tick| {
+                    for tick in (start..end).rev() {
                         let before = missing.len();
-                        missing.retain(|row| is_absent(*row, *tick));
-                        missing.len() < before
-                    }));
+                        missing.retain(|row| is_absent(*row, tick));
+                        if missing.len() < before {
+                            kept.push(tick);
+                        }
+                        if missing.is_empty() {
+                            break;
+                        }
+                    }
                 }
             }
             end = start;

@@ -14,9 +14,9 @@ const SECTOR_BYTES: f64 = 512.0;
 /// Devices in memory or in files, or mere names for others (device mapper, software RAID): their bytes would count twice.
 const NOT_DISKS: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
 
-/// The disks seen so far.
+/// The devices seen so far; none for what is not a disk.
 #[derive(Default)]
-pub(super) struct Disks(HashMap<String, Family>);
+pub(super) struct Disks(HashMap<String, Option<Family>>);
 
 impl Disks {
     pub(super) fn read(&mut self, root: &Path, samples: &Samples, at_ms: TimestampMs) {
@@ -27,16 +27,24 @@ impl Disks {
             let Some((device, counters)) = parse(line) else {
                 continue;
             };
-            if !is_disk(root, device) {
+            let Some(family) = self.family(root, device) else {
                 continue;
-            }
-            let family = self.0.entry(device.to_owned());
-            let family = family.or_insert_with(|| Family::new(vec![("device", device.to_owned())]));
+            };
             let out = &mut family.at(samples, at_ms);
             out.put("node_disk_read_bytes_total", counters[2] * SECTOR_BYTES);
             out.put("node_disk_written_bytes_total", counters[6] * SECTOR_BYTES);
             out.put("node_disk_io_seconds_total", counters[9] / 1e3);
         }
+    }
+}
+
+impl Disks {
+    fn family(&mut self, root: &Path, device: &str) -> Option<&mut Family> {
+        if !self.0.contains_key(device) {
+            let family = is_disk(root, device).then(|| Family::new(vec![("device", device.to_owned())]));
+            self.0.insert(device.to_owned(), family);
+        }
+        self.0.get_mut(device)?.as_mut()
     }
 }
 

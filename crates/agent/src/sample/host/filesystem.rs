@@ -45,9 +45,7 @@ impl Filesystems {
     /// Runs until the ticks end.
     pub(crate) fn run(mut self, ticks: &Receiver<Tick>) {
         while let Ok(tick) = ticks.recv() {
-            if tick.slow {
-                self.read(&tick);
-            }
+            self.read(&tick);
         }
     }
 
