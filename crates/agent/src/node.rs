@@ -178,6 +178,7 @@ fn start_uplink(tasks: &TaskTracker, node: &Node, spool: Option<Spool>, supervis
         tasks.spawn(control::run(
             Arc::clone(link),
             Arc::clone(supervisor),
+            node.events.clone(),
             node.shutdown.clone(),
         ));
     }

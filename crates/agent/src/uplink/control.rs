@@ -20,7 +20,8 @@ use crate::launch::Supervisor;
 use crate::launch::journal::{Entry, read_from};
 use crate::launch::output::Logs;
 use crate::launch::supervise::Attempt;
-use crate::uplink::link::{Link, LinkError, Retry};
+use crate::uplink::events::Events;
+use crate::uplink::link::{Link, LinkError, Retry, now_ms};
 
 /// How often files are looked at for something to send, while there is an attempt that may write them.
 const LOOK: Duration = Duration::from_millis(100);
@@ -30,12 +31,12 @@ const OUTBOUND_MAX: usize = 64;
 const KEPT_FOR_REPORTS: usize = 32;
 
 /// Keeps a control stream open until `shutdown`.
-pub async fn run(link: Arc<Link>, supervisor: Arc<Supervisor>, shutdown: CancellationToken) {
+pub async fn run(link: Arc<Link>, supervisor: Arc<Supervisor>, events: Events, shutdown: CancellationToken) {
     let mut retry = Retry::default();
     loop {
         let ended = tokio::select! {
             () = shutdown.cancelled() => return,
-            ended = session(&link, &supervisor, &mut retry) => ended,
+            ended = session(&link, &supervisor, &events, &mut retry) => ended,
         };
         if let Err(error) = ended {
             tracing::warn!(collector = link.url(), %error, "no control connection; runs go on, commands wait");
@@ -47,7 +48,12 @@ pub async fn run(link: Arc<Link>, supervisor: Arc<Supervisor>, shutdown: Cancell
     }
 }
 
-async fn session(link: &Link, supervisor: &Arc<Supervisor>, retry: &mut Retry) -> Result<(), LinkError> {
+async fn session(
+    link: &Link,
+    supervisor: &Arc<Supervisor>,
+    events: &Events,
+    retry: &mut Retry,
+) -> Result<(), LinkError> {
     let mut client = link.connect_control().await?;
     let (outbound, receiver) = mpsc::channel(OUTBOUND_MAX);
     send(&outbound, control_up::Message::Hello(link.hello())).await?;
@@ -77,6 +83,7 @@ async fn session(link: &Link, supervisor: &Arc<Supervisor>, retry: &mut Retry) -
     .await?;
     Session {
         supervisor: supervisor.clone(),
+        events: events.clone(),
         outbound,
         outlets: BTreeMap::new(),
     }
@@ -95,6 +102,7 @@ async fn send(outbound: &mpsc::Sender<ControlUp>, message: control_up::Message) 
 
 struct Session {
     supervisor: Arc<Supervisor>,
+    events: Events,
     outbound: mpsc::Sender<ControlUp>,
     outlets: BTreeMap<(RunId, AttemptNo), Outlet>,
 }
@@ -127,6 +135,10 @@ impl Session {
                         if let Some(outlet) = key.and_then(|key| self.outlets.get_mut(&key)) {
                             outlet.logs.acknowledge(ack.rank, &ack.stream, ack.length);
                         }
+                    }
+                    Some(control_down::Message::Burst(burst)) => {
+                        tracing::info!(alert = burst.alert, "the last minutes of the GPUs are wanted");
+                        self.events.alarm(now_ms());
                     }
                     // A second hello, or something newer than this agent.
                     Some(control_down::Message::Hello(_)) | None => {}

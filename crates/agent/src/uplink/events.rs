@@ -15,7 +15,7 @@ const WAITING_MAX: usize = 256;
 pub struct Events {
     sender: mpsc::Sender<Event>,
     receiver: Arc<Mutex<mpsc::Receiver<Event>>>,
-    /// When the last critical one happened; 0 when none did.
+    /// When the last critical one happened or was told of; 0 when none was.
     alarmed_ms: Arc<AtomicI64>,
 }
 
@@ -41,14 +41,19 @@ impl Events {
             event.message
         );
         if event.severity == Severity::Critical {
-            self.alarmed_ms.fetch_max(event.at_ms, Ordering::Relaxed);
+            self.alarm(event.at_ms);
         }
         if self.sender.try_send(event).is_err() {
             tracing::warn!("too many node events wait for the collector; this one stays in this log only");
         }
     }
 
-    /// When the last critical event happened, if one did.
+    /// Something critical is known of elsewhere: what is kept for such a case is wanted.
+    pub(crate) fn alarm(&self, at_ms: TimestampMs) {
+        self.alarmed_ms.fetch_max(at_ms, Ordering::Relaxed);
+    }
+
+    /// When the last critical event happened, or was told of, if one was.
     pub(crate) fn alarmed_at(&self) -> Option<TimestampMs> {
         Some(self.alarmed_ms.load(Ordering::Relaxed)).filter(|at_ms| *at_ms > 0)
     }

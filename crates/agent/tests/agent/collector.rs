@@ -17,14 +17,16 @@ use domain::topology::Inventory;
 use prost::Message as _;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio_stream::Stream;
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::codec::CompressionEncoding;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 use wire::proto::telemetry_down::Message as Down;
 use wire::proto::telemetry_up::Message as Up;
 use wire::proto::uplink_server::{Uplink, UplinkServer};
-use wire::proto::{Ack, Batch, ControlDown, ControlUp, HelloAck, Refusal, TelemetryDown, TelemetryUp};
+use wire::proto::{
+    Ack, Batch, Burst, ControlDown, ControlUp, HelloAck, Refusal, TelemetryDown, TelemetryUp, control_down,
+};
 
 use crate::support::until;
 
@@ -37,6 +39,8 @@ pub(crate) struct Manners {
     pub(crate) refuse_seq: Option<u64>,
     /// How far this collector's clock is ahead.
     pub(crate) clock_ahead_ms: i64,
+    /// Asks for what is kept of the last minutes.
+    pub(crate) wants_burst: bool,
     /// Ends the stream after this many batches of a connection.
     pub(crate) hang_up_after: Option<u64>,
 }
@@ -186,7 +190,21 @@ impl Uplink for Service {
         &self,
         _: Request<Streaming<ControlUp>>,
     ) -> Result<Response<Self::ControlStream>, Status> {
-        Ok(Response::new(Box::pin(tokio_stream::pending())))
+        let burst = Burst {
+            alert: "GpuFault".into(),
+        };
+        let told = [
+            control_down::Message::Hello(welcome()),
+            control_down::Message::Burst(burst),
+        ];
+        let told = told.map(|message| {
+            Ok(ControlDown {
+                message: Some(message),
+            })
+        });
+        let wanted = self.manners.lock().unwrap().wants_burst;
+        let told = tokio_stream::iter(told.into_iter().filter(move |_| wanted));
+        Ok(Response::new(Box::pin(told.chain(tokio_stream::pending()))))
     }
 }
 
@@ -229,12 +247,7 @@ impl Service {
                 heard
                     .inventories
                     .push(serde_json::from_str(&hello.inventory_json).unwrap());
-                let credential = "lsc_credential".to_owned();
-                Some(Down::Hello(HelloAck {
-                    protocol: 1,
-                    credential,
-                    ..HelloAck::default()
-                }))
+                Some(Down::Hello(welcome()))
             }
             Up::Definitions(definitions) => {
                 let names = definitions.series.iter().map(|series| {
@@ -274,5 +287,13 @@ impl Service {
                 None
             }
         }
+    }
+}
+
+fn welcome() -> HelloAck {
+    HelloAck {
+        protocol: 1,
+        credential: "lsc_credential".into(),
+        ..HelloAck::default()
     }
 }

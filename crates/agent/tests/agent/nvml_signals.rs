@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use agent::AgentConfig;
 
-use crate::collector::Collector;
+use crate::collector::{Collector, Manners};
 use crate::exposition::read_once;
 use crate::support::{Running, config_towards, folder, simulated, until};
 
@@ -136,6 +136,23 @@ fn check_burst(collector: &Collector, power: &str) {
             .values("gpu_burst_transmit_bytes_per_second{gpu=\"0\", link=\"nvlink\"}")
             .is_empty()
     );
+}
+
+#[tokio::test]
+async fn what_an_alert_asks_for_is_sent_at_ten_readings_each_second() {
+    let folder = folder();
+    let collector = Collector::start().await;
+    collector.behave(Manners {
+        wants_burst: true,
+        ..Manners::default()
+    });
+    let agent = Running::start(AgentConfig {
+        nvml: simulated(folder.path(), "h100x1:healthy"),
+        ..config_towards(folder.path(), &collector.url())
+    });
+    let power = "gpu_burst_power_watts{gpu=\"0\"}";
+    until("the burst", SOON, || collector.heard().values(power).len() > 30).await;
+    agent.stop().await;
 }
 
 #[tokio::test]

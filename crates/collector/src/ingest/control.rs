@@ -14,8 +14,7 @@ use tonic::codec::CompressionEncoding;
 use tonic::{Request, Response, Status, Streaming};
 use wire::proto::uplink_server::{Uplink, UplinkServer};
 use wire::proto::{
-    Command, ControlDown, ControlUp, EventAck, Hello, Holding, LogAck, LogChunk, RunEvent, control_down,
-    control_up,
+    ControlDown, ControlUp, EventAck, Hello, Holding, LogAck, LogChunk, RunEvent, control_down, control_up,
 };
 use wire::version::MESSAGE_BYTES_MAX;
 
@@ -107,10 +106,10 @@ async fn serve(
     inbound: Streaming<ControlUp>,
     outbound: Outbound,
 ) -> Result<(), Status> {
-    let (connection, commands) = app.runs.agents.connect(&session.node);
+    let (connection, messages) = app.runs.agents.connect(&session.node);
     let ended = tokio::select! {
         ended = read(app, &session, inbound, &outbound) => ended,
-        () = forward(commands, &outbound) => Ok(()),
+        () = forward(messages, &outbound) => Ok(()),
     };
     if connection.close() {
         app.runs
@@ -121,12 +120,9 @@ async fn serve(
     ended
 }
 
-async fn forward(mut commands: mpsc::Receiver<Command>, outbound: &Outbound) {
-    while let Some(command) = commands.recv().await {
-        if send(outbound, control_down::Message::Command(command))
-            .await
-            .is_err()
-        {
+async fn forward(mut messages: mpsc::Receiver<control_down::Message>, outbound: &Outbound) {
+    while let Some(message) = messages.recv().await {
+        if send(outbound, message).await.is_err() {
             return;
         }
     }

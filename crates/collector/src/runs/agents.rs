@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::state::NodeCommand;
 use tokio::sync::mpsc;
-use wire::proto::Command;
+use wire::proto::{Burst, Command, control_down};
 
-/// Commands that wait to be written to one agent. One that does not fit is sent again when the agent reconnects.
-const COMMANDS_MAX: usize = 256;
+/// Messages that wait to be written to one agent. One that does not fit is sent again when the agent reconnects.
+const WAITING_MAX: usize = 256;
 
 /// Who is connected. Of several connections of one node the last counts.
 #[derive(Clone, Default)]
@@ -21,7 +21,7 @@ pub struct Agents {
 
 struct Way {
     connection: u64,
-    commands: mpsc::Sender<Command>,
+    messages: mpsc::Sender<control_down::Message>,
 }
 
 /// An agent's place among the connected; given up when dropped.
@@ -32,16 +32,16 @@ pub struct Connection {
 }
 
 impl Agents {
-    /// Notes a connection. Commands for the node come out of the receiver.
+    /// Notes a connection. What is for the node comes out of the receiver.
     #[must_use]
-    pub fn connect(&self, node: &NodeName) -> (Connection, mpsc::Receiver<Command>) {
-        let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+    pub fn connect(&self, node: &NodeName) -> (Connection, mpsc::Receiver<control_down::Message>) {
+        let (messages, receiver) = mpsc::channel(WAITING_MAX);
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         self.lock().insert(
             node.clone(),
             Way {
                 connection: id,
-                commands,
+                messages,
             },
         );
         (
@@ -76,8 +76,19 @@ impl Agents {
             id: u64::from(n),
             command_json,
         };
+        self.tell(node, control_down::Message::Command(command));
+    }
+
+    /// Asks a node for what it keeps of the last minutes, because an alert about it fires. One that is away has lost it by the time it
+    /// is back.
+    pub fn want_burst(&self, node: &NodeName, alert: &str) {
+        let alert = alert.to_owned();
+        self.tell(node, control_down::Message::Burst(Burst { alert }));
+    }
+
+    fn tell(&self, node: &NodeName, message: control_down::Message) {
         if let Some(way) = self.lock().get(node) {
-            let _sent_or_again_later = way.commands.try_send(command);
+            let _sent_or_again_later = way.messages.try_send(message);
         }
     }
 
@@ -120,7 +131,8 @@ mod tests {
         let (new, mut new_commands) = agents.connect(&node);
         let run = RunId::new("r").expect("a name");
         agents.send(&node, &run, AttemptNo(1), 7, &NodeCommand::Stop { grace_ms: 5 });
-        assert_eq!(new_commands.try_recv().expect("was sent").id, 7);
+        let is_it = |message| matches!(message, control_down::Message::Command(command) if command.id == 7);
+        assert!(is_it(new_commands.try_recv().expect("was sent")));
         assert!(old_commands.try_recv().is_err());
         assert!(!old.close() && agents.is_connected(&node));
         assert!(new.close() && !agents.is_connected(&node));

@@ -8,6 +8,8 @@ use domain::series::STALE;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
+use wire::proto::control_down::Message;
+
 use crate::harness::{ADMIN, DEADLINE, Server, answer, config};
 use crate::remote_write::{push, series};
 
@@ -301,4 +303,37 @@ async fn shipped_rules_can_be_left_out() {
     assert_eq!(with["data"]["groups"].as_array().unwrap().len(), 1);
     let server = started("").await;
     assert_eq!(server.get("/api/v1/rules").await.1["data"]["groups"], json!([]));
+}
+
+#[tokio::test]
+async fn a_critical_alert_asks_its_node_for_the_last_minutes_and_no_other() {
+    let server = started(
+        "
+groups:
+  - name: faults
+    interval: 100ms
+    rules:
+      - alert: Broken
+        expr: power > 100
+        labels: { severity: critical }
+      - alert: Warm
+        expr: power > 0
+        labels: { severity: warning }
+",
+    )
+    .await;
+    let node = |name: &str| domain::ident::NodeName::new(name).unwrap();
+    let agents = &server.running.app.runs.agents;
+    let (_first, mut to_first) = agents.connect(&node("n1"));
+    let (_second, mut to_second) = agents.connect(&node("n2"));
+    feed(&server, [150.0, 10.0, 20.0]).await;
+    let told = tokio::time::timeout(DEADLINE, to_first.recv()).await.unwrap();
+    assert!(matches!(told, Some(Message::Burst(burst)) if burst.alert == "Broken"));
+    until(
+        &server,
+        "count(ALERTS{alertname='Warm', alertstate='firing'})",
+        |found| found.first().is_some_and(|(_, count)| count == "3"),
+    )
+    .await;
+    assert!(to_first.try_recv().is_err() && to_second.try_recv().is_err());
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! thread "nvml" ──a row of each GPU every 100 ms──▶ ring, of fixed size
-//! a critical event of this node ──▶ wanted: all that is kept, and AFTERWARDS more
+//! a critical event or alert of this node ──▶ wanted: all that is kept, and AFTERWARDS more
 //! thread "spool" ──once a second, up to ROWS_A_TIME──▶ the spool, with the rows' own times, as gpu_burst_*
 //! ```
 
