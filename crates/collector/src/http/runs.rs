@@ -1,9 +1,10 @@
-//! `/api/runs`: listing, submitting, looking at, stopping, and reading logs.
+//! `/api/runs`: listing, submitting, looking at, stopping, resuming, and reading logs.
 
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
+use domain::api::checkpoints::ResumeRun;
 use domain::api::runs::{LogPiece, LogSource, RunSummary, RunView, StopRun};
 use domain::ident::{AttemptNo, Rank, RunId};
 use domain::run::spec::Spec;
@@ -12,7 +13,7 @@ use serde::Deserialize;
 
 use super::{ApiError, ApiResult, Caller};
 use crate::app::Shared;
-use crate::runs::{LogError, PIECE_BYTES_MAX, RunError};
+use crate::runs::{LogError, PIECE_BYTES_MAX, ResumeError, RunError};
 
 /// Runs listed when the request does not say, and at most.
 const LIST_DEFAULT: u32 = 200;
@@ -26,6 +27,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/runs", get(list).post(submit))
         .route("/api/runs/{id}", get(show))
         .route("/api/runs/{id}/stop", post(stop))
+        .route("/api/runs/{id}/resume", post(resume))
         .route("/api/runs/{id}/logs", get(logs))
 }
 
@@ -77,6 +79,20 @@ async fn stop(
     };
     app.runs.take(&app, &run_id(&id)?, &event, None).await?;
     Ok(Json(app.runs.view(&run_id(&id)?).await?))
+}
+
+async fn resume(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    wish: Option<Json<ResumeRun>>,
+) -> ApiResult<Json<RunView>> {
+    let run = run_id(&id)?;
+    let wish = wish.map(|Json(wish)| wish).unwrap_or_default();
+    let event = app.runs.resumption(&run, &wish).await?;
+    app.audit(&caller.id, "run_resume", &id).await?;
+    app.runs.take(&app, &run, &event, None).await?;
+    Ok(Json(app.runs.view(&run).await?))
 }
 
 #[derive(Deserialize)]
@@ -151,6 +167,18 @@ impl From<RunError> for ApiError {
             RunError::Busy(_) => Self::conflict(error.to_string()),
             RunError::State(error) => error.into(),
             RunError::Stored { .. } => Self::internal("reading a run", &error),
+        }
+    }
+}
+
+impl From<ResumeError> for ApiError {
+    fn from(error: ResumeError) -> Self {
+        match error {
+            ResumeError::Run(error) => error.into(),
+            ResumeError::NotEnded { .. } | ResumeError::NoCheckpoint(_) | ResumeError::Incomplete { .. } => {
+                Self::conflict(error.to_string())
+            }
+            ResumeError::NotAbsolute(_) | ResumeError::Both => Self::bad_request(error.to_string()),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Agents that are connected, and the way to each.
+//! Agents that are connected, the way to each, and what each still holds of attempts that are over.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,6 +22,8 @@ pub struct Agents {
 struct Way {
     connection: u64,
     messages: mpsc::Sender<control_down::Message>,
+    /// Attempts that are over for us but not on the node, once it has said what it holds.
+    leftovers: Option<BTreeSet<(RunId, AttemptNo)>>,
 }
 
 /// An agent's place among the connected; given up when dropped.
@@ -42,6 +44,7 @@ impl Agents {
             Way {
                 connection: id,
                 messages,
+                leftovers: None,
             },
         );
         (
@@ -58,6 +61,30 @@ impl Agents {
     #[must_use]
     pub fn is_connected(&self, node: &NodeName) -> bool {
         self.lock().contains_key(node)
+    }
+
+    /// Whether a node may be given an attempt: it is connected, and nothing of an attempt that is over is left on it. Its ranks would
+    /// share GPUs with the new ones.
+    #[must_use]
+    pub fn is_free(&self, node: &NodeName) -> bool {
+        self.lock()
+            .get(node)
+            .and_then(|way| way.leftovers.as_ref())
+            .is_some_and(BTreeSet::is_empty)
+    }
+
+    /// Notes what a node has to be rid of before it is given anything.
+    pub(super) fn holds(&self, node: &NodeName, leftovers: BTreeSet<(RunId, AttemptNo)>) {
+        if let Some(way) = self.lock().get_mut(node) {
+            way.leftovers = Some(leftovers);
+        }
+    }
+
+    /// Nothing of an attempt is left on a node.
+    pub(super) fn is_rid_of(&self, node: &NodeName, run: &RunId, attempt: AttemptNo) {
+        if let Some(leftovers) = self.lock().get_mut(node).and_then(|way| way.leftovers.as_mut()) {
+            leftovers.remove(&(run.clone(), attempt));
+        }
     }
 
     /// Sends a command if its node is connected. What does not arrive is still in the store, and is sent again.
@@ -136,5 +163,18 @@ mod tests {
         assert!(old_commands.try_recv().is_err());
         assert!(!old.close() && agents.is_connected(&node));
         assert!(new.close() && !agents.is_connected(&node));
+    }
+
+    #[test]
+    fn a_node_is_given_nothing_before_it_is_rid_of_what_is_over() {
+        let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
+        let (_connection, _commands) = agents.connect(&node);
+        assert!(!agents.is_free(&node), "it has not said what it holds");
+        let run = RunId::new("r").expect("a name");
+        agents.holds(&node, BTreeSet::from([(run.clone(), AttemptNo(1))]));
+        agents.is_rid_of(&node, &run, AttemptNo(2));
+        assert!(!agents.is_free(&node));
+        agents.is_rid_of(&node, &run, AttemptNo(1));
+        assert!(agents.is_free(&node));
     }
 }

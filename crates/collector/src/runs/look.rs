@@ -21,6 +21,9 @@ impl Runs {
         let (_, machine) = self.machine(run).await?;
         let mut view = machine.view();
         let steps = self.steps(&machine).await;
+        if let Some(attempt) = view.attempts.last_mut() {
+            attempt.last_step = attempt.last_step.max(steps.values().copied().max());
+        }
         let ranks = view
             .attempts
             .last_mut()
@@ -97,7 +100,7 @@ impl Runs {
     }
 
     /// The last step of each rank of the current attempt.
-    async fn steps(&self, run: &Machine) -> BTreeMap<u32, u64> {
+    pub(super) async fn steps(&self, run: &Machine) -> BTreeMap<u32, u64> {
         let at_ms = run.ended_ms.unwrap_or_else(crate::clock::now_ms);
         let window_ms = (at_ms - run.current().started_ms).clamp(1, STEPS_WINDOW_MS);
         // A run's id has no character that would end the string.

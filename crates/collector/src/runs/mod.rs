@@ -13,6 +13,7 @@ mod logs;
 mod look;
 mod orders;
 mod place;
+mod resume;
 mod stored;
 
 use std::sync::Arc;
@@ -39,6 +40,7 @@ use crate::evaluator::Evaluator;
 
 pub use agents::{Agents, Connection};
 pub(crate) use logs::source as log_source;
+pub use resume::ResumeError;
 pub use logs::{LogError, Logs, PIECE_BYTES_MAX};
 
 /// How often time passes for the machines, and waiting runs look for nodes.
@@ -47,6 +49,9 @@ const TICK: Duration = Duration::from_secs(1);
 const SEND_AGAIN_TICKS: u64 = 10;
 /// A run's state is read, advanced and written again when someone else was faster; never seen more than once in practice.
 const CONFLICTS_MAX: u32 = 5;
+
+/// A node's clock further off than this is corrected for.
+const CLOCK_OFF_MS: i64 = 1_000;
 
 /// The runs of this collector.
 pub struct Runs {
@@ -92,10 +97,17 @@ pub enum RunError {
 /// When the store cannot be read.
 pub async fn start(app: &Shared) -> Result<(), StartError> {
     let unfinished = app.store.state.unfinished_runs().await;
-    unfinished.map_err(|error| StartError::Load {
+    let unfinished = unfinished.map_err(|error| StartError::Load {
         what: "runs",
         source: Box::new(error),
     })?;
+    for run in unfinished {
+        let taken = app.runs.take(app, &run.id, &Event::CollectorStarted, None).await;
+        unless_unreadable(taken).map_err(|error| StartError::Load {
+            what: "runs",
+            source: Box::new(error),
+        })?;
+    }
     let shared = Arc::clone(app);
     app.spawn(async move {
         let mut ticks = tokio::time::interval(TICK);
@@ -223,10 +235,13 @@ impl Runs {
             }
             _ => None,
         };
+        if ends(&report) {
+            self.agents.is_rid_of(node, run, attempt);
+        }
         let event = Event::Reported {
             attempt,
             node: node.clone(),
-            report,
+            report: by_our_clock(app, node, report),
         };
         self.take(app, run, &event, Some(&format!("{attempt}/{node}/{id}")))
             .await?;
@@ -291,4 +306,29 @@ impl Runs {
         })
         .await;
     }
+}
+
+/// Whether nothing of the attempt is left on the node that says this.
+fn ends(report: &NodeReport) -> bool {
+    matches!(
+        report,
+        NodeReport::Ended(_)
+            | NodeReport::Refused { .. }
+            | NodeReport::PrepareFailed { .. }
+            | NodeReport::StartFailed { .. }
+    )
+}
+
+/// The stamps of exits of several nodes are compared. A clock that is really off is corrected; less than a second may be the way of
+/// the hello it was measured by.
+fn by_our_clock(app: &Shared, node: &NodeName, mut report: NodeReport) -> NodeReport {
+    if let NodeReport::RankExited(exit) = &mut report {
+        let records = app.live.records();
+        let record = records.iter().find(|record| record.name == *node);
+        let offset_ms = record.map_or(0, |record| record.clock_offset_ms);
+        if offset_ms.abs() >= CLOCK_OFF_MS {
+            exit.at_ns = exit.at_ns.saturating_sub(offset_ms.saturating_mul(1_000_000));
+        }
+    }
+    report
 }

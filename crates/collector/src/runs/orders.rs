@@ -1,5 +1,7 @@
 //! What agents are told, and what their coming and going means to runs: commands, places, leftovers, the clock.
 
+use std::collections::BTreeSet;
+
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::state::{Action, Event, Machine, NodeCommand, NodePhase, NodeTask, Task};
 use domain::time::TimestampMs;
@@ -7,6 +9,7 @@ use domain::time::TimestampMs;
 use super::stored::unless_unreadable;
 use super::{RunError, Runs, place};
 use crate::app::Shared;
+use crate::runs::place::TooFew;
 
 /// A node that is connected this long after it was noted as away is back, whatever order the two were noted in.
 const RECONCILE_MS: i64 = 5_000;
@@ -55,13 +58,14 @@ impl Runs {
         Ok(())
     }
 
-    /// Ends what a node still holds of runs that are over. A run that is not known at all is left alone: it may be this
-    /// collector's data that is gone.
+    /// Ends what a node still holds of attempts that are over, and remembers it: until it is rid of them the node is given nothing
+    /// new. A run that is not known at all is left alone: it may be this collector's data that is gone.
     pub(super) async fn stop_leftovers(
         &self,
         node: &NodeName,
         held: &[(RunId, AttemptNo)],
     ) -> Result<(), RunError> {
+        let mut leftovers = BTreeSet::new();
         for (run, attempt) in held {
             match self.machine(run).await {
                 Ok((_, machine)) if machine.is_live(*attempt) => {}
@@ -70,16 +74,20 @@ impl Runs {
                         grace_ms: LEFTOVER_GRACE_MS,
                     };
                     self.agents.send(node, run, *attempt, LEFTOVER_STOP, &stop);
+                    leftovers.insert((run.clone(), *attempt));
                 }
                 Err(RunError::Unknown(run)) => {
+                    leftovers.insert((run.clone(), *attempt));
                     tracing::warn!(%node, %run, "a node holds a run that is not known here");
                 }
                 Err(error @ RunError::Stored { .. }) => {
-                    tracing::error!(%node, %error, "what a node holds is left alone")
+                    leftovers.insert((run.clone(), *attempt));
+                    tracing::error!(%node, %error, "what a node holds is left alone");
                 }
                 Err(error) => return Err(error),
             }
         }
+        self.agents.holds(node, leftovers);
         Ok(())
     }
 
@@ -149,14 +157,18 @@ impl Runs {
         if !still_wanted {
             return Ok(self.state.action_done(run, attempt, n, app.now_ms()).await?);
         }
-        let candidates = place::candidates(app, &self.agents, &self.by_node().await?);
+        let excluded = &machine.current().excluded;
+        let candidates = place::candidates(app, &self.agents, &self.by_node().await?, excluded);
         match place::choose(candidates, count) {
             Ok(nodes) => {
                 self.take(app, run, &Event::Placed { attempt, nodes }, None)
                     .await?;
                 Ok(self.state.action_done(run, attempt, n, app.now_ms()).await?)
             }
-            Err(reason) => self.take(app, run, &Event::CannotPlace { reason }, None).await,
+            Err(TooFew { reason, hopeless }) => {
+                let event = Event::CannotPlace { reason, hopeless };
+                self.take(app, run, &event, None).await
+            }
         }
     }
 
@@ -164,6 +176,9 @@ impl Runs {
         for run in self.unfinished().await? {
             for event in self.seen_of_nodes(&run, app.now_ms()) {
                 self.take(app, &run.id, &event, None).await?;
+            }
+            if send_again || has_node_away(&run) {
+                self.tell_step(app, &run).await?;
             }
             self.take(app, &run.id, &Event::Tick, None).await?;
         }
@@ -178,6 +193,17 @@ impl Runs {
         } else {
             Ok(())
         }
+    }
+
+    /// How far the ranks have come, by their series: while they step, a node that is not heard is only out of sight.
+    async fn tell_step(&self, app: &Shared, run: &Machine) -> Result<(), RunError> {
+        let step = self.steps(run).await.into_values().max();
+        let Some(step) = step.filter(|step| run.current().step.is_none_or(|before| before < *step)) else {
+            return Ok(());
+        };
+        let attempt = run.current().no;
+        self.take(app, &run.id, &Event::Stepped { attempt, step }, None)
+            .await
     }
 
     /// What a run should know of its nodes: after a restart of the collector all are away until they connect.
@@ -199,4 +225,9 @@ impl Runs {
             .filter_map(event)
             .collect()
     }
+}
+
+fn has_node_away(run: &Machine) -> bool {
+    let away = |task: &NodeTask| task.phase != NodePhase::Ended && task.away_since_ms.is_some();
+    run.current().nodes.iter().any(away)
 }

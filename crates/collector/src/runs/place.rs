@@ -1,11 +1,20 @@
-//! Which nodes a run gets: those that are connected, take runs, and have the fewest runs already.
+//! Which nodes a run gets: those that are connected, take runs, and are rid of what they had before; of these the healthy before
+//! those with a critical fault, then those with the fewest runs.
+//!
+//! A node that failed the run before comes last, and only when there are too few others: one that was away or lost its shim is good
+//! again once it is heard and free. One that cannot run it, or whose hardware broke under it, is not given back by itself.
 
 use std::collections::BTreeMap;
 
+use domain::event::Severity;
 use domain::ident::NodeName;
+use domain::run::state::{Exclusion, FaultKind};
 
 use super::Agents;
 use crate::app::Shared;
+
+/// A node that was heard in the last ten minutes may come back; one that was not is no reason to wait.
+const SEEN_WITHIN_MS: i64 = 600_000;
 
 /// A node a run could go to.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,43 +23,99 @@ pub(super) struct Candidate {
     gpus: usize,
     simulated: bool,
     runs: usize,
+    /// Connected, and rid of what is over.
+    free: bool,
+    /// A critical alert of its hardware fires.
+    critical: bool,
+    /// How it failed this run before.
+    fault: Option<FaultKind>,
 }
 
-/// Connected nodes that take runs.
+/// Why there are no nodes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooFew {
+    /// For people.
+    pub(super) reason: String,
+    /// Waiting for busy or absent nodes is no use.
+    pub(super) hopeless: bool,
+}
+
+/// Nodes that take runs and are there, or were a while ago.
 pub(super) fn candidates(
     app: &Shared,
     agents: &Agents,
     runs: &BTreeMap<String, Vec<String>>,
+    excluded: &[Exclusion],
 ) -> Vec<Candidate> {
+    let critical = critical_nodes(app);
+    let seen_since_ms = app.now_ms() - SEEN_WITHIN_MS;
     let records = app.live.records().into_iter();
-    let usable = records.filter(|record| record.inventory.accepts_runs && agents.is_connected(&record.name));
+    let usable = records.filter(|record| {
+        record.inventory.accepts_runs && (agents.is_connected(&record.name) || record.seen_ms > seen_since_ms)
+    });
     let candidate = usable.map(|record| Candidate {
         gpus: record.inventory.gpus.len(),
         simulated: record.inventory.simulated.is_some(),
         runs: runs.get(record.name.as_str()).map_or(0, Vec::len),
+        free: agents.is_free(&record.name),
+        critical: critical.iter().any(|node| node == record.name.as_str()),
+        fault: excluded
+            .iter()
+            .find(|exclusion| exclusion.node == record.name)
+            .map(|exclusion| exclusion.fault.kind),
         node: record.name,
     });
     candidate.collect()
 }
 
-/// The first `count` of the emptiest nodes, or what a person should know. A node with real GPUs takes one run at a time:
-/// two would share memory that neither planned for. Simulated GPUs and CPUs are shared.
-pub(super) fn choose(mut candidates: Vec<Candidate>, count: u32) -> Result<Vec<NodeName>, String> {
+/// The first `count` of the best nodes, or what a person should know. A node with real GPUs takes one run at a time: two would share
+/// memory that neither planned for. Simulated GPUs and CPUs are shared.
+pub(super) fn choose(mut candidates: Vec<Candidate>, count: u32) -> Result<Vec<NodeName>, TooFew> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let barred = |candidate: &Candidate| matches!(candidate.fault, Some(FaultKind::Unfit | FaultKind::Hardware));
+    let out: Vec<String> = candidates
+        .iter()
+        .filter(|candidate| barred(candidate))
+        .map(|candidate| candidate.node.to_string())
+        .collect();
+    candidates.retain(|candidate| !barred(candidate));
+    let hopeless = candidates.len() < count;
+    candidates.retain(|candidate| candidate.free);
     let connected = candidates.len();
     candidates.retain(|candidate| candidate.runs == 0 || candidate.gpus == 0 || candidate.simulated);
-    candidates.sort_by(|a, b| (a.runs, &a.node).cmp(&(b.runs, &b.node)));
-    let count = usize::try_from(count).unwrap_or(usize::MAX);
     if candidates.len() < count {
         let busy = connected - candidates.len();
-        return Err(format!(
+        let mut reason = format!(
             "waits for {count} nodes: {connected} are connected and take runs, {busy} of them have their GPUs in use"
-        ));
+        );
+        if !out.is_empty() {
+            reason = format!("{reason}; {} failed it before and is left out", out.join(", "));
+        }
+        return Err(TooFew { reason, hopeless });
     }
+    candidates.sort_by(|a, b| a.rank().cmp(&b.rank()));
     Ok(candidates
         .into_iter()
         .take(count)
         .map(|candidate| candidate.node)
         .collect())
+}
+
+impl Candidate {
+    fn rank(&self) -> (bool, bool, usize, &NodeName) {
+        (self.fault.is_some(), self.critical, self.runs, &self.node)
+    }
+}
+
+/// Nodes of which a critical diagnosis is known that is not one run's own.
+fn critical_nodes(app: &Shared) -> Vec<String> {
+    let diagnoses = app.alerts.diagnoses().into_iter();
+    let of_nodes = diagnoses.filter(|diagnosis| {
+        diagnosis.alert.severity == Severity::Critical && diagnosis.alert.labels.get("run").is_none()
+    });
+    of_nodes
+        .filter_map(|diagnosis| diagnosis.alert.labels.get("node").map(str::to_owned))
+        .collect()
 }
 
 #[cfg(test)]
@@ -63,7 +128,19 @@ mod tests {
             gpus,
             simulated,
             runs,
+            free: true,
+            critical: false,
+            fault: None,
         }
+    }
+
+    fn idle(node: &str) -> Candidate {
+        candidate(node, 8, false, 0)
+    }
+
+    fn chosen(candidates: Vec<Candidate>, count: u32) -> Result<String, TooFew> {
+        let nodes = choose(candidates, count)?;
+        Ok(nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(" "))
     }
 
     #[test]
@@ -74,15 +151,41 @@ mod tests {
             candidate("c", 8, true, 1),
             candidate("d", 8, false, 0),
         ];
-        let chosen = choose(all.clone(), 3).expect("enough");
+        assert_eq!(chosen(all.clone(), 3).as_deref(), Ok("d c b"));
+        let too_few = chosen(all, 4).expect_err("too few");
         assert_eq!(
-            chosen.iter().map(NodeName::as_str).collect::<Vec<_>>(),
-            ["d", "c", "b"]
-        );
-        let reason = choose(all, 4).expect_err("too few");
-        assert_eq!(
-            reason,
+            too_few.reason,
             "waits for 4 nodes: 4 are connected and take runs, 1 of them have their GPUs in use"
         );
+        assert!(!too_few.hopeless, "one of them may become free");
+    }
+
+    #[test]
+    fn healthy_nodes_come_first_and_one_that_failed_the_run_last() {
+        let sick = Candidate {
+            critical: true,
+            ..idle("a")
+        };
+        let away = |fault| Candidate {
+            fault: Some(fault),
+            ..idle("b")
+        };
+        let all = vec![sick.clone(), away(FaultKind::Away), idle("c")];
+        assert_eq!(chosen(all.clone(), 2).as_deref(), Ok("c a"));
+        assert_eq!(chosen(all, 3).as_deref(), Ok("c a b"), "there are no others");
+        for fault in [FaultKind::Unfit, FaultKind::Hardware] {
+            let too_few = chosen(vec![sick.clone(), away(fault)], 2).expect_err("b is not given back");
+            assert!(too_few.hopeless && too_few.reason.ends_with("; b failed it before and is left out"));
+        }
+    }
+
+    #[test]
+    fn a_node_with_something_left_on_it_is_waited_for() {
+        let not_rid = Candidate {
+            free: false,
+            ..idle("b")
+        };
+        let too_few = chosen(vec![idle("a"), not_rid], 2).expect_err("b is not free");
+        assert!(!too_few.hopeless);
     }
 }

@@ -99,6 +99,9 @@ pub struct AttemptView {
     /// What it ran, to be able to do it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
+    /// What its nodes differ in, and what else may spoil it, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Where an attempt went on.

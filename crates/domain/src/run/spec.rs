@@ -15,6 +15,10 @@ pub const NODES_MAX: u32 = 1_024;
 pub const NPROC_MAX: u32 = 32;
 /// Enough restarts for a month-long run; past this something else is wrong.
 pub const RESTARTS_MAX: u32 = 1_000;
+/// Longer than an evaluation or a save between two steps takes, and than NCCL's own time-out of ten minutes, which says more.
+pub const STALL_TIMEOUT_S: u32 = 1_800;
+/// Several reconnects with back-off and the restart of an agent fit in; a machine that boots does not.
+pub const NODE_TIMEOUT_S: u32 = 120;
 /// Bounds of what one spec may carry, so that it fits a message and a page.
 pub const ARGS_MAX: usize = 512;
 /// The longest single argument, path or value, in bytes.
@@ -78,6 +82,16 @@ pub struct Spec {
     pub checkpoint_dir: Option<String>,
     /// How often a failed attempt is followed by another.
     pub max_restarts: u32,
+    /// Seconds without a step after which an attempt counts as stuck; [`STALL_TIMEOUT_S`] when empty, 0 for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_timeout_s: Option<u32>,
+    /// Seconds without a word from a node, and without a step of the others, after which it is replaced;
+    /// [`NODE_TIMEOUT_S`] when empty, 0 for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_timeout_s: Option<u32>,
+    /// The argument by which the script takes a checkpoint to go on from: `--resume`, or with a `=` at the end as one word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume_arg: Option<String>,
     /// How processes are started.
     pub launcher: Launcher,
     /// Has NCCL load `nccl-probe` into each rank: collectives by communicator, their sizes and times.
@@ -104,6 +118,18 @@ impl Spec {
     #[must_use]
     pub fn node_count(&self) -> u32 {
         self.nodes.unwrap_or(1)
+    }
+
+    /// Milliseconds without a step after which an attempt is stuck; `None` for never.
+    #[must_use]
+    pub fn stall_timeout_ms(&self) -> Option<i64> {
+        timeout_ms(self.stall_timeout_s, STALL_TIMEOUT_S)
+    }
+
+    /// Milliseconds without a word from a node after which it is replaced; `None` for never.
+    #[must_use]
+    pub fn node_timeout_ms(&self) -> Option<i64> {
+        timeout_ms(self.node_timeout_s, NODE_TIMEOUT_S)
     }
 
     /// The name a person sees: given, or the recipe's, or the script's file name.
@@ -147,6 +173,9 @@ impl Spec {
                 );
             }
             _ => {}
+        }
+        if self.resume_arg.as_ref().is_some_and(|arg| arg.trim().is_empty()) {
+            problems.add("resume_arg", "is empty; give the argument's name, like --resume");
         }
         if let Some(workdir) = &self.workdir
             && !workdir.starts_with('/')
@@ -197,6 +226,7 @@ impl Spec {
             ("workdir", &self.workdir),
             ("python", &self.python),
             ("checkpoint_dir", &self.checkpoint_dir),
+            ("resume_arg", &self.resume_arg),
         ];
         for (field, text) in optional {
             if let Some(text) = text {
@@ -236,6 +266,11 @@ impl Spec {
             problems.check_text(&field, value);
         }
     }
+}
+
+fn timeout_ms(wished_s: Option<u32>, default_s: u32) -> Option<i64> {
+    let seconds = wished_s.unwrap_or(default_s);
+    (seconds > 0).then(|| i64::from(seconds) * 1_000)
 }
 
 /// A wish that was not made is not sent: a node that does not know it yet would refuse the run.
@@ -394,6 +429,13 @@ mod tests {
             ),
             (
                 Spec {
+                    resume_arg: Some(" ".into()),
+                    ..ddp()
+                },
+                "resume_arg",
+            ),
+            (
+                Spec {
                     env: set("A B", "1"),
                     ..ddp()
                 },
@@ -415,6 +457,23 @@ mod tests {
             ),
         ] {
             assert_eq!(fields(&spec), [field], "{spec:?}");
+        }
+    }
+
+    #[test]
+    fn patience_has_a_default_and_an_end() {
+        let with = |seconds| Spec {
+            stall_timeout_s: seconds,
+            node_timeout_s: seconds,
+            ..Spec::default()
+        };
+        for (seconds, expected) in [
+            (None, (Some(1_800_000), Some(120_000))),
+            (Some(0), (None, None)),
+            (Some(5), (Some(5_000), Some(5_000))),
+        ] {
+            let spec = with(seconds);
+            assert_eq!((spec.stall_timeout_ms(), spec.node_timeout_ms()), expected);
         }
     }
 

@@ -5,27 +5,48 @@
 //!
 //! ```text
 //!  submit ──▶ Queued ──Placed──▶ Preparing ──all Prepared──▶ Starting ──RankStarted──▶ Running ──all Ended──▶ Succeeded
-//!               ▲                    │                          │                      │    ▲
+//!               ▲                    │       and agreed         │                      │    ▲
 //!               │                    │                          │          node away   ▼    │ node back
 //!               │ Tick, after        │                          │                       Lost
-//!               │ a pause            │ a rank, node or preparation fails, or StopRequested
+//!               │ a pause            │ a rank, node, check or patience fails, or StopRequested
 //!               │                    ▼                          ▼                      ▼
-//!          Restarting ◀── budget ── Stopping (each node that may hold processes is told, once) ──all Ended──▶ Failed
-//!               └──StopRequested──▶ Stopped ◀── a stop was wished before anything failed ──┘
+//!          Restarting ◀─ policy ── Stopping (each node that may hold processes is told, once) ──all Ended──▶ Failed
+//!               └──StopRequested──▶ Stopped ◀── a stop was wished ──┘
+//!
+//!          Succeeded, Failed, Stopped ──ResumeRequested──▶ Queued, as another attempt
 //! ```
 //!
 //! The wished state ([`Wished`]) is kept apart from what is. An attempt ends only when each of its nodes reports that
-//! nothing of it is left, and only then may the next begin: two attempts never share a GPU.
+//! nothing of it is left, or is given up; only then may the next begin, and not on a node that was given up: two attempts never
+//! share a GPU.
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `advance` | events, actions, and what a person or the placement brings |
+//! | `report` | what a node says |
+//! | `patience` | what has been waited for too long |
+//! | `settle` | who is told what, and which state that is |
+//! | `preflight` | whether nodes can run it together |
+//! | `judge` | how an attempt ended: root cause and cascade |
+//! | `policy` | whether another attempt follows, and without which nodes |
 
 mod advance;
 mod judge;
 mod machine;
+mod patience;
+mod policy;
+mod preflight;
 mod protocol;
+mod report;
+mod settle;
 mod view;
 
-pub use advance::{ABANDON_AFTER_MS, Action, Event, LOST_AFTER_MS, PREPARE_TIMEOUT_MS, Task, advance};
-pub use machine::{Attempt, Machine, NodePhase, NodeTask, RankTask, Wished};
-pub use protocol::{EndCause, NodeCommand, NodeEnd, NodeReport, Prepared, Start};
+pub use advance::{Action, Event, Task, advance};
+pub use machine::{
+    Attempt, Exclusion, Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished,
+};
+pub use patience::{ABANDON_AFTER_MS, ALL_AWAY_MS, LOST_AFTER_MS, PREPARE_TIMEOUT_MS};
+pub use protocol::{EndCause, NodeCommand, NodeEnd, NodeReport, Prepared, StallCause, Start};
 
 use std::fmt;
 
@@ -120,8 +141,9 @@ pub struct RankExit {
 /// Why a run, attempt or node task ended, in a word for programs and a sentence for people.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// `succeeded`, `stopped`, `exception`, `signal`, `out_of_memory`, `exit_code`, `refused`, `prepare_failed`, `start_failed`,
-    /// `shim_died`, `agent_lost`, `no_nodes`, …
+    /// Of a rank: `exception`, `signal`, `out_of_memory`, `exit_code`, `nccl_timeout`, `collective_timeout`, `checkpoint_failed`,
+    /// `port_in_use`, `stuck`, `exited_early`. Of a node: `node_lost`, `shim_died`, `refused`, `prepare_failed`, `start_failed`. Of
+    /// the run: `succeeded`, `stopped`, `mismatch` (its nodes do not agree), `no_nodes` (it waits for some).
     pub cause: String,
     /// The node where it began, when one is to be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -67,9 +67,14 @@ pub fn launch(run: &RunId, attempt: AttemptNo, node: &NodeName, start: &Start, p
         "--redirects=3".into(),
     ]);
     argv.extend(program(&start.spec, paths));
+    argv.extend(resume_arguments(start));
+    let mut env = environment(run, attempt, node, &start.spec, paths);
+    if let Some(path) = &start.resume_from {
+        env.insert("LOCKSTEP_RESUME_FROM".into(), path.clone());
+    }
     Launch {
         argv,
-        env: environment(run, attempt, node, &start.spec, paths),
+        env,
         workdir: start.spec.workdir.clone().unwrap_or_else(|| paths.folder.clone()),
         nproc: start.nproc,
         first_rank: start.node_rank * start.nproc,
@@ -94,6 +99,15 @@ fn program(spec: &Spec, paths: &Paths) -> Vec<String> {
     }
     argv.extend(spec.args.iter().cloned());
     argv
+}
+
+/// Where to go on, for a script that wants it as an argument: behind its own, so that it wins over one of them.
+fn resume_arguments(start: &Start) -> Vec<String> {
+    match (&start.spec.resume_arg, &start.resume_from) {
+        (Some(arg), Some(path)) if arg.ends_with('=') => vec![format!("{arg}{path}")],
+        (Some(arg), Some(path)) => vec![arg.clone(), path.clone()],
+        _ => Vec::new(),
+    }
 }
 
 fn environment(
@@ -186,6 +200,7 @@ mod tests {
                 nproc: 4,
                 master_addr: "10.0.0.1".into(),
                 master_port: 29_500,
+                resume_from: None,
             };
             let launch = line(&start);
             assert_eq!(
@@ -199,6 +214,36 @@ mod tests {
             );
             assert_eq!(launch.first_rank, node_rank * 4);
         }
+    }
+
+    #[test]
+    fn a_resumed_attempt_says_where_by_variable_and_by_argument_when_asked() {
+        let resumed = |resume_arg: Option<&str>, from: Option<&str>| {
+            let launch = line(&Start {
+                spec: Spec {
+                    script: Some("/x.py".into()),
+                    args: vec!["--epochs".into(), "3".into()],
+                    resume_arg: resume_arg.map(Into::into),
+                    ..Spec::default()
+                },
+                resume_from: from.map(Into::into),
+                ..Start::default()
+            });
+            let script = launch.argv.iter().position(|word| word == "/x.py").expect("it");
+            let variable = launch.env.get("LOCKSTEP_RESUME_FROM").cloned();
+            (launch.argv[script + 3..].join(" "), variable)
+        };
+        let (nothing, path) = (String::new(), Some("/ckpt/step-7".to_owned()));
+        assert_eq!(resumed(Some("--resume"), None), (nothing.clone(), None));
+        assert_eq!(resumed(None, Some("/ckpt/step-7")), (nothing, path.clone()));
+        assert_eq!(
+            resumed(Some("--resume"), Some("/ckpt/step-7")),
+            ("--resume /ckpt/step-7".into(), path.clone())
+        );
+        assert_eq!(
+            resumed(Some("ckpt.path="), Some("/ckpt/step-7")),
+            ("ckpt.path=/ckpt/step-7".into(), path)
+        );
     }
 
     #[test]

@@ -1,27 +1,19 @@
 //! One step of a run: what happened, and what is to be done about it.
+//!
+//! What nodes say is taken in by [`report`](super::report), what only time tells by [`patience`](super::patience); what
+//! follows from the new situation is [`settle`](super::settle).
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::runs::ResumedFrom;
 use crate::ident::{AttemptNo, NodeName, RunId};
+use crate::run::checkpoint::{Checkpoint, resume_point};
 use crate::run::spec::Spec;
-use crate::run::state::judge::{judge, may_restart, trouble};
-use crate::run::state::machine::{Attempt, Machine, NodePhase, NodeTask, RankTask, Wished};
-use crate::run::state::protocol::{EndCause, NodeCommand, NodeEnd, NodeReport, Start};
+use crate::run::state::machine::{Attempt, FaultKind, Machine, NodeTask, Wished};
+use crate::run::state::protocol::{NodeCommand, NodeReport};
+use crate::run::state::settle::Beginning;
 use crate::run::state::{Outcome, RunState};
 use crate::time::TimestampMs;
-
-/// An agent away for longer makes the run `Lost`: several reconnects with back-off fit in.
-pub const LOST_AFTER_MS: i64 = 30_000;
-/// A node away for longer while everything else has stopped is given up: the run must come to an end.
-pub const ABANDON_AFTER_MS: i64 = 600_000;
-/// Importing PyTorch from a busy network file system takes minutes, not more.
-pub const PREPARE_TIMEOUT_MS: i64 = 300_000;
-/// Time for the other ranks to end after one has failed; they have nothing left to wait for.
-const FAILURE_GRACE_MS: u64 = 10_000;
-/// The pause before the first restart; doubled each time, so that a broken run does not hammer its nodes.
-const RESTART_PAUSE_MS: i64 = 1_000;
-/// The longest pause before a restart.
-const RESTART_PAUSE_MAX_MS: i64 = 60_000;
 
 /// Something happened to a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,6 +30,9 @@ pub enum Event {
     CannotPlace {
         /// What it waits for.
         reason: String,
+        /// Were all nodes free, there would still be too few without those that are excluded.
+        #[serde(default)]
+        hopeless: bool,
     },
     /// A node reports.
     Reported {
@@ -53,6 +48,24 @@ pub enum Event {
         /// Time between SIGTERM and SIGKILL.
         grace_ms: u64,
     },
+    /// A person wants a run that has ended to go on.
+    ResumeRequested {
+        /// The checkpoint to go on from; the last complete one when empty.
+        #[serde(default)]
+        from: Option<ResumedFrom>,
+        /// Begin anew instead.
+        #[serde(default)]
+        from_start: bool,
+    },
+    /// A rank of the attempt reached this step, the highest of all.
+    Stepped {
+        /// The attempt.
+        attempt: AttemptNo,
+        /// The step.
+        step: u64,
+    },
+    /// The collector was away itself: that nothing was heard meanwhile says nothing about nodes.
+    CollectorStarted,
     /// A node's agent lost its connection.
     NodeLost {
         /// The node.
@@ -116,7 +129,7 @@ impl Machine {
             checkpoints: Vec::new(),
         };
         let mut actions = Vec::new();
-        machine.begin_attempt("submitted".into(), now_ms, &mut actions);
+        machine.begin_attempt(Beginning::asked("submitted"), now_ms, &mut actions);
         (machine, actions)
     }
 }
@@ -127,20 +140,19 @@ impl Machine {
 pub fn advance(machine: &Machine, event: &Event, now_ms: TimestampMs) -> (Machine, Vec<Action>) {
     let mut next = machine.clone();
     let mut actions = Vec::new();
-    if !machine.state.is_final() {
+    let resumes = matches!(event, Event::ResumeRequested { .. });
+    if machine.state.is_final() == resumes {
         next.take(event, now_ms, &mut actions);
         next.settle(now_ms, &mut actions);
     }
     (next, actions)
 }
 
-// === what happened ===
-
 impl Machine {
     fn take(&mut self, event: &Event, now_ms: TimestampMs, actions: &mut Vec<Action>) {
         match event {
-            Event::Placed { attempt, nodes } => self.placed(*attempt, nodes, actions),
-            Event::CannotPlace { reason } => self.cannot_place(reason),
+            Event::Placed { attempt, nodes } => self.placed(*attempt, nodes, now_ms, actions),
+            Event::CannotPlace { reason, hopeless } => self.cannot_place(reason, *hopeless, now_ms),
             Event::Reported {
                 attempt,
                 node,
@@ -150,13 +162,25 @@ impl Machine {
             }
             Event::Reported { .. } => {}
             Event::StopRequested { grace_ms } => self.wished = self.wished.or_stop(*grace_ms),
+            Event::ResumeRequested { from, from_start } => {
+                self.resume(from.clone(), *from_start, now_ms, actions);
+            }
+            Event::Stepped { attempt, step } if self.is_live(*attempt) => self.stepped(*step, now_ms),
+            Event::Stepped { .. } => {}
+            Event::CollectorStarted => self.collector_started(now_ms),
             Event::NodeLost { node } => self.node_lost(node, now_ms),
             Event::NodeBack { node, holds } => self.node_back(node, *holds, now_ms),
             Event::Tick => self.tick(now_ms, actions),
         }
     }
 
-    fn placed(&mut self, attempt: AttemptNo, nodes: &[NodeName], actions: &mut Vec<Action>) {
+    fn placed(
+        &mut self,
+        attempt: AttemptNo,
+        nodes: &[NodeName],
+        now_ms: TimestampMs,
+        actions: &mut Vec<Action>,
+    ) {
         let waits = self.is_live(attempt) && self.current().nodes.is_empty() && self.wished == Wished::Run;
         if !waits || nodes.is_empty() {
             return;
@@ -165,7 +189,13 @@ impl Machine {
         let spec = Box::new(self.spec.clone());
         let nnodes = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         let current = self.current_mut();
+        current.placed_ms = Some(now_ms);
         current.nodes = nodes.iter().cloned().map(NodeTask::new).collect();
+        // One that is given after all was let back, for want of others.
+        current
+            .excluded
+            .retain(|excluded| !nodes.contains(&excluded.node));
+        let resume_from = current.resumed_from.as_ref().map(|from| from.path.clone());
         for (node_rank, node) in (0..).zip(nodes) {
             actions.push(current.command(
                 node,
@@ -173,93 +203,96 @@ impl Machine {
                     spec: spec.clone(),
                     node_rank,
                     nnodes,
+                    resume_from: resume_from.clone(),
                 },
             ));
         }
     }
 
-    fn cannot_place(&mut self, reason: &str) {
-        if self.current().nodes.is_empty() && self.current().ended_ms.is_none() {
+    /// Waits, unless the only nodes there are cannot run it: then waiting is no use.
+    fn cannot_place(&mut self, reason: &str, hopeless: bool, now_ms: TimestampMs) {
+        let current = self.current();
+        if !current.nodes.is_empty() || current.ended_ms.is_some() || self.restart_at_ms.is_some() {
+            return;
+        }
+        let unfit = current
+            .excluded
+            .iter()
+            .find(|excluded| excluded.fault.kind == FaultKind::Unfit);
+        let Some(unfit) = unfit.filter(|_| hopeless) else {
             self.outcome = Some(Outcome {
                 cause: "no_nodes".into(),
                 node: None,
                 rank: None,
                 message: reason.into(),
             });
-        }
+            return;
+        };
+        let (node, why) = (unfit.node.to_string(), unfit.fault.reason.clone());
+        let failed_before = self
+            .attempts
+            .iter()
+            .rev()
+            .find_map(|attempt| attempt.outcome.clone());
+        let outcome = Outcome {
+            cause: failed_before.map_or_else(|| "prepare_failed".into(), |before| before.cause),
+            rank: None,
+            message: format!("{why}; no other node can take the place of {node}"),
+            node: Some(node),
+        };
+        self.end_attempt(outcome.clone(), now_ms);
+        self.finish(RunState::Failed, now_ms);
+        self.outcome = Some(outcome);
     }
 
-    fn reported(&mut self, node: &NodeName, report: &NodeReport, now_ms: TimestampMs) {
+    fn resume(
+        &mut self,
+        from: Option<ResumedFrom>,
+        from_start: bool,
+        now_ms: TimestampMs,
+        actions: &mut Vec<Action>,
+    ) {
+        let chosen = from_start || from.is_some();
+        let resumed_from = match from {
+            _ if from_start => None,
+            None => self.resume_point(),
+            chosen => chosen,
+        };
+        self.wished = Wished::Run;
+        self.state = RunState::Queued;
+        self.ended_ms = None;
+        self.outcome = None;
+        let beginning = Beginning {
+            resumed_from,
+            anew: chosen,
+            ..Beginning::asked("resumed by a person")
+        };
+        self.begin_attempt(beginning, now_ms, actions);
+    }
+
+    /// Where the next attempt goes on. Once a person has chosen, checkpoints of before that choice do not count: the furthest may
+    /// be the one they wanted to go back behind.
+    #[must_use]
+    pub fn resume_point(&self) -> Option<ResumedFrom> {
+        let asked = self.attempts.iter().rev().find(|attempt| attempt.asked);
+        let Some(chosen) = asked.filter(|attempt| attempt.anew) else {
+            return resume_point(&self.checkpoints);
+        };
+        let newer = |checkpoint: &&Checkpoint| {
+            checkpoint
+                .finished_ms
+                .is_some_and(|finished| finished >= chosen.started_ms)
+        };
+        let since: Vec<Checkpoint> = self.checkpoints.iter().filter(newer).cloned().collect();
+        resume_point(&since).or_else(|| chosen.resumed_from.clone())
+    }
+
+    fn stepped(&mut self, step: u64, now_ms: TimestampMs) {
         let attempt = self.current_mut();
-        let Some(task) = attempt.task_mut(node) else {
-            return;
-        };
-        if task.phase == NodePhase::Ended {
-            return;
+        if attempt.step.is_none_or(|before| before < step) {
+            attempt.step = Some(step);
+            attempt.moved_ms = Some(now_ms);
         }
-        task.away_since_ms = None;
-        task.note(report);
-        let failed = match report {
-            NodeReport::RankExited(exit) => exit.failed(),
-            NodeReport::Ended(end) => end.code != Some(0),
-            NodeReport::Refused { .. }
-            | NodeReport::PrepareFailed { .. }
-            | NodeReport::StartFailed { .. } => true,
-            _ => false,
-        };
-        if matches!(report, NodeReport::RankStarted { .. }) {
-            self.started_ms.get_or_insert(now_ms);
-        }
-        if failed {
-            self.fail(trouble(node, report), now_ms);
-        }
-    }
-
-    /// The attempt cannot end well any more. Only what came before a wished stop counts as a failure.
-    fn fail(&mut self, trouble: Option<Outcome>, now_ms: TimestampMs) {
-        if self.wished != Wished::Run {
-            return;
-        }
-        let attempt = self.current_mut();
-        attempt.failing_since_ms.get_or_insert(now_ms);
-        attempt.trouble = attempt.trouble.take().or(trouble);
-    }
-
-    fn node_lost(&mut self, node: &NodeName, now_ms: TimestampMs) {
-        if let Some(task) = self.current_mut().task_mut(node)
-            && task.phase != NodePhase::Ended
-        {
-            task.away_since_ms.get_or_insert(now_ms);
-        }
-    }
-
-    fn node_back(&mut self, node: &NodeName, holds: bool, now_ms: TimestampMs) {
-        let Some(task) = self.current_mut().task_mut(node) else {
-            return;
-        };
-        task.away_since_ms = None;
-        if holds || matches!(task.phase, NodePhase::Preparing | NodePhase::Ended) {
-            return;
-        }
-        // An agent holds an attempt from its preparation to its end, so its data folder is gone: what became of the ranks cannot
-        // be known, but they are not there, and no answer to what it accepted will come.
-        task.phase = NodePhase::Ended;
-        task.end = Some(NodeEnd {
-            cause: EndCause::ShimDied,
-            ..NodeEnd::default()
-        });
-        let message = format!(
-            "node {node} came back without any trace of this run; it was reinstalled or lost its disk"
-        );
-        self.fail(
-            Some(Outcome {
-                cause: "shim_died".into(),
-                node: Some(node.to_string()),
-                rank: None,
-                message,
-            }),
-            now_ms,
-        );
     }
 
     fn tick(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {
@@ -269,56 +302,16 @@ impl Machine {
                 .outcome
                 .take()
                 .map_or_else(|| "restart".into(), |o| format!("restart after {}", o.cause));
-            self.begin_attempt(cause, now_ms, actions);
+            let beginning = Beginning {
+                cause,
+                asked: false,
+                anew: false,
+                resumed_from: self.resume_point(),
+                excluded: super::policy::exclusions(self.current()),
+            };
+            self.begin_attempt(beginning, now_ms, actions);
         }
-        self.give_up_silent_nodes(now_ms);
-    }
-
-    fn give_up_silent_nodes(&mut self, now_ms: TimestampMs) {
-        let stopping = self.is_stopping();
-        let attempt = self.current_mut();
-        let asked_ms = attempt.started_ms;
-        let all_else_ended = attempt
-            .nodes
-            .iter()
-            .all(|task| task.phase == NodePhase::Ended || task.away_since_ms.is_some());
-        let mut silent = None;
-        for task in attempt
-            .nodes
-            .iter_mut()
-            .filter(|task| task.phase != NodePhase::Ended)
-        {
-            let away_ms = task.away_since_ms.map_or(0, |since| now_ms - since);
-            if stopping && all_else_ended && away_ms > ABANDON_AFTER_MS {
-                task.phase = NodePhase::Ended;
-                silent = Some((
-                    "agent_lost",
-                    task.node.clone(),
-                    "its agent has not been heard for 10 minutes",
-                ));
-            } else if task.phase == NodePhase::Preparing
-                && now_ms - asked_ms > PREPARE_TIMEOUT_MS
-                && !stopping
-            {
-                silent = Some((
-                    "prepare_failed",
-                    task.node.clone(),
-                    "it did not finish its checks in 5 minutes",
-                ));
-            }
-        }
-        if let Some((cause, node, message)) = silent {
-            let message = format!("node {node} was given up: {message}");
-            self.fail(
-                Some(Outcome {
-                    cause: cause.into(),
-                    node: Some(node.into()),
-                    rank: None,
-                    message,
-                }),
-                now_ms,
-            );
-        }
+        self.lose_patience(now_ms);
     }
 }
 
@@ -334,217 +327,8 @@ impl Wished {
     }
 }
 
-impl NodeTask {
-    fn note(&mut self, report: &NodeReport) {
-        match report {
-            NodeReport::Accepted { .. } => {}
-            NodeReport::Refused { reason: message, .. }
-            | NodeReport::PrepareFailed { message }
-            | NodeReport::StartFailed { message } => {
-                self.phase = NodePhase::Ended;
-                self.end = Some(NodeEnd {
-                    cause: EndCause::NeverStarted,
-                    message: message.clone(),
-                    ..NodeEnd::default()
-                });
-            }
-            NodeReport::Prepared(found) => {
-                self.phase = self.phase.max(NodePhase::Prepared);
-                self.prepared = Some(found.clone());
-            }
-            NodeReport::ShimStarted { command, .. } => {
-                self.phase = self.phase.max(NodePhase::Running);
-                self.command.clone_from(command);
-            }
-            NodeReport::RankStarted { local_rank, pid, .. } => {
-                self.phase = self.phase.max(NodePhase::Running);
-                if let Some(rank) = self.ranks.get_mut(local_rank) {
-                    rank.pid = Some(*pid);
-                }
-            }
-            NodeReport::FirstStep { rank, step } => {
-                if let Some(task) = self.local(rank.0) {
-                    task.first_step.get_or_insert(*step);
-                }
-            }
-            NodeReport::RankExited(exit) => {
-                if let Some(task) = self.local(exit.rank.0) {
-                    task.exit.get_or_insert_with(|| exit.clone());
-                }
-            }
-            NodeReport::Ended(end) => {
-                self.phase = NodePhase::Ended;
-                self.end = Some(end.clone());
-            }
-        }
-    }
-}
-
-// === what follows ===
-
-impl Machine {
-    /// Whether nothing of the current attempt is to be started any more.
-    #[must_use]
-    pub fn is_stopping(&self) -> bool {
-        self.wished != Wished::Run || self.current().failing_since_ms.is_some()
-    }
-
-    /// Issues what the new situation asks for and derives the state from it.
-    fn settle(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {
-        if self.current().ended_ms.is_none() {
-            if self.is_stopping() {
-                self.tell_to_stop(actions);
-            } else {
-                self.start_when_prepared(actions);
-            }
-            self.end_attempt_when_over(now_ms);
-        }
-        if self.restart_at_ms.is_some() && self.wished != Wished::Run {
-            self.restart_at_ms = None;
-            self.finish(RunState::Stopped, now_ms);
-            self.outcome = Some(stopped());
-        }
-        if !self.state.is_final() {
-            self.state = self.derive_state(now_ms);
-        }
-    }
-
-    fn tell_to_stop(&mut self, actions: &mut Vec<Action>) {
-        let grace_ms = match self.wished {
-            Wished::Stop { grace_ms } => grace_ms,
-            Wished::Run => FAILURE_GRACE_MS,
-        };
-        let attempt = self.current_mut();
-        let untold = |task: &NodeTask| {
-            task.phase != NodePhase::Ended && task.stop_told_ms.is_none_or(|told| grace_ms < told)
-        };
-        let nodes: Vec<NodeName> = attempt
-            .nodes
-            .iter()
-            .filter(|t| untold(t))
-            .map(|t| t.node.clone())
-            .collect();
-        for node in nodes {
-            if let Some(task) = attempt.task_mut(&node) {
-                task.stop_told_ms = Some(grace_ms);
-            }
-            actions.push(attempt.command(&node, NodeCommand::Stop { grace_ms }));
-        }
-    }
-
-    fn start_when_prepared(&mut self, actions: &mut Vec<Action>) {
-        let attempt = self.current();
-        let all_prepared = attempt.nodes.iter().all(|task| task.phase == NodePhase::Prepared);
-        let Some(found) = attempt
-            .nodes
-            .first()
-            .and_then(|task| task.prepared.clone())
-            .filter(|_| all_prepared)
-        else {
-            return;
-        };
-        let Some(nproc) = attempt.nproc(&self.spec) else {
-            return;
-        };
-        let nnodes = u32::try_from(attempt.nodes.len()).unwrap_or(u32::MAX);
-        let master_addr = if nnodes == 1 {
-            "127.0.0.1".into()
-        } else {
-            found.address
-        };
-        let start = Start {
-            spec: self.spec.clone(),
-            node_rank: 0,
-            nnodes,
-            nproc,
-            master_addr,
-            master_port: found.port,
-        };
-        let attempt = self.current_mut();
-        for at in 0..attempt.nodes.len() {
-            let task = &mut attempt.nodes[at];
-            task.phase = NodePhase::Starting;
-            let first = u32::try_from(at).unwrap_or(u32::MAX);
-            task.expect_ranks(first * nproc, nproc);
-            let node = task.node.clone();
-            let start = Box::new(Start {
-                node_rank: first,
-                ..start.clone()
-            });
-            actions.push(attempt.command(&node, NodeCommand::Start(start)));
-        }
-    }
-
-    fn end_attempt_when_over(&mut self, now_ms: TimestampMs) {
-        let attempt = self.current();
-        let unplaced = attempt.nodes.is_empty();
-        let over = if unplaced {
-            self.wished != Wished::Run
-        } else {
-            attempt.nodes.iter().all(|task| task.phase == NodePhase::Ended)
-        };
-        if !over {
-            return;
-        }
-        let outcome = judge(attempt, self.wished);
-        let restart_at = may_restart(self, &outcome).then(|| now_ms + restart_pause_ms(self.attempts.len()));
-        let attempt = self.current_mut();
-        attempt.ended_ms = Some(now_ms);
-        attempt.outcome = Some(outcome.clone());
-        self.restart_at_ms = restart_at;
-        if restart_at.is_none() {
-            let state = match outcome.cause.as_str() {
-                "succeeded" => RunState::Succeeded,
-                "stopped" => RunState::Stopped,
-                _ => RunState::Failed,
-            };
-            self.finish(state, now_ms);
-        }
-        self.outcome = Some(outcome);
-    }
-
-    fn finish(&mut self, state: RunState, now_ms: TimestampMs) {
-        self.state = state;
-        self.ended_ms = Some(now_ms);
-    }
-
-    fn derive_state(&self, now_ms: TimestampMs) -> RunState {
-        let attempt = self.current();
-        let lost = |task: &NodeTask| {
-            task.phase != NodePhase::Ended
-                && task
-                    .away_since_ms
-                    .is_some_and(|since| now_ms - since > LOST_AFTER_MS)
-        };
-        if self.restart_at_ms.is_some() {
-            RunState::Restarting
-        } else if attempt.nodes.is_empty() {
-            RunState::Queued
-        } else if self.is_stopping() {
-            RunState::Stopping
-        } else if attempt.nodes.iter().any(lost) {
-            RunState::Lost
-        } else if attempt.ranks().any(|(_, rank)| rank.pid.is_some()) {
-            RunState::Running
-        } else if attempt.nodes.iter().all(|task| task.phase > NodePhase::Prepared) {
-            RunState::Starting
-        } else {
-            RunState::Preparing
-        }
-    }
-
-    fn begin_attempt(&mut self, cause: String, now_ms: TimestampMs, actions: &mut Vec<Action>) {
-        let no = self.attempts.last().map_or(1, |last| last.no.0 + 1);
-        let mut attempt = Attempt::new(AttemptNo(no), cause, now_ms);
-        actions.push(attempt.action(Task::Place {
-            nodes: self.spec.node_count(),
-        }));
-        self.attempts.push(attempt);
-    }
-}
-
 impl Attempt {
-    fn action(&mut self, task: Task) -> Action {
+    pub(super) fn action(&mut self, task: Task) -> Action {
         let n = self.next_action;
         self.next_action += 1;
         Action {
@@ -554,42 +338,11 @@ impl Attempt {
         }
     }
 
-    fn command(&mut self, node: &NodeName, command: NodeCommand) -> Action {
+    pub(super) fn command(&mut self, node: &NodeName, command: NodeCommand) -> Action {
         self.action(Task::Command {
             node: node.clone(),
             command,
         })
-    }
-}
-
-impl NodeTask {
-    /// Ranks are known from the start, so that a page can show the one that never came.
-    fn expect_ranks(&mut self, first: u32, nproc: u32) {
-        self.first_rank = first;
-        for local in 0..nproc {
-            self.ranks.entry(local).or_default();
-        }
-    }
-
-    /// A rank of this node by its place in the world; `None` for a rank that does not belong here.
-    fn local(&mut self, rank: u32) -> Option<&mut RankTask> {
-        self.ranks.get_mut(&rank.checked_sub(self.first_rank)?)
-    }
-}
-
-fn restart_pause_ms(attempts: usize) -> i64 {
-    let doublings = u32::try_from(attempts.saturating_sub(1))
-        .unwrap_or(u32::MAX)
-        .min(16);
-    (RESTART_PAUSE_MS << doublings).min(RESTART_PAUSE_MAX_MS)
-}
-
-pub(super) fn stopped() -> Outcome {
-    Outcome {
-        cause: "stopped".into(),
-        node: None,
-        rank: None,
-        message: "stopped as asked".into(),
     }
 }
 

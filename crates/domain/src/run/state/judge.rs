@@ -1,16 +1,45 @@
 //! How an attempt ended: which of many failures was the first, and what to call it.
 //!
-//! One rank fails, and every other follows within milliseconds: connections closed, SIGTERM from the launcher. The root
-//! cause is the rank that failed first by its node's clock; the others are the cascade.
+//! One rank fails, and every other follows within milliseconds: connections closed, SIGTERM from the launcher. Stamps alone do not
+//! tell them apart (a peer may notice before the one that failed has written why), so each exit is weighed by its words first:
+//!
+//! ```text
+//! 1  a failure of the rank's own: exception, OOM, signal          the earliest of these, by its node's clock
+//!      unless the run was ended before it for what is in 2
+//! 2  what no rank can say: stuck, node lost, shim gone, refused   attempt.trouble
+//! 3  time ran out in a collective                                 the earliest
+//! 4  an exit code without words
+//! 5  a peer was gone: where a rank had exited with 0 before, that rank; where a node is away, that node
+//! 6  told to end (SIGTERM)
+//! ```
+//! Whatever failed and is neither the root nor of the first kind is the cascade.
 
-use crate::ident::NodeName;
-use crate::run::state::advance::stopped;
-use crate::run::state::machine::{Attempt, Machine, Wished};
+mod exit;
+
+pub(super) use exit::is_hardware;
+
+use exit::Weight;
+
+use crate::ident::{NodeName, Rank};
+use crate::run::state::machine::{Attempt, FaultKind, NodeTask, Wished};
+use crate::run::state::patience::FAILURE_GRACE_MS;
 use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
 use crate::run::state::{Outcome, RankExit};
 
-/// Attempts in a row without a single step before restarting is given up: the next would not come further either.
-const ATTEMPTS_WITHOUT_PROGRESS_MAX: usize = 3;
+/// Causes that no rank could name: they stand above exits that only followed from them.
+const STRONG: [&str; 8] = [
+    "stuck",
+    "node_lost",
+    "exited_early",
+    "shim_died",
+    "refused",
+    "prepare_failed",
+    "start_failed",
+    "mismatch",
+];
+
+/// A second less than [`FAILURE_GRACE_MS`], for clocks that differ a little.
+const KILLED_BY_US_AFTER_MS: i64 = FAILURE_GRACE_MS.cast_signed() - 1_000;
 
 /// The outcome of an attempt of which nothing is left.
 pub(super) fn judge(attempt: &Attempt, wished: Wished) -> Outcome {
@@ -21,40 +50,124 @@ pub(super) fn judge(attempt: &Attempt, wished: Wished) -> Outcome {
             stopped()
         };
     }
-    let failures = attempt
-        .ranks()
-        .filter_map(|(task, rank)| Some((task, rank.exit.as_ref()?)));
-    let first = failures
-        .filter(|(_, exit)| exit.failed())
-        .min_by_key(|(_, exit)| exit.at_ns);
-    match (first, &attempt.trouble) {
-        (Some((task, exit)), _) => rank_outcome(&task.node, exit),
-        (None, Some(trouble)) => trouble.clone(),
-        (None, None) => Outcome {
-            cause: "exit_code".into(),
-            node: None,
-            rank: None,
-            message: "a rank failed, but how is not known; see the launcher's log".into(),
-        },
+    let strong = attempt.trouble.as_ref().filter(|trouble| is_strong(trouble));
+    match (root(attempt), strong, &attempt.trouble) {
+        (Some(root), ..) if root.weight == Weight::TimedOut => {
+            exited_early(attempt).unwrap_or_else(|| rank_outcome(&root.task.node, root.exit))
+        }
+        (Some(root), ..) => rank_outcome(&root.task.node, root.exit),
+        (None, Some(trouble), _) => trouble.clone(),
+        (None, None, trouble) => {
+            let from_exits = exited_early(attempt)
+                .or_else(|| node_away(attempt))
+                .or_else(|| earliest(attempt));
+            from_exits.or_else(|| trouble.clone()).unwrap_or_else(unknown)
+        }
     }
 }
 
-/// Whether another attempt follows.
-pub(super) fn may_restart(machine: &Machine, outcome: &Outcome) -> bool {
-    const HELPLESS: [&str; 5] = ["succeeded", "stopped", "refused", "prepare_failed", "agent_lost"];
-    let used = machine.attempts.len().saturating_sub(1);
-    let budget = usize::try_from(machine.spec.max_restarts).unwrap_or(usize::MAX);
-    let without_progress = machine
-        .attempts
-        .iter()
-        .rev()
-        .take_while(|attempt| !attempt.made_progress())
-        .count();
-    machine.wished == Wished::Run
-        && used < budget
-        && !HELPLESS.contains(&outcome.cause.as_str())
-        && without_progress < ATTEMPTS_WITHOUT_PROGRESS_MAX
+/// The rank that is the cause, as far as it is known; asked once for all ranks of an attempt.
+pub(super) fn named_rank(attempt: &Attempt) -> Option<Rank> {
+    attempt.failing_since_ms?;
+    judge(attempt, Wished::Run).rank
 }
+
+/// Whether a rank's failure followed from another's, given the rank that is the cause.
+pub(super) fn is_cascade(attempt: &Attempt, named: Option<Rank>, exit: &RankExit) -> bool {
+    exit.failed()
+        && attempt.failing_since_ms.is_some()
+        && named != Some(exit.rank)
+        && weigh(attempt, exit) != Weight::Own
+}
+
+/// An exit of one of the attempt's ranks.
+struct Failure<'a> {
+    task: &'a NodeTask,
+    exit: &'a RankExit,
+    weight: Weight,
+}
+
+fn failures(attempt: &Attempt) -> impl Iterator<Item = Failure<'_>> {
+    let exits = attempt
+        .ranks()
+        .filter_map(|(task, rank)| Some((task, rank.exit.as_ref()?)));
+    exits
+        .filter(|(_, exit)| exit.failed())
+        .map(|(task, exit)| Failure {
+            task,
+            exit,
+            weight: weigh(attempt, exit),
+        })
+}
+
+/// By its words, and by when it was killed: once the grace is over the shim's SIGKILL ends what is left.
+fn weigh(attempt: &Attempt, exit: &RankExit) -> Weight {
+    let grace_over_ms = attempt
+        .failing_since_ms
+        .map(|since| since + KILLED_BY_US_AFTER_MS);
+    let killed = exit.signal == Some(9) && exit.error_type.is_none() && !exit.out_of_memory;
+    if killed && grace_over_ms.is_some_and(|over| exit.at_ns / 1_000_000 >= over) {
+        Weight::Told
+    } else {
+        Weight::of(exit)
+    }
+}
+
+/// The rank where it began, where a rank can say so.
+fn root(attempt: &Attempt) -> Option<Failure<'_>> {
+    let strong = attempt.trouble.as_ref().is_some_and(is_strong);
+    let came_first = attempt.trouble_ms.is_some() && attempt.trouble_ms == attempt.failing_since_ms;
+    let before_trouble = |exit: &RankExit| {
+        let known_ms = attempt.trouble_ms.unwrap_or(i64::MAX);
+        !came_first || exit.at_ns / 1_000_000 <= known_ms
+    };
+    let tells = |failure: &Failure<'_>| {
+        if strong {
+            failure.weight == Weight::Own && before_trouble(failure.exit)
+        } else {
+            failure.weight <= Weight::Unexplained
+        }
+    };
+    failures(attempt)
+        .filter(tells)
+        .min_by_key(|failure| (failure.weight, failure.exit.at_ns))
+}
+
+/// A peer that had nothing left to do closed its connections, or did not come to the next collective.
+fn exited_early(attempt: &Attempt) -> Option<Outcome> {
+    let waited = |failure: &Failure<'_>| matches!(failure.weight, Weight::Consequence | Weight::TimedOut);
+    failures(attempt).find(waited)?;
+    let ended_well = attempt
+        .ranks()
+        .filter_map(|(task, rank)| Some((task, rank.exit.as_ref().filter(|exit| !exit.failed())?)));
+    let (task, exit) = ended_well.min_by_key(|(_, exit)| exit.at_ns)?;
+    Some(early(&task.node, exit.rank, exit.last_step))
+}
+
+fn node_away(attempt: &Attempt) -> Option<Outcome> {
+    failures(attempt).find(|failure| failure.weight == Weight::Consequence)?;
+    let given_up = |task: &&NodeTask| {
+        task.fault
+            .as_ref()
+            .is_some_and(|fault| fault.kind == FaultKind::Away)
+    };
+    let task = attempt.nodes.iter().find(given_up)?;
+    Some(node_lost(
+        &task.node,
+        "its agent is not heard, and the other nodes' ranks lost their connections",
+    ))
+}
+
+fn earliest(attempt: &Attempt) -> Option<Outcome> {
+    let first = failures(attempt).min_by_key(|failure| (failure.weight, failure.exit.at_ns))?;
+    Some(rank_outcome(&first.task.node, first.exit))
+}
+
+fn is_strong(trouble: &Outcome) -> bool {
+    STRONG.contains(&trouble.cause.as_str())
+}
+
+// === troubles: what is not a rank's exit ===
 
 /// What went wrong, for reports that are not a rank's exit.
 pub(super) fn trouble(node: &NodeName, report: &NodeReport) -> Option<Outcome> {
@@ -70,28 +183,31 @@ pub(super) fn trouble(node: &NodeName, report: &NodeReport) -> Option<Outcome> {
         NodeReport::Ended(end) => return Some(end_outcome(node, end)),
         _ => return None,
     };
-    Some(Outcome {
-        cause: cause.into(),
-        node: Some(node.to_string()),
-        rank: None,
-        message,
-    })
+    Some(at_node(cause, node, message))
 }
 
-fn end_outcome(node: &NodeName, end: &NodeEnd) -> Outcome {
-    let (cause, what) = match (end.cause, end.code, end.signal) {
-        (EndCause::ShimDied, ..) => (
-            "shim_died",
-            "the process that owned the ranks vanished, so how they ended is not known".to_owned(),
-        ),
-        (_, _, Some(signal)) => (
-            "signal",
-            format!("the launcher was killed by {}", signal_name(signal)),
-        ),
-        (_, Some(code), None) => ("exit_code", format!("the launcher exited with {code}")),
-        (_, None, None) => ("start_failed", "nothing was started".to_owned()),
-    };
-    let message = with_detail(format!("node {node}: {what}"), &end.message);
+/// A rank that was done before the others.
+pub(super) fn early(node: &NodeName, rank: Rank, step: Option<u64>) -> Outcome {
+    let after = step.map_or(String::new(), |step| format!(" after step {step}"));
+    Outcome {
+        rank: Some(rank),
+        ..at_node(
+            "exited_early",
+            node,
+            format!(
+                "rank {rank} on node {node} exited with 0{after} while other ranks went on: they would wait for it for ever; \
+                 look whether its data ended sooner than theirs"
+            ),
+        )
+    }
+}
+
+/// A node that is gone.
+pub(super) fn node_lost(node: &NodeName, what: &str) -> Outcome {
+    at_node("node_lost", node, format!("node {node} was lost: {what}"))
+}
+
+pub(super) fn at_node(cause: &str, node: &NodeName, message: String) -> Outcome {
     Outcome {
         cause: cause.into(),
         node: Some(node.to_string()),
@@ -100,41 +216,64 @@ fn end_outcome(node: &NodeName, end: &NodeEnd) -> Outcome {
     }
 }
 
+fn end_outcome(node: &NodeName, end: &NodeEnd) -> Outcome {
+    let (cause, what) = match (end.cause, end.code, end.signal) {
+        (EndCause::ShimDied, ..) => (
+            "shim_died",
+            "the process that owned the ranks vanished, so how they ended is not known".to_owned(),
+        ),
+        _ if exit::port_in_use(&end.message) => (
+            "port_in_use",
+            "the port for the rendezvous was taken by someone else between its lease and the start"
+                .to_owned(),
+        ),
+        (_, _, Some(signal)) => (
+            "signal",
+            format!("the launcher was killed by {}", signal_name(signal)),
+        ),
+        (_, Some(code), None) => ("exit_code", format!("the launcher exited with {code}")),
+        (_, None, None) => ("start_failed", "nothing was started".to_owned()),
+    };
+    at_node(
+        cause,
+        node,
+        with_detail(format!("node {node}: {what}"), &end.message),
+    )
+}
+
 fn rank_outcome(node: &NodeName, exit: &RankExit) -> Outcome {
     let who = format!("rank {} on node {node}", exit.rank);
-    let detail = exit.message.as_deref().unwrap_or("");
-    let torch_out_of_memory = exit
-        .error_type
-        .as_deref()
-        .is_some_and(|kind| kind.ends_with("OutOfMemoryError"));
-    let (cause, message) = match (&exit.error_type, exit.signal, exit.code) {
-        _ if exit.out_of_memory => (
-            "out_of_memory",
-            format!("{who} was killed by the kernel because the host ran out of memory"),
-        ),
-        (Some(kind), ..) if torch_out_of_memory => (
-            "out_of_memory",
-            with_detail(format!("{who} ran out of GPU memory ({kind})"), detail),
-        ),
-        (Some(kind), ..) => ("exception", with_detail(format!("{who} raised {kind}"), detail)),
-        (None, Some(signal), _) => (
-            "signal",
-            with_detail(format!("{who} was killed by {}", signal_name(signal)), detail),
-        ),
-        (None, None, Some(code)) => (
-            "exit_code",
-            with_detail(format!("{who} exited with {code}"), detail),
-        ),
-        (None, None, None) => (
-            "exit_code",
-            with_detail(format!("{who} ended, how is not known"), detail),
-        ),
+    let cause = exit::cause(exit);
+    let kind = exit.error_type.as_deref().unwrap_or("");
+    let what = match (cause, exit.signal, exit.code) {
+        ("out_of_memory", ..) if exit.out_of_memory => {
+            return Outcome {
+                rank: Some(exit.rank),
+                ..at_node(
+                    cause,
+                    node,
+                    format!("{who} was killed by the kernel because the host ran out of memory"),
+                )
+            };
+        }
+        ("out_of_memory", ..) => format!("{who} ran out of GPU memory ({kind})"),
+        ("checkpoint_failed", ..) => format!("{who} could not save a checkpoint, its disk is full ({kind})"),
+        ("port_in_use", ..) => {
+            format!("{who} could not use the leased port, someone else had taken it ({kind})")
+        }
+        ("nccl_timeout", ..) => format!("{who} waited too long for a collective of NCCL"),
+        _ if !kind.is_empty() => format!("{who} raised {kind}"),
+        (_, Some(signal), _) => format!("{who} was killed by {}", signal_name(signal)),
+        (_, None, Some(code)) => format!("{who} exited with {code}"),
+        (_, None, None) => format!("{who} ended, how is not known"),
     };
     Outcome {
-        cause: cause.into(),
-        node: Some(node.to_string()),
         rank: Some(exit.rank),
-        message,
+        ..at_node(
+            cause,
+            node,
+            with_detail(what, exit.message.as_deref().unwrap_or("")),
+        )
     }
 }
 
@@ -152,6 +291,24 @@ fn succeeded() -> Outcome {
         node: None,
         rank: None,
         message: "all ranks ended well".into(),
+    }
+}
+
+pub(super) fn stopped() -> Outcome {
+    Outcome {
+        cause: "stopped".into(),
+        node: None,
+        rank: None,
+        message: "stopped as asked".into(),
+    }
+}
+
+fn unknown() -> Outcome {
+    Outcome {
+        cause: "exit_code".into(),
+        node: None,
+        rank: None,
+        message: "a rank failed, but how is not known; see the launcher's log".into(),
     }
 }
 

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::runs::{Provenance, ResumedFrom};
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::checkpoint::Checkpoint;
 use crate::run::spec::Spec;
-use crate::run::state::{NodeEnd, Outcome, Prepared, RankExit, RunState};
+use crate::run::state::{NodeEnd, Outcome, Prepared, RankExit, RunState, StallCause};
 use crate::time::TimestampMs;
 
 /// What the person wants, as opposed to what is.
@@ -66,12 +67,74 @@ pub struct Attempt {
     pub outcome: Option<Outcome>,
     /// The first thing that went wrong and is not a rank's exit.
     pub trouble: Option<Outcome>,
+    /// When that was known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble_ms: Option<TimestampMs>,
     /// Since when it is failing; the nodes have been told to stop.
     pub failing_since_ms: Option<TimestampMs>,
     /// The number of the next action; with run and attempt it names the action for good.
     pub next_action: u32,
     /// Its part on each node, by node rank; empty until placed.
     pub nodes: Vec<NodeTask>,
+    /// A person asked for it: counting of restarts begins here.
+    #[serde(default)]
+    pub asked: bool,
+    /// Checkpoints of before it do not count: a person has chosen where to begin.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub anew: bool,
+    /// When its nodes were found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placed_ms: Option<TimestampMs>,
+    /// The checkpoint it goes on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed_from: Option<ResumedFrom>,
+    /// Nodes it is not to be given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub excluded: Vec<Exclusion>,
+    /// What its nodes differ in without being refused for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// What it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
+    /// The highest step seen of any of its ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// When that step was first seen, or a rank ended: the last sign of life of the training itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_ms: Option<TimestampMs>,
+}
+
+/// A node that a run's next attempts are not given while there are others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Exclusion {
+    /// The node.
+    pub node: NodeName,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+/// What is wrong with a node, as far as one run can tell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fault {
+    /// The kind, which decides whether it may come back.
+    pub kind: FaultKind,
+    /// In words.
+    pub reason: String,
+}
+
+/// Whether a node may come back to a run that it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    /// It was not heard. Good again as soon as it is heard, if no other takes its place.
+    Away,
+    /// It lost the process that owned the ranks. As good again as after `Away`.
+    Shim,
+    /// It refused the run, or lacks what the run needs. Not asked again until a person resumes the run.
+    Unfit,
+    /// Its hardware failed under a rank. As with `Unfit`.
+    Hardware,
 }
 
 /// How far a node's part has come.
@@ -109,8 +172,26 @@ pub struct NodeTask {
     pub first_rank: u32,
     /// Its ranks by local rank.
     pub ranks: BTreeMap<u32, RankTask>,
-    /// How it ended.
+    /// How it ended; none for a node that was given up.
     pub end: Option<NodeEnd>,
+    /// Why the next attempt goes elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Fault>,
+    /// Whether it sees what the first node wrote to the folder of checkpoints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sees_first: Option<Looked>,
+}
+
+/// A node's look for the first node's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Looked {
+    /// It was told to look.
+    Asked,
+    /// It is there.
+    Seen,
+    /// It is not.
+    Missing,
 }
 
 /// One rank of an attempt.
@@ -123,6 +204,20 @@ pub struct RankTask {
     pub first_step: Option<u64>,
     /// How it ended.
     pub exit: Option<RankExit>,
+    /// Since when it does nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall: Option<Stall>,
+}
+
+/// A rank that does nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stall {
+    /// Since when, by the collector's clock.
+    pub since_ms: TimestampMs,
+    /// The last step it finished.
+    pub step: Option<u64>,
+    /// What keeps it, as its node saw.
+    pub cause: StallCause,
 }
 
 impl Machine {
@@ -169,6 +264,16 @@ impl Attempt {
             failing_since_ms: None,
             next_action: 1,
             nodes: Vec::new(),
+            trouble_ms: None,
+            asked: false,
+            anew: false,
+            placed_ms: None,
+            resumed_from: None,
+            excluded: Vec::new(),
+            warnings: Vec::new(),
+            provenance: None,
+            step: None,
+            moved_ms: None,
         }
     }
 
@@ -188,7 +293,16 @@ impl Attempt {
     /// Whether any rank finished a step.
     #[must_use]
     pub fn made_progress(&self) -> bool {
-        self.ranks().any(|(_, rank)| rank.first_step.is_some())
+        self.step.is_some() || self.ranks().any(|(_, rank)| rank.first_step.is_some())
+    }
+
+    /// The highest step known of any rank.
+    #[must_use]
+    pub fn last_step(&self) -> Option<u64> {
+        let exits = self
+            .ranks()
+            .filter_map(|(_, rank)| rank.exit.as_ref()?.last_step.or(rank.first_step));
+        exits.chain(self.step).max()
     }
 
     /// All ranks seen, each with its node.
@@ -215,6 +329,16 @@ impl NodeTask {
             first_rank: 0,
             ranks: BTreeMap::new(),
             end: None,
+            fault: None,
+            sees_first: None,
         }
+    }
+
+    /// Whether its agent may still have something of the attempt, and has not been heard for longer than this.
+    pub(super) fn is_silent(&self, now_ms: TimestampMs, longer_than_ms: i64) -> bool {
+        self.phase != NodePhase::Ended
+            && self
+                .away_since_ms
+                .is_some_and(|since| now_ms - since > longer_than_ms)
     }
 }

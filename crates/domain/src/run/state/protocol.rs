@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::runs::Provenance;
 use crate::ident::Rank;
 use crate::run::spec::Spec;
 use crate::run::state::RankExit;
@@ -20,6 +21,14 @@ pub enum NodeCommand {
         node_rank: u32,
         /// How many nodes the attempt has.
         nnodes: u32,
+        /// The checkpoint the attempt goes on from, which must be readable here.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        resume_from: Option<String>,
+    },
+    /// Look whether a file that another node wrote is here too; answered by `Looked`. Only for a node that wrote one itself.
+    LookFor {
+        /// The file.
+        path: String,
     },
     /// Start the ranks; answered by `ShimStarted` or `StartFailed`.
     Start(Box<Start>),
@@ -46,6 +55,9 @@ pub struct Start {
     pub master_addr: String,
     /// The port node 0 leased.
     pub master_port: u16,
+    /// The checkpoint to go on from; ranks find it in `LOCKSTEP_RESUME_FROM`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume_from: Option<String>,
 }
 
 /// From a node.
@@ -70,6 +82,11 @@ pub enum NodeReport {
     PrepareFailed {
         /// What is missing, and how to get it.
         message: String,
+    },
+    /// The answer to `LookFor`.
+    Looked {
+        /// Whether the file is here.
+        seen: bool,
     },
     /// The process that owns the ranks is there.
     ShimStarted {
@@ -99,10 +116,33 @@ pub enum NodeReport {
         /// The step's number.
         step: u64,
     },
+    /// A rank does nothing; said again while it lasts, with `for_ms` 0 when it goes on.
+    RankStalled {
+        /// Which rank.
+        rank: Rank,
+        /// The last step it finished.
+        step: Option<u64>,
+        /// For how long.
+        for_ms: u64,
+        /// What keeps it.
+        cause: StallCause,
+    },
     /// A rank ended.
     RankExited(RankExit),
     /// Nothing of the attempt is left on the node.
     Ended(NodeEnd),
+}
+
+/// What keeps a rank from its next step, as far as its node can see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StallCause {
+    /// Its process was stopped by a signal (state T).
+    Stopped,
+    /// It runs or waits, and no step comes.
+    NoStep,
+    /// Its process hangs in the kernel (state D), where no signal reaches it.
+    Uninterruptible,
 }
 
 /// What a node found when it prepared a run.
@@ -123,6 +163,29 @@ pub struct Prepared {
     pub gpus: u32,
     /// Processes this node would start when the run does not say how many.
     pub nproc_default: u32,
+    /// The NVIDIA driver's version; empty without one.
+    pub driver: String,
+    /// The CUDA version PyTorch was built with; empty without.
+    pub cuda: String,
+    /// NCCL's version in PyTorch; empty without.
+    pub nccl: String,
+    /// SHA-256 of the script, in hexadecimal; empty for a recipe.
+    pub script_sha256: String,
+    /// Modules the script imports that are not to be found, where it may still find them by itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub doubtful_imports: Vec<String>,
+    /// Free bytes where the run works.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workdir_free_bytes: Option<u64>,
+    /// Free bytes where it saves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_free_bytes: Option<u64>,
+    /// A file this node wrote to the folder of checkpoints, for the others to look for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// Code and packages; from the first node only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
 }
 
 /// How a node's part of an attempt ended.

@@ -1,8 +1,9 @@
 //! A run as the API shows it.
 
-use crate::api::runs::{AttemptView, NodeTaskView, RankView, RunSummary, RunView};
+use crate::api::runs::{AttemptView, ExcludedNode, NodeTaskView, RankView, RunSummary, RunView};
 use crate::ident::Rank;
-use crate::run::state::machine::{Attempt, Machine, NodeTask};
+use crate::run::state::judge::{is_cascade, named_rank};
+use crate::run::state::machine::{Attempt, Exclusion, Machine, NodeTask};
 
 impl Machine {
     /// The line of the list.
@@ -49,6 +50,7 @@ impl Machine {
 
 impl Attempt {
     fn view(&self) -> AttemptView {
+        let named = named_rank(self);
         AttemptView {
             attempt: self.no,
             cause: self.cause.clone(),
@@ -57,25 +59,36 @@ impl Attempt {
             outcome: self.outcome.clone(),
             nodes: (0..)
                 .zip(&self.nodes)
-                .map(|(node_rank, task)| task.view(node_rank))
+                .map(|(node_rank, task)| task.view(node_rank, (self, named)))
                 .collect(),
-            resumed_from: None,
-            last_step: None,
-            excluded: Vec::new(),
-            provenance: None,
+            resumed_from: self.resumed_from.clone(),
+            last_step: self.last_step(),
+            excluded: self.excluded.iter().map(excluded).collect(),
+            provenance: self.provenance.clone(),
+            warnings: self.warnings.clone(),
         }
     }
 }
 
+fn excluded(exclusion: &Exclusion) -> ExcludedNode {
+    ExcludedNode {
+        node: exclusion.node.to_string(),
+        reason: exclusion.fault.reason.clone(),
+    }
+}
+
 impl NodeTask {
-    fn view(&self, node_rank: u32) -> NodeTaskView {
+    fn view(&self, node_rank: u32, (attempt, named): (&Attempt, Option<Rank>)) -> NodeTaskView {
         let ranks = self.ranks.iter().map(|(local, task)| RankView {
             rank: Rank(self.first_rank + local),
             local_rank: *local,
             pid: task.pid,
             step: task.first_step,
             exit: task.exit.clone(),
-            cascade: false,
+            cascade: task
+                .exit
+                .as_ref()
+                .is_some_and(|exit| is_cascade(attempt, named, exit)),
         });
         NodeTaskView {
             node: self.node.to_string(),

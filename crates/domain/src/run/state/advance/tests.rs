@@ -1,14 +1,20 @@
-//! The transitions as stories, and random walks that no story thought of.
+//! The transitions as stories; beside them the whole table, and walks that no story thought of.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::collections::BTreeSet;
-
-use proptest::prelude::*;
-
 use super::*;
 use crate::ident::Rank;
-use crate::run::state::{Prepared, RankExit};
+use crate::run::state::{
+    ABANDON_AFTER_MS, ALL_AWAY_MS, EndCause, LOST_AFTER_MS, NodeEnd, PREPARE_TIMEOUT_MS, Prepared, RankExit,
+    StallCause,
+};
+
+mod judging;
+mod nodes;
+mod preflight;
+mod resume;
+mod table;
+mod walks;
 
 /// A run and the clock it lives by.
 struct Story {
@@ -43,9 +49,14 @@ impl Story {
     }
 
     fn place(&mut self) -> Vec<String> {
-        let nodes = (0..self.machine.spec.node_count())
-            .map(|n| node(&format!("n{n}")))
+        let nodes: Vec<String> = (0..self.machine.spec.node_count())
+            .map(|n| format!("n{n}"))
             .collect();
+        self.place_on(&nodes)
+    }
+
+    fn place_on(&mut self, names: &[String]) -> Vec<String> {
+        let nodes = names.iter().map(|name| node(name)).collect();
         self.event(&Event::Placed {
             attempt: self.machine.current().no,
             nodes,
@@ -73,14 +84,20 @@ impl Story {
     }
 
     fn run_attempt(&mut self) {
-        self.place();
-        for n in 0..self.machine.spec.node_count() {
-            self.report(&format!("n{n}"), prepared());
+        let names: Vec<String> = (0..self.machine.spec.node_count())
+            .map(|n| format!("n{n}"))
+            .collect();
+        self.run_attempt_on(&names);
+    }
+
+    fn run_attempt_on(&mut self, names: &[String]) {
+        self.place_on(names);
+        for name in names {
+            self.report(name, prepared());
         }
-        for n in 0..self.machine.spec.node_count() {
-            let name = format!("n{n}");
+        for (n, name) in (0..).zip(names) {
             self.report(
-                &name,
+                name,
                 NodeReport::ShimStarted {
                     pid: 1,
                     command: "torchrun".into(),
@@ -89,7 +106,7 @@ impl Story {
             for local_rank in 0..2 {
                 let rank = Rank(n * 2 + local_rank);
                 self.report(
-                    &name,
+                    name,
                     NodeReport::RankStarted {
                         rank,
                         local_rank,
@@ -98,6 +115,24 @@ impl Story {
                 );
             }
         }
+    }
+
+    /// All ranks end with a code, then their nodes.
+    fn end_all(&mut self, code: i32) {
+        let tasks = self.machine.current().nodes.clone();
+        for task in tasks {
+            for local in task.ranks.keys() {
+                self.report(
+                    task.node.as_str(),
+                    exited(task.first_rank + local, code, self.now_ms * 1_000_000),
+                );
+            }
+            self.report(task.node.as_str(), ended(code));
+        }
+    }
+
+    fn message(&self) -> &str {
+        &self.machine.outcome.as_ref().unwrap().message
     }
 
     fn outcome(&self) -> (RunState, &str, Option<&str>, Option<u32>) {
@@ -142,6 +177,36 @@ fn exited(rank: u32, code: i32, at_ns: i64) -> NodeReport {
     })
 }
 
+fn raised(rank: u32, kind: &str, message: &str, at_ns: i64) -> NodeReport {
+    NodeReport::RankExited(RankExit {
+        rank: Rank(rank),
+        code: Some(1),
+        error_type: Some(kind.into()),
+        message: Some(message.into()),
+        at_ns,
+        ..RankExit::default()
+    })
+}
+
+/// Failed after a step.
+fn failed_after(rank: u32, step: u64) -> NodeReport {
+    NodeReport::RankExited(RankExit {
+        rank: Rank(rank),
+        code: Some(1),
+        error_type: Some("ValueError".into()),
+        last_step: Some(step),
+        at_ns: 1,
+        ..RankExit::default()
+    })
+}
+
+fn first_step(rank: u32) -> NodeReport {
+    NodeReport::FirstStep {
+        rank: Rank(rank),
+        step: 1,
+    }
+}
+
 fn ended(code: i32) -> NodeReport {
     NodeReport::Ended(NodeEnd {
         code: Some(code),
@@ -157,6 +222,10 @@ fn word(action: &Action) -> String {
             node,
             command: NodeCommand::Prepare { .. },
         } => format!("prepare {node}"),
+        Task::Command {
+            node,
+            command: NodeCommand::LookFor { path },
+        } => format!("look {node} {path}"),
         Task::Command {
             node,
             command: NodeCommand::Start(start),
@@ -283,12 +352,18 @@ fn a_wished_stop_ends_as_stopped_though_ranks_die_by_signals() {
 }
 
 #[test]
-fn a_failure_before_the_stop_stays_a_failure_but_is_not_restarted() {
+fn a_failure_before_the_stop_stays_with_its_attempt_and_the_run_ends_as_wished() {
     let mut story = Story::running(1, 5);
     story.report("n0", killed(1, 9, 1));
     story.event(&Event::StopRequested { grace_ms: 30_000 });
     story.report("n0", ended(1));
-    assert_eq!(story.outcome(), (RunState::Failed, "signal", Some("n0"), Some(1)));
+    assert_eq!(story.outcome(), (RunState::Stopped, "stopped", None, None));
+    assert_eq!(
+        story.message(),
+        "stopped as asked; before that, rank 1 on node n0 was killed by signal 9 (SIGKILL)"
+    );
+    let attempt = story.machine.current().outcome.as_ref().unwrap();
+    assert_eq!(attempt.cause, "signal");
 }
 
 #[test]
@@ -296,38 +371,12 @@ fn a_queued_run_stops_at_once_and_a_late_placement_changes_nothing() {
     let mut story = Story::submit(1, 0);
     story.event(&Event::CannotPlace {
         reason: "no node accepts runs".into(),
+        hopeless: false,
     });
     assert_eq!(story.outcome(), (RunState::Queued, "no_nodes", None, None));
     story.event(&Event::StopRequested { grace_ms: 0 });
     assert_eq!(story.machine.state, RunState::Stopped);
     assert_eq!(story.place(), [""; 0]);
-}
-
-#[test]
-fn a_node_that_cannot_prepare_stops_the_others_and_is_not_tried_again() {
-    let mut story = Story::submit(2, 3);
-    story.place();
-    story.report("n0", prepared());
-    assert_eq!(
-        story.report(
-            "n1",
-            NodeReport::PrepareFailed {
-                message: "no torch".into()
-            }
-        ),
-        ["stop n0 10000"]
-    );
-    story.report(
-        "n0",
-        NodeReport::Ended(NodeEnd {
-            cause: EndCause::NeverStarted,
-            ..NodeEnd::default()
-        }),
-    );
-    assert_eq!(
-        story.outcome(),
-        (RunState::Failed, "prepare_failed", Some("n1"), None)
-    );
 }
 
 #[test]
@@ -354,6 +403,7 @@ fn restarts_wait_longer_each_time_and_end_with_the_budget() {
     story.report("n0", ended(1));
     assert_eq!(story.machine.state, RunState::Failed);
     assert_eq!(story.machine.attempts.len(), 3);
+    assert!(story.message().ends_with("all 2 restarts are used up"));
 }
 
 #[test]
@@ -370,6 +420,67 @@ fn restarts_without_a_single_step_are_given_up() {
     assert_eq!(
         (story.machine.state, story.machine.attempts.len()),
         (RunState::Failed, 3)
+    );
+    assert_eq!(
+        story.message(),
+        "rank 0 on node n0 exited with 1; 3 attempts in a row ended without a single step, so it is not tried again"
+    );
+}
+
+#[test]
+fn two_failures_at_the_same_step_end_a_run_and_the_step_is_named() {
+    let mut story = Story::running(1, 1_000);
+    for step in [30, 41] {
+        story.report("n0", first_step(0));
+        story.report("n0", failed_after(0, step));
+        story.report("n0", ended(1));
+        assert_eq!(story.machine.state, RunState::Restarting);
+        story.wait(60_000);
+        story.run_attempt();
+    }
+    story.report("n0", first_step(0));
+    story.report("n0", failed_after(0, 41));
+    story.report("n0", ended(1));
+    assert_eq!(
+        story.outcome(),
+        (RunState::Failed, "exception", Some("n0"), Some(0))
+    );
+    assert!(
+        story
+            .message()
+            .ends_with("2 attempts in a row failed after the same step, 41, so it is not tried again"),
+        "{}",
+        story.message()
+    );
+}
+
+#[test]
+fn a_taken_port_costs_no_restart_but_is_not_tried_for_ever() {
+    let taken = || {
+        NodeReport::Ended(NodeEnd {
+            code: Some(1),
+            message: "The server socket has failed to listen on any local network address. name: EADDRINUSE"
+                .into(),
+            ..NodeEnd::default()
+        })
+    };
+    let mut story = Story::running(1, 0);
+    for attempt in 2..=4 {
+        story.report("n0", taken());
+        assert_eq!(story.machine.state, RunState::Restarting);
+        assert_eq!(story.wait(60_000), ["place 1"]);
+        assert_eq!(story.machine.current().no, AttemptNo(attempt));
+        story.run_attempt();
+    }
+    story.report("n0", taken());
+    assert_eq!(
+        story.outcome(),
+        (RunState::Failed, "port_in_use", Some("n0"), None)
+    );
+    assert!(
+        story
+            .message()
+            .ends_with("the port was taken in 4 attempts, so it is not tried again")
     );
 }
 
@@ -459,79 +570,4 @@ fn reports_of_an_older_attempt_change_nothing() {
     };
     assert_eq!(story.event(&late), [""; 0]);
     assert_eq!(story.machine, before);
-}
-
-fn some_report() -> impl Strategy<Value = NodeReport> {
-    prop_oneof![
-        1 => Just(NodeReport::Accepted { command: 1 }),
-        1 => Just(NodeReport::Refused { command: 1, reason: String::new() }),
-        4 => Just(prepared()),
-        1 => Just(NodeReport::PrepareFailed { message: String::new() }),
-        4 => Just(NodeReport::ShimStarted { pid: 1, command: String::new() }),
-        1 => Just(NodeReport::StartFailed { message: String::new() }),
-        4 => (0..6u32, 0..2u32).prop_map(|(rank, local_rank)| NodeReport::RankStarted { rank: Rank(rank), local_rank, pid: 1 }),
-        1 => (0..6u32).prop_map(|rank| NodeReport::FirstStep { rank: Rank(rank), step: 1 }),
-        1 => (0..6u32, 0..2).prop_map(|(rank, code)| exited(rank, code, 1)),
-        1 => (0..2).prop_map(ended),
-    ]
-}
-
-fn some_event() -> impl Strategy<Value = Event> {
-    let name = || (0..3u32).prop_map(|n| node(&format!("n{n}")));
-    let attempt = || (1..4u32).prop_map(AttemptNo);
-    prop_oneof![
-        3 => attempt().prop_map(|attempt| Event::Placed { attempt, nodes: vec![node("n0"), node("n1")] }),
-        1 => Just(Event::CannotPlace { reason: "busy".into() }),
-        16 => (attempt(), name(), some_report())
-            .prop_map(|(attempt, node, report)| Event::Reported { attempt, node, report }),
-        1 => (0..3u64).prop_map(|grace_ms| Event::StopRequested { grace_ms }),
-        1 => name().prop_map(|node| Event::NodeLost { node }),
-        1 => (name(), any::<bool>()).prop_map(|(node, holds)| Event::NodeBack { node, holds }),
-        4 => Just(Event::Tick),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn whatever_happens_the_run_stays_sane(
-        walk in prop::collection::vec((some_event(), 0..70_000i64), 1..120),
-    ) {
-        let mut story = Story::submit(2, 2);
-        let mut keys = BTreeSet::from([(1, 1)]);
-        for (event, pause_ms) in walk {
-            story.now_ms += pause_ms;
-            let before = story.machine.clone();
-            let from = story.actions.len();
-            story.event(&event);
-            let machine = &story.machine;
-            if before.state.is_final() {
-                prop_assert_eq!(&before, machine, "a final state moved");
-            }
-            for action in &story.actions[from..] {
-                prop_assert!(keys.insert((action.attempt.0, action.n)), "action {:?} twice", action);
-                prop_assert_eq!(action.attempt, machine.current().no);
-            }
-            let live = machine.attempts.iter().filter(|attempt| attempt.ended_ms.is_none()).count();
-            prop_assert!(live <= 1, "two attempts live at once");
-            prop_assert_eq!(machine.state.is_final(), machine.ended_ms.is_some());
-            prop_assert!(machine.attempts.len() <= 3, "more attempts than the budget allows");
-            for attempt in machine.attempts.iter().filter(|attempt| attempt.ended_ms.is_some()) {
-                prop_assert!(attempt.nodes.iter().all(|task| task.phase == NodePhase::Ended));
-            }
-            if machine.state == RunState::Stopping {
-                let told = |task: &NodeTask| task.phase == NodePhase::Ended || task.stop_told_ms.is_some();
-                prop_assert!(machine.current().nodes.iter().all(told), "a node was not told to stop");
-            }
-            let text = serde_json::to_string(machine).unwrap();
-            prop_assert_eq!(&serde_json::from_str::<Machine>(&text).unwrap(), machine);
-        }
-        let no = story.machine.current().no;
-        story.event(&Event::StopRequested { grace_ms: 0 });
-        for name in ["n0", "n1"] {
-            story.event(&Event::Reported { attempt: no, node: node(name), report: ended(1) });
-        }
-        prop_assert!(story.machine.state.is_final(), "a stopped run whose nodes have ended is not over");
-    }
 }

@@ -1,0 +1,124 @@
+//! Runs that have ended and go on.
+
+use super::*;
+
+fn saved(step: u64, finished_ms: i64) -> Checkpoint {
+    Checkpoint {
+        path: format!("/ckpt/step-{step}"),
+        step: Some(step),
+        complete: true,
+        finished_ms: Some(finished_ms),
+        ..Checkpoint::default()
+    }
+}
+
+fn resume(from: Option<u64>, from_start: bool) -> Event {
+    Event::ResumeRequested {
+        from: from.map(|step| ResumedFrom {
+            path: format!("/ckpt/step-{step}"),
+            step: Some(step),
+        }),
+        from_start,
+    }
+}
+
+/// A run that failed without restarts, with checkpoints at 10 and 20.
+fn failed() -> Story {
+    let mut story = Story::running(1, 0);
+    story.machine.checkpoints = vec![saved(10, 1), saved(20, 2)];
+    story.report("n0", first_step(0));
+    story.report("n0", failed_after(0, 25));
+    story.report("n0", ended(1));
+    assert_eq!(story.machine.state, RunState::Failed);
+    story
+}
+
+fn resumed_step(story: &Story) -> Option<u64> {
+    story
+        .machine
+        .current()
+        .resumed_from
+        .as_ref()
+        .and_then(|from| from.step)
+}
+
+#[test]
+fn a_run_that_has_ended_goes_on_as_another_attempt() {
+    for (event, step) in [
+        (resume(None, false), Some(20)),
+        (resume(Some(10), false), Some(10)),
+        (resume(None, true), None),
+    ] {
+        let mut story = failed();
+        assert_eq!(story.event(&event), ["place 1"]);
+        assert_eq!(
+            (story.machine.state, story.machine.ended_ms),
+            (RunState::Queued, None)
+        );
+        assert_eq!(
+            (story.machine.current().no, resumed_step(&story)),
+            (AttemptNo(2), step)
+        );
+        let before = story.machine.clone();
+        assert_eq!(story.event(&event), [""; 0], "asked again");
+        assert_eq!(story.machine, before);
+        story.run_attempt();
+        story.end_all(0);
+        assert_eq!(story.machine.state, RunState::Succeeded);
+    }
+}
+
+#[test]
+fn a_stopped_run_goes_on_and_its_stop_is_forgotten() {
+    let mut story = Story::running(1, 0);
+    story.event(&Event::StopRequested { grace_ms: 0 });
+    story.report("n0", ended(1));
+    assert_eq!(story.machine.state, RunState::Stopped);
+    story.event(&resume(None, true));
+    story.run_attempt();
+    assert_eq!(story.machine.state, RunState::Running);
+}
+
+#[test]
+fn restarts_and_the_same_step_are_counted_anew() {
+    let mut story = failed();
+    story.machine.spec.max_restarts = 1;
+    story.event(&resume(None, false));
+    story.run_attempt();
+    story.report("n0", first_step(0));
+    story.report("n0", failed_after(0, 25));
+    story.report("n0", ended(1));
+    assert_eq!(
+        story.machine.state,
+        RunState::Restarting,
+        "{:?}",
+        story.machine.outcome
+    );
+    story.wait(60_000);
+    assert_eq!(resumed_step(&story), Some(20));
+    story.run_attempt();
+    story.report("n0", first_step(0));
+    story.report("n0", failed_after(0, 26));
+    story.report("n0", ended(1));
+    assert!(story.message().ends_with("the one restart it had is used up"));
+}
+
+#[test]
+fn an_automatic_restart_does_not_go_past_what_a_person_chose() {
+    let mut story = failed();
+    story.machine.spec.max_restarts = 5;
+    story.event(&resume(Some(10), false));
+    for (saved_step, expected) in [(None, Some(10)), (Some(14), Some(14))] {
+        story.run_attempt();
+        story.report("n0", first_step(0));
+        let now_ms = story.now_ms;
+        story
+            .machine
+            .checkpoints
+            .extend(saved_step.map(|step| saved(step, now_ms)));
+        story.report("n0", failed_after(0, 15 + saved_step.unwrap_or(0)));
+        story.report("n0", ended(1));
+        story.wait(60_000);
+        assert_eq!(resumed_step(&story), expected);
+    }
+}

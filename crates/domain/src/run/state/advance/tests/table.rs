@@ -1,0 +1,257 @@
+//! Every event in every state: what the run becomes and what is asked for, held against `testdata/run-transitions.txt`.
+//!
+//! A line there is read as: in this state, by this event, the run is then in that state, and these are the actions. `=` is a machine
+//! that did not change at all. To write the file anew after a wished change: `LOCKSTEP_BLESS=1 cargo test -p domain each_event`,
+//! and read the difference.
+
+use std::fmt::Write as _;
+
+use super::*;
+
+const EXPECTED: &str = include_str!("../../../../../testdata/run-transitions.txt");
+
+/// One story for each state, and two where what is waited for differs. All have 2 nodes × 2 ranks and one restart left.
+fn situations() -> Vec<(&'static str, Story)> {
+    let queued = || Story::submit(2, 1);
+    let preparing = || {
+        let mut story = queued();
+        story.place();
+        story
+    };
+    let starting = || {
+        let mut story = preparing();
+        story.report("n0", prepared());
+        story.report("n1", prepared());
+        story
+    };
+    let running = || {
+        let mut story = Story::running(2, 1);
+        story.report("n0", first_step(0));
+        story
+    };
+    let lost = || {
+        let mut story = running();
+        story.event(&Event::NodeLost { node: node("n1") });
+        story.wait(LOST_AFTER_MS + 1_000);
+        story
+    };
+    let failing = || {
+        let mut story = running();
+        story.report("n1", failed_after(2, 5));
+        story
+    };
+    let stop_wished = || {
+        let mut story = running();
+        story.event(&Event::StopRequested { grace_ms: 1_000 });
+        story
+    };
+    let restarting = || {
+        let mut story = failing();
+        story.end_all(1);
+        story
+    };
+    let stopped = || {
+        let mut story = stop_wished();
+        story.end_all(1);
+        story
+    };
+    let succeeded = || {
+        let mut story = running();
+        story.end_all(0);
+        story
+    };
+    let failed = || {
+        let mut story = Story::running(2, 0);
+        story.end_all(1);
+        story
+    };
+    vec![
+        ("queued", queued()),
+        ("preparing", preparing()),
+        ("starting", starting()),
+        ("running", running()),
+        ("lost", lost()),
+        ("stopping (failed)", failing()),
+        ("stopping (wished)", stop_wished()),
+        ("restarting", restarting()),
+        ("stopped", stopped()),
+        ("succeeded", succeeded()),
+        ("failed", failed()),
+    ]
+}
+
+/// Each kind of event, from n1 where a node is in it.
+fn events(attempt: AttemptNo) -> Vec<(&'static str, Event)> {
+    let said = |report| Event::Reported {
+        attempt,
+        node: node("n1"),
+        report,
+    };
+    let late = |report| Event::Reported {
+        attempt: AttemptNo(attempt.0 + 7),
+        node: node("n1"),
+        report,
+    };
+    let text = String::new;
+    vec![
+        (
+            "placed",
+            Event::Placed {
+                attempt,
+                nodes: vec![node("n0"), node("n1")],
+            },
+        ),
+        (
+            "cannot place",
+            Event::CannotPlace {
+                reason: "busy".into(),
+                hopeless: false,
+            },
+        ),
+        ("accepted", said(NodeReport::Accepted { command: 1 })),
+        (
+            "refused",
+            said(NodeReport::Refused {
+                command: 1,
+                reason: text(),
+            }),
+        ),
+        ("prepared", said(prepared())),
+        (
+            "prepare failed",
+            said(NodeReport::PrepareFailed { message: text() }),
+        ),
+        ("looked", said(NodeReport::Looked { seen: false })),
+        (
+            "shim started",
+            said(NodeReport::ShimStarted {
+                pid: 1,
+                command: text(),
+            }),
+        ),
+        ("start failed", said(NodeReport::StartFailed { message: text() })),
+        (
+            "rank started",
+            said(NodeReport::RankStarted {
+                rank: Rank(2),
+                local_rank: 0,
+                pid: 9,
+            }),
+        ),
+        ("first step", said(first_step(2))),
+        (
+            "rank stalled",
+            said(NodeReport::RankStalled {
+                rank: Rank(2),
+                step: Some(5),
+                for_ms: 100,
+                cause: StallCause::Stopped,
+            }),
+        ),
+        ("rank exited well", said(exited(3, 0, 1))),
+        ("rank failed", said(exited(3, 1, 1))),
+        ("ended well", said(ended(0))),
+        ("ended badly", said(ended(1))),
+        ("report of another attempt", late(ended(1))),
+        ("stop requested", Event::StopRequested { grace_ms: 500 }),
+        (
+            "resume requested",
+            Event::ResumeRequested {
+                from: None,
+                from_start: false,
+            },
+        ),
+        ("stepped", Event::Stepped { attempt, step: 9 }),
+        ("collector started", Event::CollectorStarted),
+        ("node lost", Event::NodeLost { node: node("n1") }),
+        (
+            "node back",
+            Event::NodeBack {
+                node: node("n1"),
+                holds: true,
+            },
+        ),
+        (
+            "node back empty",
+            Event::NodeBack {
+                node: node("n1"),
+                holds: false,
+            },
+        ),
+        ("tick", Event::Tick),
+        ("tick, minutes later", Event::Tick),
+    ]
+}
+
+fn table() -> String {
+    let mut lines = String::new();
+    for (name, story) in situations() {
+        for (word_of, event) in events(story.machine.current().no) {
+            let later_ms = if word_of.ends_with("later") { 310_000 } else { 10 };
+            let (after, actions) = advance(&story.machine, &event, story.now_ms + later_ms);
+            let actions: Vec<String> = actions.iter().map(word).collect();
+            let state = if after == story.machine {
+                "="
+            } else {
+                after.state.as_str()
+            };
+            let line = format!("{name:17} │ {word_of:25} → {state:10} {}", actions.join(", "));
+            writeln!(lines, "{}", line.trim_end()).unwrap();
+        }
+        lines.push('\n');
+    }
+    lines.trim_end().to_owned() + "\n"
+}
+
+#[test]
+fn each_event_in_each_state() {
+    let table = table();
+    if std::env::var_os("LOCKSTEP_BLESS").is_some() {
+        std::fs::write(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/run-transitions.txt"),
+            &table,
+        )
+        .unwrap();
+        return;
+    }
+    for (line, expected) in table.lines().zip(EXPECTED.lines()) {
+        assert_eq!(line, expected);
+    }
+    assert_eq!(table.lines().count(), EXPECTED.lines().count());
+}
+
+#[test]
+fn the_table_has_every_state_a_run_comes_to() {
+    let all = [
+        RunState::Queued,
+        RunState::Preparing,
+        RunState::Starting,
+        RunState::Running,
+        RunState::Stopping,
+        RunState::Stopped,
+        RunState::Restarting,
+        RunState::Succeeded,
+        RunState::Failed,
+        RunState::Lost,
+    ];
+    let there: Vec<RunState> = situations()
+        .iter()
+        .map(|(_, story)| story.machine.state)
+        .collect();
+    for state in all {
+        assert!(there.contains(&state), "{state:?}");
+    }
+}
+
+#[test]
+fn an_ended_run_moves_only_when_it_is_resumed() {
+    for (name, story) in situations() {
+        for (word_of, event) in events(story.machine.current().no) {
+            let (after, actions) = advance(&story.machine, &event, story.now_ms + 400_000);
+            let resumes = word_of == "resume requested";
+            if story.machine.state.is_final() && !resumes || !story.machine.state.is_final() && resumes {
+                assert_eq!((&after, actions.len()), (&story.machine, 0), "{name}: {word_of}");
+            }
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! Ten thousand random walks through a small world: four nodes that carry out commands late or not at all, vanish and come back,
+//! ranks that die, a collector that restarts, a person who stops and resumes. What must hold after each step is written beside it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::run::state::{FaultKind, NodePhase};
+
+const WALKS: u64 = 10_000;
+const STEPS: u32 = 60;
+const NODES: usize = 4;
+
+/// What is really there, which the machine only hears of.
+struct World {
+    story: Story,
+    random: u64,
+    nodes: BTreeMap<NodeName, Node>,
+    /// Commands on their way.
+    commands: Vec<(AttemptNo, NodeName, NodeCommand)>,
+    keys: BTreeSet<(u32, u32)>,
+    place: Option<AttemptNo>,
+}
+
+#[derive(Default)]
+struct Node {
+    away: bool,
+    /// Attempts of which processes may be there, with their ranks.
+    holds: BTreeMap<AttemptNo, Vec<u32>>,
+    /// Reports that wait for the connection.
+    unsaid: Vec<(AttemptNo, NodeReport)>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut world = Self {
+            story: Story::submit(2, u32::try_from(seed % 4).unwrap()),
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            nodes: (0..NODES)
+                .map(|n| (node(&format!("n{n}")), Node::default()))
+                .collect(),
+            commands: Vec::new(),
+            keys: BTreeSet::new(),
+            place: None,
+        };
+        let first = world.story.actions.clone();
+        world.carry(&first);
+        world
+    }
+
+    /// xorshift: the same walk for the same seed everywhere.
+    fn random(&mut self, below: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        usize::try_from(self.random >> 33).unwrap() % below
+    }
+
+    fn some_node(&mut self) -> NodeName {
+        let at = self.random(NODES);
+        self.nodes.keys().nth(at).unwrap().clone()
+    }
+
+    // === what happens ===
+
+    fn step(&mut self) {
+        match self.random(20) {
+            0..=6 => self.deliver(),
+            7..=9 => self.rank_does_something(),
+            10 => self.leave(),
+            11 | 12 => self.come_back(),
+            13 => self.event(&Event::CollectorStarted),
+            14 => {
+                let attempt = self.story.machine.current().no;
+                let step = self.random(50) as u64;
+                self.event(&Event::Stepped { attempt, step });
+            }
+            15 if self.random(12) == 0 => self.event(&Event::StopRequested { grace_ms: 5 }),
+            16 if self.random(4) == 0 => self.event(&Event::ResumeRequested {
+                from: None,
+                from_start: false,
+            }),
+            _ => self.time_passes(),
+        }
+    }
+
+    fn time_passes(&mut self) {
+        let ms = [100, 5_000, 70_000, 700_000][self.random(4)];
+        self.story.now_ms += ms;
+        for name in self.nodes.keys().cloned().collect::<Vec<_>>() {
+            if self.nodes[&name].away {
+                self.event(&Event::NodeLost { node: name });
+            }
+        }
+        self.event(&Event::Tick);
+        self.find_nodes();
+    }
+
+    /// As the collector does: connected nodes that hold nothing of others.
+    fn find_nodes(&mut self) {
+        let Some(attempt) = self.place else { return };
+        let machine = &self.story.machine;
+        if machine.state.is_final() || machine.current().no != attempt {
+            return;
+        }
+        let excluded = &machine.current().excluded;
+        let good = |name: &NodeName| excluded.iter().all(|exclusion| exclusion.node != *name);
+        let back = |name: &NodeName| {
+            excluded.iter().any(|exclusion| {
+                exclusion.node == *name && matches!(exclusion.fault.kind, FaultKind::Away | FaultKind::Shim)
+            })
+        };
+        let free = |name: &&NodeName| !self.nodes[*name].away && self.nodes[*name].holds.is_empty();
+        let usable: Vec<&NodeName> = self.nodes.keys().filter(free).collect();
+        let first = usable.iter().filter(|name| good(name));
+        let chosen = first.chain(usable.iter().filter(|name| back(name))).take(2);
+        let chosen: Vec<NodeName> = chosen.map(|name| (*name).clone()).collect();
+        if chosen.len() == 2 {
+            self.place = None;
+            self.event(&Event::Placed {
+                attempt,
+                nodes: chosen,
+            });
+        } else {
+            let fit = self.nodes.keys().filter(|name| good(name) || back(name)).count();
+            self.event(&Event::CannotPlace {
+                reason: "too few".into(),
+                hopeless: fit < 2,
+            });
+        }
+    }
+
+    fn leave(&mut self) {
+        let name = self.some_node();
+        self.nodes.get_mut(&name).unwrap().away = true;
+        self.event(&Event::NodeLost { node: name });
+    }
+
+    /// It says what it holds, is told to stop what is over, and says what it could not.
+    fn come_back(&mut self) {
+        let name = self.some_node();
+        let state = self.nodes.get_mut(&name).unwrap();
+        if !state.away {
+            return;
+        }
+        state.away = false;
+        let current = self.story.machine.current().no;
+        let live = self.story.machine.is_live(current);
+        let state = self.nodes.get_mut(&name).unwrap();
+        state.holds.retain(|attempt, _| live && *attempt == current);
+        let holds = state.holds.contains_key(&current) || !state.unsaid.is_empty();
+        let unsaid = std::mem::take(&mut state.unsaid);
+        // The collector sends what was never accepted again; an agent that has nothing was never told anything.
+        let was_told = self
+            .story
+            .machine
+            .current()
+            .nodes
+            .iter()
+            .any(|task| task.node == name);
+        let waits = self.commands.iter().any(|(_, to, _)| *to == name);
+        self.event(&Event::NodeBack {
+            node: name.clone(),
+            holds: holds || (was_told && waits),
+        });
+        for (attempt, report) in unsaid {
+            self.say(attempt, &name, report);
+        }
+    }
+
+    /// One command arrives and is carried out.
+    fn deliver(&mut self) {
+        let arrives = |(_, name, _): &(AttemptNo, NodeName, NodeCommand)| !self.nodes[name].away;
+        let Some(at) = self.commands.iter().position(arrives) else {
+            return;
+        };
+        let (attempt, name, command) = self.commands.remove(at);
+        match command {
+            NodeCommand::Prepare { .. } => {
+                let report = match self.random(12) {
+                    0 => NodeReport::PrepareFailed { message: "no".into() },
+                    1 => NodeReport::Refused {
+                        command: 1,
+                        reason: "no".into(),
+                    },
+                    _ => prepared(),
+                };
+                self.say(attempt, &name, report);
+            }
+            NodeCommand::LookFor { .. } => self.say(attempt, &name, NodeReport::Looked { seen: true }),
+            NodeCommand::Start(start) => {
+                // A start that comes after its attempt is over finds the stop that ended it.
+                if !self.story.machine.is_live(attempt) || self.story.machine.is_stopping() {
+                    return;
+                }
+                let ranks = (0..start.nproc).map(|local| start.node_rank * start.nproc + local);
+                let ranks: Vec<u32> = ranks.collect();
+                let held = self.nodes.get_mut(&name).unwrap();
+                assert!(
+                    held.holds.is_empty(),
+                    "{name} gets attempt {attempt} while it holds {:?}",
+                    held.holds
+                );
+                held.holds.insert(attempt, ranks.clone());
+                for (local_rank, rank) in (0..).zip(ranks) {
+                    let pid = 100 + rank;
+                    self.say(
+                        attempt,
+                        &name,
+                        NodeReport::RankStarted {
+                            rank: Rank(rank),
+                            local_rank,
+                            pid,
+                        },
+                    );
+                }
+            }
+            NodeCommand::Stop { .. } => {
+                self.nodes.get_mut(&name).unwrap().holds.remove(&attempt);
+                self.say(attempt, &name, ended(1));
+            }
+        }
+    }
+
+    fn rank_does_something(&mut self) {
+        let name = self.some_node();
+        let Some((attempt, ranks)) = self.nodes[&name].holds.iter().next() else {
+            return;
+        };
+        let (attempt, ranks) = (*attempt, ranks.clone());
+        let Some(rank) = ranks.first().copied() else {
+            self.nodes.get_mut(&name).unwrap().holds.remove(&attempt);
+            return self.say(attempt, &name, ended(0));
+        };
+        let at_ns = self.story.now_ms * 1_000_000;
+        let report = match self.random(10) {
+            0..=3 => NodeReport::FirstStep {
+                rank: Rank(rank),
+                step: 1,
+            },
+            4 => NodeReport::RankStalled {
+                rank: Rank(rank),
+                step: Some(1),
+                for_ms: 40_000,
+                cause: [StallCause::Stopped, StallCause::NoStep][self.random(2)],
+            },
+            5..=7 => exited(rank, 0, at_ns),
+            8 => killed(rank, 9, at_ns),
+            _ => {
+                self.nodes.get_mut(&name).unwrap().holds.remove(&attempt);
+                return self.say(
+                    attempt,
+                    &name,
+                    NodeReport::Ended(NodeEnd {
+                        cause: EndCause::ShimDied,
+                        ..NodeEnd::default()
+                    }),
+                );
+            }
+        };
+        if matches!(report, NodeReport::RankExited(_)) {
+            let held = self
+                .nodes
+                .get_mut(&name)
+                .unwrap()
+                .holds
+                .get_mut(&attempt)
+                .unwrap();
+            held.retain(|other| *other != rank);
+        }
+        self.say(attempt, &name, report);
+    }
+
+    fn say(&mut self, attempt: AttemptNo, name: &NodeName, report: NodeReport) {
+        let state = self.nodes.get_mut(name).unwrap();
+        if state.away {
+            state.unsaid.push((attempt, report));
+            return;
+        }
+        self.event(&Event::Reported {
+            attempt,
+            node: name.clone(),
+            report,
+        });
+    }
+
+    // === what must hold ===
+
+    fn event(&mut self, event: &Event) {
+        let before = self.story.machine.clone();
+        let from = self.story.actions.len();
+        self.story.event(event);
+        let actions = self.story.actions[from..].to_vec();
+        self.check(&before, event, &actions);
+        self.carry(&actions);
+    }
+
+    fn check(&self, before: &Machine, event: &Event, actions: &[Action]) {
+        let machine = &self.story.machine;
+        let resumes = matches!(event, Event::ResumeRequested { .. });
+        if before.state.is_final() && !resumes {
+            assert_eq!(before, machine, "a final state moved by {event:?}");
+        }
+        assert_eq!(machine.state.is_final(), machine.ended_ms.is_some());
+        let live = machine
+            .attempts
+            .iter()
+            .filter(|attempt| attempt.ended_ms.is_none())
+            .count();
+        assert!(live <= 1, "two attempts live at once");
+        let over = machine
+            .attempts
+            .iter()
+            .filter(|attempt| attempt.ended_ms.is_some());
+        for attempt in over {
+            assert!(attempt.nodes.iter().all(|task| task.phase == NodePhase::Ended));
+        }
+        for action in actions {
+            assert_eq!(action.attempt, machine.current().no);
+        }
+        if machine.state.is_final() && before.wished != Wished::Run {
+            let expected = [RunState::Stopped, RunState::Succeeded];
+            assert!(
+                expected.contains(&machine.state),
+                "a wished stop ended {:?}",
+                machine.state
+            );
+        }
+        if machine.state == RunState::Stopping {
+            let told = |task: &NodeTask| task.phase == NodePhase::Ended || task.stop_told_ms.is_some();
+            assert!(
+                machine.current().nodes.iter().all(told),
+                "a node was not told to stop"
+            );
+        }
+        self.check_budget();
+        if machine.attempts.len() > before.attempts.len() {
+            self.check_left_nothing(before.current());
+        }
+    }
+
+    fn check_budget(&self) {
+        let machine = &self.story.machine;
+        let asked = machine
+            .attempts
+            .iter()
+            .rposition(|attempt| attempt.asked)
+            .unwrap();
+        let since = machine.attempts.len() - asked;
+        assert!(
+            since <= machine.spec.max_restarts as usize + 1,
+            "more attempts than the budget allows"
+        );
+    }
+
+    /// When an attempt begins, what is left of the one before it lies on nodes it is not given until they are rid of it.
+    fn check_left_nothing(&self, before: &Attempt) {
+        for (name, state) in &self.nodes {
+            let given_up = before.nodes.iter().any(|task| {
+                task.node == *name
+                    && task
+                        .fault
+                        .as_ref()
+                        .is_some_and(|fault| fault.kind == FaultKind::Away)
+            });
+            if state.holds.contains_key(&before.no) && !before.asked_again(&self.story.machine) {
+                assert!(given_up, "{name} still holds attempt {}", before.no);
+            }
+        }
+    }
+
+    fn carry(&mut self, actions: &[Action]) {
+        for action in actions {
+            assert!(self.keys.insert((action.attempt.0, action.n)), "{action:?} twice");
+            match &action.task {
+                Task::Place { .. } => self.place = Some(action.attempt),
+                Task::Command { node, command } => {
+                    self.commands
+                        .push((action.attempt, node.clone(), command.clone()));
+                }
+            }
+        }
+    }
+
+    /// All nodes come back and answer, all ranks end: then the run ends, by itself or when told.
+    fn come_to_an_end(&mut self) {
+        for round in 0..400 {
+            if self.story.machine.state.is_final() {
+                return;
+            }
+            for _ in 0..8 {
+                self.come_back();
+                self.deliver();
+                let name = self.some_node();
+                let held = self.nodes[&name].holds.clone();
+                for (attempt, ranks) in held {
+                    for rank in ranks {
+                        self.say(attempt, &name, exited(rank, 0, 1));
+                    }
+                    self.nodes.get_mut(&name).unwrap().holds.remove(&attempt);
+                    self.say(attempt, &name, ended(0));
+                }
+            }
+            self.story.now_ms += 1_000;
+            self.event(&Event::Tick);
+            self.find_nodes();
+            // Nodes whose hardware broke are not given back by waiting.
+            if round == 300 {
+                self.event(&Event::StopRequested { grace_ms: 0 });
+            }
+        }
+        panic!("the walk does not end: {:?}", self.story.machine);
+    }
+}
+
+impl Attempt {
+    /// Whether a person, not the policy, began the attempt after this one.
+    fn asked_again(&self, machine: &Machine) -> bool {
+        machine.current().asked && machine.current().no != self.no
+    }
+}
+
+#[test]
+fn ten_thousand_walks_end_and_never_break_a_promise() {
+    let mut ends: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut restarted = 0;
+    for seed in 0..WALKS {
+        let outcome = std::panic::catch_unwind(|| {
+            let mut world = World::new(seed);
+            for _ in 0..STEPS {
+                world.step();
+            }
+            world.come_to_an_end();
+            world.story.machine
+        });
+        let Ok(machine) = outcome else {
+            panic!("walk {seed} broke a promise");
+        };
+        *ends.entry(machine.state.as_str()).or_default() += 1;
+        restarted += u32::from(machine.attempts.len() > 1);
+        if seed % 64 == 0 {
+            let text = serde_json::to_string(&machine).unwrap();
+            assert_eq!(serde_json::from_str::<Machine>(&text).unwrap(), machine);
+        }
+    }
+    // The walks go everywhere, or they show nothing.
+    assert!(restarted > 2_000, "{restarted} walks with a restart");
+    for state in ["stopped", "succeeded", "failed"] {
+        assert!(ends.get(state).is_some_and(|count| *count > 500), "{ends:?}");
+    }
+    println!("{ends:?}, {restarted} with a restart");
+}

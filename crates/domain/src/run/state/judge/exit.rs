@@ -1,0 +1,300 @@
+//! What one rank's exit says by itself: in which words it failed, and whether for a reason of its own.
+//!
+//! The words are PyTorch's, NCCL's, Gloo's and the kernel's. They are looked for in the exception's type, its message and the end of
+//! its traceback, in small letters, since each version writes them a little differently.
+
+use crate::run::state::RankExit;
+
+/// How much an exit tells of the root cause; the least is the most telling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Weight {
+    /// It failed for a reason that lies with this rank.
+    Own,
+    /// It waited for others until time was up.
+    TimedOut,
+    /// It ended without a word.
+    Unexplained,
+    /// Another rank, or the way to it, was gone.
+    Consequence,
+    /// It was told to end.
+    Told,
+}
+
+/// Another process went away, which is never why the first one did.
+const CONSEQUENCES: [&str; 17] = [
+    "connection closed by peer",
+    "connection reset by peer",
+    "closed by peer",
+    "application timeout caused pair closure",
+    "broken pipe",
+    "connection refused",
+    "remote process exited",
+    "ncclremoteerror",
+    "communicator was aborted",
+    "rendezvousconnectionerror",
+    "rendezvousclosederror",
+    "failed to recv, got 0 bytes",
+    "the client socket has failed to connect",
+    "the client socket has timed out",
+    "connection was likely closed",
+    "socket timeout",
+    "broken barrier",
+];
+
+/// NCCL's watchdog.
+const NCCL_TIMEOUTS: [&str; 3] = [
+    "watchdog caught collective operation timeout",
+    "watchdog got stuck",
+    "before timing out",
+];
+
+/// Gloo and the store.
+const TIMEOUTS: [&str; 4] = [
+    "timed out waiting",
+    "wait timeout after",
+    "timed out after",
+    "monitoredbarrier",
+];
+
+/// A lost or broken GPU; errors that a script can cause alone (an illegal address) are not among them.
+const HARDWARE: [&str; 7] = [
+    "uncorrectable ecc error",
+    "gpu is lost",
+    "fallen off the bus",
+    "uncorrectable nvlink error",
+    "hardware stack error",
+    "no cuda-capable device is detected",
+    "cuda-capable device(s) is/are busy or unavailable",
+];
+
+/// The disk is full.
+const NO_SPACE: [&str; 4] = [
+    "no space left on device",
+    "disk quota exceeded",
+    "pytorchstreamwriter failed writing",
+    "errno 28",
+];
+
+/// Functions that write checkpoints, as a traceback names them.
+const SAVES: [&str; 5] = ["save", "checkpoint", "serialization", "filesystem.py", "writer"];
+
+impl Weight {
+    pub(super) fn of(exit: &RankExit) -> Self {
+        let text = text(exit);
+        let by_signal = exit.error_type.is_none() && exit.signal.is_some();
+        if exit.out_of_memory || port_in_use(&text) || broken_hardware(&text) {
+            Self::Own
+        } else if exit.error_type.is_none()
+            && matches!((exit.signal, exit.code), (Some(15), _) | (_, Some(143)))
+        {
+            Self::Told
+        } else if any(&text, &NCCL_TIMEOUTS) {
+            Self::TimedOut
+        } else if any(&text, &CONSEQUENCES) || kind(exit).ends_with("DistNetworkError") {
+            Self::Consequence
+        } else if is_distributed(exit, &text) && any(&text, &TIMEOUTS) {
+            Self::TimedOut
+        } else if exit.error_type.is_some() || by_signal {
+            Self::Own
+        } else {
+            Self::Unexplained
+        }
+    }
+}
+
+/// The cause in a word for programs.
+pub(super) fn cause(exit: &RankExit) -> &'static str {
+    let text = text(exit);
+    if exit.out_of_memory || kind(exit).ends_with("OutOfMemoryError") {
+        "out_of_memory"
+    } else if port_in_use(&text) {
+        "port_in_use"
+    } else if any(&text, &NCCL_TIMEOUTS) {
+        "nccl_timeout"
+    } else if any(&text, &NO_SPACE) && any(&text, &SAVES) || kind(exit).ends_with("CheckpointException") {
+        "checkpoint_failed"
+    } else if Weight::of(exit) == Weight::TimedOut {
+        "collective_timeout"
+    } else if exit.error_type.is_some() {
+        "exception"
+    } else if exit.signal.is_some() {
+        "signal"
+    } else {
+        "exit_code"
+    }
+}
+
+/// Whether the launcher's or a rank's words say that the leased port was taken by someone else.
+pub(super) fn port_in_use(text: &str) -> bool {
+    let text = text.to_lowercase();
+    any(&text, &["eaddrinuse", "address already in use"])
+}
+
+/// Whether a rank failed because its node's hardware did.
+pub(in crate::run::state) fn is_hardware(exit: &RankExit) -> bool {
+    broken_hardware(&text(exit))
+}
+
+fn broken_hardware(text: &str) -> bool {
+    any(text, &HARDWARE)
+}
+
+/// A script's own `TimeoutError` (a download, a lock) is its own affair.
+fn is_distributed(exit: &RankExit, text: &str) -> bool {
+    let kind = kind(exit);
+    kind.contains("Dist")
+        || text.contains("gloo")
+        || text.contains("nccl")
+        || text.contains("tcpstore")
+        || text.contains("recv operation")
+}
+
+fn kind(exit: &RankExit) -> &str {
+    exit.error_type.as_deref().unwrap_or("")
+}
+
+fn text(exit: &RankExit) -> String {
+    let parts = [&exit.error_type, &exit.message, &exit.traceback];
+    let parts: Vec<&str> = parts.into_iter().filter_map(|part| part.as_deref()).collect();
+    parts.join("\n").to_lowercase()
+}
+
+fn any(text: &str, words: &[&str]) -> bool {
+    words.iter().any(|word| text.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raised(kind: &str, message: &str) -> RankExit {
+        RankExit {
+            code: Some(1),
+            error_type: Some(kind.into()),
+            message: Some(message.into()),
+            ..RankExit::default()
+        }
+    }
+
+    fn killed(signal: i32) -> RankExit {
+        RankExit {
+            signal: Some(signal),
+            ..RankExit::default()
+        }
+    }
+
+    #[test]
+    fn each_exit_has_its_weight_and_its_word() {
+        let exit_code = RankExit {
+            code: Some(3),
+            ..RankExit::default()
+        };
+        let out_of_host_memory = RankExit {
+            out_of_memory: true,
+            ..killed(9)
+        };
+        let watchdog = RankExit {
+            message: Some("[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE) ran for 600001 milliseconds before timing out.".into()),
+            ..killed(6)
+        };
+        let full_while_saving = RankExit {
+            traceback: Some("  File \"train.py\", line 9, in <module>\n    torch.save(state, path)".into()),
+            ..raised("OSError", "[Errno 28] No space left on device")
+        };
+        let cases = [
+            (raised("ValueError", "bad batch"), Weight::Own, "exception"),
+            (killed(9), Weight::Own, "signal"),
+            (killed(11), Weight::Own, "signal"),
+            (killed(15), Weight::Told, "signal"),
+            (exit_code, Weight::Unexplained, "exit_code"),
+            (out_of_host_memory, Weight::Own, "out_of_memory"),
+            (
+                raised(
+                    "torch.OutOfMemoryError",
+                    "CUDA out of memory. Tried to allocate 2 GiB",
+                ),
+                Weight::Own,
+                "out_of_memory",
+            ),
+            (watchdog, Weight::TimedOut, "nccl_timeout"),
+            (
+                raised(
+                    "RuntimeError",
+                    "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
+                ),
+                Weight::TimedOut,
+                "collective_timeout",
+            ),
+            (
+                raised("TimeoutError", "the data server timed out after 30 s"),
+                Weight::Own,
+                "exception",
+            ),
+            (
+                raised(
+                    "RuntimeError",
+                    "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:11415",
+                ),
+                Weight::Consequence,
+                "exception",
+            ),
+            (
+                raised(
+                    "torch.distributed.DistBackendError",
+                    "NCCL error: remote process exited or there was a network error",
+                ),
+                Weight::Consequence,
+                "exception",
+            ),
+            (
+                raised("RuntimeError", "Application timeout caused pair closure"),
+                Weight::Consequence,
+                "exception",
+            ),
+            (
+                raised("torch.distributed.DistNetworkError", "failed to send"),
+                Weight::Consequence,
+                "exception",
+            ),
+            (
+                raised(
+                    "torch.distributed.DistNetworkError",
+                    "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+                ),
+                Weight::Own,
+                "port_in_use",
+            ),
+            (full_while_saving, Weight::Own, "checkpoint_failed"),
+            (
+                raised(
+                    "RuntimeError",
+                    "[enforce fail at inline_container.cc:664] . PytorchStreamWriter failed writing file data/4: file write failed",
+                ),
+                Weight::Own,
+                "checkpoint_failed",
+            ),
+            (
+                raised("OSError", "[Errno 28] No space left on device: '/data/cache'"),
+                Weight::Own,
+                "exception",
+            ),
+        ];
+        for (exit, weight, word) in cases {
+            assert_eq!((Weight::of(&exit), cause(&exit)), (weight, word), "{exit:?}");
+        }
+    }
+
+    #[test]
+    fn hardware_is_told_from_the_scripts_own_mistakes() {
+        let cuda = |message| raised("RuntimeError", message);
+        assert!(is_hardware(&cuda(
+            "CUDA error: uncorrectable ECC error encountered"
+        )));
+        assert!(is_hardware(&cuda(
+            "Unable to determine the device handle for GPU0: GPU is lost"
+        )));
+        assert!(!is_hardware(&cuda(
+            "CUDA error: an illegal memory access was encountered"
+        )));
+    }
+}

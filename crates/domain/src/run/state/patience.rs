@@ -1,0 +1,273 @@
+//! What is waited for, how long, and what it means when it does not come.
+//!
+//! ```text
+//! checks of a node            PREPARE_TIMEOUT_MS          → prepare_failed
+//! a node that is not heard    spec.node_timeout_s since its last word and the run's last step  → node_lost
+//!   … all nodes of the run    ALL_AWAY_MS, and only if a restart is left: more likely we are cut off than all of them
+//!   … while the run stops     ABANDON_AFTER_MS            → given up; the next attempt goes elsewhere
+//! a step                      spec.stall_timeout_s        → stuck, naming who keeps the others waiting
+//!   … of a stopped process    at most STOPPED_MS
+//! the ranks beside one that exited with 0                 EARLY_EXIT_MS without a step → exited_early
+//! ```
+//! The ranks of a node that is not heard may well run on: while the others step, they do, and nothing is done. A node that is given
+//! up and comes back is told to stop what it holds before it is given anything new.
+
+use crate::ident::{NodeName, Rank};
+use crate::run::state::judge::{at_node, early, node_lost};
+use crate::run::state::machine::{
+    Attempt, Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall,
+};
+use crate::run::state::policy::has_budget;
+use crate::run::state::{Outcome, StallCause};
+use crate::time::TimestampMs;
+
+/// An agent away for longer makes the run `Lost`: several reconnects with back-off fit in.
+pub const LOST_AFTER_MS: i64 = 30_000;
+/// A node away for longer while the run stops is given up: the run must come to an end.
+pub const ABANDON_AFTER_MS: i64 = 120_000;
+/// When all nodes of a run are away it is more likely the collector that is cut off; but a single machine may be gone, too.
+pub const ALL_AWAY_MS: i64 = 600_000;
+/// Importing PyTorch from a busy network file system takes minutes, not more.
+pub const PREPARE_TIMEOUT_MS: i64 = 300_000;
+/// Time for the other ranks to end after one has failed; they have nothing left to wait for.
+pub(super) const FAILURE_GRACE_MS: u64 = 10_000;
+/// A process that was stopped by a signal goes on only by another; a person who looks at it has this long, or sets the time-out to 0.
+const STOPPED_MS: i64 = 60_000;
+/// Ranks of one run end within seconds of each other; what one does alone at the end (rank 0 saves) is waited for.
+const EARLY_EXIT_MS: i64 = 120_000;
+
+impl Machine {
+    /// Gives up what has been waited for too long.
+    pub(super) fn lose_patience(&mut self, now_ms: TimestampMs) {
+        if self.current().ended_ms.is_some() {
+            return;
+        }
+        if self.is_stopping() {
+            self.abandon_silent_nodes(now_ms);
+            return;
+        }
+        let overdue = self
+            .lost_node(now_ms)
+            .or_else(|| self.late_check(now_ms))
+            .or_else(|| self.stuck(now_ms))
+            .or_else(|| self.left_alone(now_ms));
+        if let Some(Overdue { outcome, fault }) = overdue {
+            if let Some((node, fault)) = fault
+                && let Some(task) = self.current_mut().task_mut(&node)
+            {
+                task.fault.get_or_insert(fault);
+            }
+            self.fail(Some(outcome), now_ms);
+        }
+    }
+
+    /// Nodes that will not say any more that nothing is left. What they may still run keeps them from this run, not the run from
+    /// its end.
+    fn abandon_silent_nodes(&mut self, now_ms: TimestampMs) {
+        let patience_ms = self
+            .spec
+            .node_timeout_ms()
+            .unwrap_or(ABANDON_AFTER_MS)
+            .min(ABANDON_AFTER_MS);
+        let silent = |task: &&mut NodeTask| task.is_silent(now_ms, patience_ms);
+        for task in self.current_mut().nodes.iter_mut().filter(silent) {
+            task.end_without_word(FaultKind::Away, away_reason(patience_ms));
+        }
+    }
+
+    /// A node that is not heard while no step comes from the others.
+    fn lost_node(&self, now_ms: TimestampMs) -> Option<Overdue> {
+        let attempt = self.current();
+        let patience_ms = self.spec.node_timeout_ms()?;
+        let away = |task: &NodeTask| task.phase == NodePhase::Ended || task.away_since_ms.is_some();
+        let all_away = attempt.nodes.iter().all(away);
+        let may_run = attempt.nodes.iter().any(|task| task.phase >= NodePhase::Starting);
+        let patience_ms = match (all_away && may_run, has_budget(self)) {
+            (true, true) => patience_ms.max(ALL_AWAY_MS),
+            (true, false) => return None,
+            (false, _) => patience_ms,
+        };
+        let moved_ms = attempt.moved_ms.unwrap_or(i64::MIN);
+        let no_step = now_ms.saturating_sub(moved_ms) > patience_ms;
+        let silent = |task: &&NodeTask| no_step && task.is_silent(now_ms, patience_ms);
+        let task = attempt.nodes.iter().find(silent)?;
+        let reason = away_reason(patience_ms);
+        Some(Overdue {
+            outcome: node_lost(&task.node, &format!("{reason}, and no step was seen since")),
+            fault: Some((
+                task.node.clone(),
+                Fault {
+                    kind: FaultKind::Away,
+                    reason,
+                },
+            )),
+        })
+    }
+
+    fn late_check(&self, now_ms: TimestampMs) -> Option<Overdue> {
+        let attempt = self.current();
+        let asked_ms = attempt.placed_ms.unwrap_or(attempt.started_ms);
+        if now_ms - asked_ms <= PREPARE_TIMEOUT_MS {
+            return None;
+        }
+        let late = |task: &&NodeTask| {
+            task.phase == NodePhase::Preparing
+                || task.phase == NodePhase::Prepared && task.sees_first == Some(Looked::Asked)
+        };
+        let task = attempt.nodes.iter().find(late)?;
+        let reason = format!("it did not finish its checks in {}", span(PREPARE_TIMEOUT_MS));
+        Some(Overdue {
+            outcome: at_node(
+                "prepare_failed",
+                &task.node,
+                format!("node {} was given up: {reason}", task.node),
+            ),
+            fault: Some((
+                task.node.clone(),
+                Fault {
+                    kind: FaultKind::Away,
+                    reason,
+                },
+            )),
+        })
+    }
+
+    /// No step for too long. Who keeps the others waiting is one whose process is stopped or hangs in the kernel, else the rank that
+    /// is furthest behind.
+    fn stuck(&self, now_ms: TimestampMs) -> Option<Overdue> {
+        let timeout_ms = self.spec.stall_timeout_ms()?;
+        let attempt = self.current();
+        let moved_ms = attempt.moved_ms.unwrap_or(i64::MIN);
+        let is_due = |stall: &Stall| match stall.cause {
+            StallCause::Stopped => now_ms - stall.since_ms >= timeout_ms.min(STOPPED_MS),
+            StallCause::Uninterruptible => now_ms - stall.since_ms >= timeout_ms,
+            StallCause::NoStep => now_ms - stall.since_ms.max(moved_ms) >= timeout_ms,
+        };
+        if !stalls(attempt).any(|stalled| is_due(&stalled.stall)) {
+            return None;
+        }
+        let culprit = stalls(attempt).min_by_key(|stalled| {
+            let held = match stalled.stall.cause {
+                StallCause::Stopped => 0,
+                StallCause::Uninterruptible => 1,
+                StallCause::NoStep => 2,
+            };
+            (held, stalled.stall.step, stalled.rank)
+        })?;
+        if culprit.stall.cause == StallCause::NoStep
+            && let Some(outcome) = first_to_exit(attempt)
+        {
+            return Some(Overdue { outcome, fault: None });
+        }
+        Some(culprit.overdue(now_ms))
+    }
+
+    /// A rank has ended well, and the others wait for it without a step. A script that never steps (inference over uneven parts)
+    /// and one that does its last work on rank 0 alone are left in peace.
+    fn left_alone(&self, now_ms: TimestampMs) -> Option<Overdue> {
+        let patience_ms = self.spec.stall_timeout_ms()?.min(EARLY_EXIT_MS);
+        let attempt = self.current();
+        let goes_on =
+            |(task, rank): (&NodeTask, &RankTask)| rank.exit.is_none() && task.phase != NodePhase::Ended;
+        let left: Vec<u32> = attempt
+            .nodes
+            .iter()
+            .flat_map(|task| task.ranks.iter().map(move |(local, rank)| (task, *local, rank)))
+            .filter(|(task, _, rank)| goes_on((task, rank)))
+            .map(|(task, local, _)| task.first_rank + local)
+            .collect();
+        let last_work = left.is_empty() || left == [0];
+        let quiet = attempt
+            .moved_ms
+            .is_some_and(|moved| now_ms - moved >= patience_ms);
+        if last_work || !quiet || !attempt.made_progress() {
+            return None;
+        }
+        first_to_exit(attempt).map(|outcome| Overdue { outcome, fault: None })
+    }
+}
+
+/// What came of waiting in vain, and which node is to blame, if one is.
+struct Overdue {
+    outcome: Outcome,
+    fault: Option<(NodeName, Fault)>,
+}
+
+/// A rank that does nothing, and where.
+struct Stalled<'a> {
+    node: &'a NodeName,
+    rank: Rank,
+    stall: Stall,
+}
+
+fn stalls(attempt: &Attempt) -> impl Iterator<Item = Stalled<'_>> {
+    let ranks = attempt
+        .nodes
+        .iter()
+        .flat_map(|task| task.ranks.iter().map(move |(local, rank)| (task, *local, rank)));
+    ranks
+        .filter(|(_, _, rank)| rank.exit.is_none())
+        .filter_map(|(task, local, rank)| {
+            Some(Stalled {
+                node: &task.node,
+                rank: Rank(task.first_rank + local),
+                stall: rank.stall?,
+            })
+        })
+}
+
+impl Stalled<'_> {
+    fn overdue(&self, now_ms: TimestampMs) -> Overdue {
+        let (who, waits) = (
+            format!("rank {} on node {}", self.rank, self.node),
+            span(now_ms - self.stall.since_ms),
+        );
+        let after = self
+            .stall
+            .step
+            .map_or("before its first step".to_owned(), |step| {
+                format!("after step {step}")
+            });
+        let message = match self.stall.cause {
+            StallCause::Stopped => format!(
+                "{who} was stopped by a signal (process state T) {after} and has done nothing for {waits}; the other ranks wait for it"
+            ),
+            StallCause::Uninterruptible => format!(
+                "{who} hangs in the kernel (process state D) {after}, for {waits}; a disk, a network file system or a driver does not \
+                 answer it"
+            ),
+            StallCause::NoStep => format!("{who} is stuck {after}: no step for {waits}"),
+        };
+        let hardware = self.stall.cause == StallCause::Uninterruptible;
+        let fault = hardware.then(|| Fault {
+            kind: FaultKind::Hardware,
+            reason: format!("rank {} hung in its kernel", self.rank),
+        });
+        Overdue {
+            outcome: Outcome {
+                rank: Some(self.rank),
+                ..at_node("stuck", self.node, message)
+            },
+            fault: fault.map(|fault| (self.node.clone(), fault)),
+        }
+    }
+}
+
+fn first_to_exit(attempt: &Attempt) -> Option<Outcome> {
+    let well = attempt
+        .ranks()
+        .filter_map(|(task, rank)| Some((task, rank.exit.as_ref().filter(|exit| !exit.failed())?)));
+    let (task, exit) = well.min_by_key(|(_, exit)| exit.at_ns)?;
+    Some(early(&task.node, exit.rank, exit.last_step))
+}
+
+fn away_reason(patience_ms: i64) -> String {
+    format!("its agent has not been heard for {}", span(patience_ms))
+}
+
+fn span(ms: i64) -> String {
+    match ms / 1_000 {
+        seconds if seconds >= 120 => format!("{} minutes", seconds / 60),
+        seconds => format!("{seconds} seconds"),
+    }
+}

@@ -1,0 +1,179 @@
+//! Whether nodes that can each run it can run it together.
+//!
+//! What differs in a way that breaks a run is refused with a table; what only may is a warning at the attempt.
+
+use crate::ident::NodeName;
+use crate::run::spec::Spec;
+use crate::run::state::machine::{Attempt, Looked};
+use crate::run::state::protocol::Prepared;
+
+/// Below this much free space where checkpoints go, a person should know: the smallest optimizer state of a model worth several nodes.
+const FREE_BYTES_MIN: u64 = 1 << 30;
+
+/// One thing that should agree.
+struct Check {
+    what: &'static str,
+    breaks: bool,
+    value: fn(&Prepared) -> String,
+}
+
+/// Ranks of other PyTorch, CUDA or NCCL versions fail in the first collective, or worse, do not; other scripts train other models.
+const CHECKS: [Check; 7] = [
+    Check {
+        what: "PyTorch",
+        breaks: true,
+        value: |found| found.torch_version.clone(),
+    },
+    Check {
+        what: "the CUDA version of PyTorch",
+        breaks: true,
+        value: |found| found.cuda.clone(),
+    },
+    Check {
+        what: "NCCL",
+        breaks: true,
+        value: |found| found.nccl.clone(),
+    },
+    Check {
+        what: "the script",
+        breaks: true,
+        value: |found| found.script_sha256.chars().take(12).collect(),
+    },
+    Check {
+        what: "the NVIDIA driver",
+        breaks: false,
+        value: |found| found.driver.clone(),
+    },
+    Check {
+        what: "Python",
+        breaks: false,
+        value: |found| found.python_version.clone(),
+    },
+    Check {
+        what: "the number of GPUs",
+        breaks: false,
+        value: |found| found.gpus.to_string(),
+    },
+];
+
+/// What the nodes of an attempt found, held against each other.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Comparison {
+    /// Why it cannot run.
+    pub(super) refusal: Option<String>,
+    /// What may spoil it.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Compares nodes that are all prepared.
+pub(super) fn compare(spec: &Spec, attempt: &Attempt) -> Comparison {
+    let nodes: Vec<(&NodeName, &Prepared)> = attempt
+        .nodes
+        .iter()
+        .filter_map(|task| Some((&task.node, task.prepared.as_ref()?)))
+        .collect();
+    let mut comparison = Comparison::default();
+    let mut broken = Vec::new();
+    for check in CHECKS.iter().filter(|check| differs(check, spec, &nodes)) {
+        let text = format!("{} differs: {}", check.what, table(check, &nodes));
+        if check.breaks {
+            broken.push(text);
+        } else {
+            comparison.warnings.push(text);
+        }
+    }
+    if !broken.is_empty() {
+        comparison.refusal = Some(format!(
+            "the nodes do not agree. {}. Make them the same, or exclude the node that is different",
+            broken.join("; ")
+        ));
+    }
+    comparison.warnings.extend(single_warnings(spec, &nodes));
+    comparison
+}
+
+/// The folder of checkpoints is not the same everywhere.
+pub(super) fn unshared(spec: &Spec, attempt: &Attempt) -> Option<String> {
+    let missing: Vec<&str> = attempt
+        .nodes
+        .iter()
+        .filter(|task| task.sees_first == Some(Looked::Missing))
+        .map(|task| task.node.as_str())
+        .collect();
+    let (first, folder) = (attempt.nodes.first()?, spec.checkpoint_dir.as_deref()?);
+    (!missing.is_empty()).then(|| {
+        format!(
+            "{folder} is not shared: what node {} wrote there is not seen by {}. A checkpoint whose parts lie on several nodes \
+             cannot be loaded; put checkpoint_dir on a file system that all nodes mount",
+            first.node,
+            missing.join(", ")
+        )
+    })
+}
+
+/// A value that a node does not tell (an older agent, no GPU) is not held against it; but a script is the same or it is not.
+fn differs(check: &Check, spec: &Spec, nodes: &[(&NodeName, &Prepared)]) -> bool {
+    let asked_for = check.what == "the number of GPUs" && spec.nproc_per_node.is_some();
+    let mut values = nodes
+        .iter()
+        .map(|(_, found)| (check.value)(found))
+        .filter(|value| !value.is_empty());
+    let first = values.next();
+    !asked_for && values.any(|value| Some(&value) != first.as_ref())
+}
+
+fn table(check: &Check, nodes: &[(&NodeName, &Prepared)]) -> String {
+    let cells: Vec<String> = nodes
+        .iter()
+        .map(|(node, found)| {
+            let value = (check.value)(found);
+            let value = if value.is_empty() {
+                "unknown".to_owned()
+            } else {
+                value
+            };
+            format!("{node} → {value}")
+        })
+        .collect();
+    cells.join(", ")
+}
+
+fn single_warnings(spec: &Spec, nodes: &[(&NodeName, &Prepared)]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (node, found) in nodes {
+        if !found.doubtful_imports.is_empty() {
+            warnings.push(format!(
+                "the script imports {}, which node {node} does not find without the script's own changes of sys.path",
+                found.doubtful_imports.join(", ")
+            ));
+        }
+        let folders = [
+            (spec.checkpoint_dir.as_deref(), found.checkpoint_free_bytes),
+            (spec.workdir.as_deref(), found.workdir_free_bytes),
+        ];
+        for (folder, free) in folders {
+            if let (Some(folder), Some(free)) = (folder, free)
+                && free < FREE_BYTES_MIN
+            {
+                warnings.push(format!(
+                    "{folder} on node {node} has only {} MiB free",
+                    free >> 20
+                ));
+            }
+        }
+    }
+    let loopback = |found: &Prepared| found.address.starts_with("127.") || found.address == "::1";
+    if let Some((first, found)) = nodes.first()
+        && loopback(found)
+        && nodes
+            .iter()
+            .any(|(_, other)| !other.address.is_empty() && !loopback(other))
+    {
+        warnings.push(format!(
+            "the other nodes are told to reach node {first} at {}, which is only itself; connect its agent to the collector by an \
+             address that is not loopback",
+            found.address
+        ));
+    }
+    warnings
+}

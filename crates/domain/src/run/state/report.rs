@@ -1,0 +1,194 @@
+//! What a node says of its part of an attempt, and what its coming and going means.
+
+use crate::ident::NodeName;
+use crate::run::state::Outcome;
+use crate::run::state::judge::{at_node, trouble};
+use crate::run::state::machine::{
+    Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished,
+};
+use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
+use crate::time::TimestampMs;
+
+impl Machine {
+    pub(super) fn reported(&mut self, node: &NodeName, report: &NodeReport, now_ms: TimestampMs) {
+        let attempt = self.current_mut();
+        let Some(task) = attempt.task_mut(node) else {
+            return;
+        };
+        if task.phase == NodePhase::Ended {
+            return;
+        }
+        task.away_since_ms = None;
+        task.note(report, now_ms);
+        let failed = match report {
+            NodeReport::RankExited(exit) => exit.failed(),
+            NodeReport::Ended(end) => end.code != Some(0),
+            NodeReport::Refused { .. }
+            | NodeReport::PrepareFailed { .. }
+            | NodeReport::StartFailed { .. } => true,
+            _ => false,
+        };
+        match report {
+            NodeReport::RankStarted { .. } => {
+                self.started_ms.get_or_insert(now_ms);
+            }
+            NodeReport::FirstStep { .. } | NodeReport::RankExited(_) => attempt.moved_ms = Some(now_ms),
+            _ => {}
+        }
+        if failed {
+            self.fail(trouble(node, report), now_ms);
+        }
+    }
+
+    /// The attempt cannot end well any more. Only what came before a wished stop counts as a failure.
+    pub(super) fn fail(&mut self, trouble: Option<Outcome>, now_ms: TimestampMs) {
+        if self.wished != Wished::Run {
+            return;
+        }
+        let attempt = self.current_mut();
+        attempt.failing_since_ms.get_or_insert(now_ms);
+        if attempt.trouble.is_none() && trouble.is_some() {
+            attempt.trouble = trouble;
+            attempt.trouble_ms = Some(now_ms);
+        }
+    }
+
+    pub(super) fn node_lost(&mut self, node: &NodeName, now_ms: TimestampMs) {
+        if let Some(task) = self.current_mut().task_mut(node)
+            && task.phase != NodePhase::Ended
+        {
+            task.away_since_ms.get_or_insert(now_ms);
+        }
+    }
+
+    pub(super) fn node_back(&mut self, node: &NodeName, holds: bool, now_ms: TimestampMs) {
+        let Some(task) = self.current_mut().task_mut(node) else {
+            return;
+        };
+        task.away_since_ms = None;
+        if holds || matches!(task.phase, NodePhase::Preparing | NodePhase::Ended) {
+            return;
+        }
+        // An agent holds an attempt from its preparation to its end, so its data folder is gone: what became of the ranks cannot
+        // be known, but they are not there, and no answer to what it accepted will come.
+        let reason = "it came back without any trace of this run; it was reinstalled or lost its disk";
+        task.end_without_word(FaultKind::Shim, reason.into());
+        task.end = Some(NodeEnd {
+            cause: EndCause::ShimDied,
+            ..NodeEnd::default()
+        });
+        let message = format!("node {node}: {reason}");
+        self.fail(Some(at_node("shim_died", node, message)), now_ms);
+    }
+
+    /// Nodes get their time anew to connect and to answer.
+    pub(super) fn collector_started(&mut self, now_ms: TimestampMs) {
+        let attempt = self.current_mut();
+        attempt.placed_ms = attempt.placed_ms.map(|_| now_ms);
+        for task in attempt
+            .nodes
+            .iter_mut()
+            .filter(|task| task.phase != NodePhase::Ended)
+        {
+            task.away_since_ms = Some(now_ms);
+            // What lasts is said again.
+            task.ranks.values_mut().for_each(|rank| rank.stall = None);
+        }
+    }
+}
+
+impl NodeTask {
+    /// Nothing more will be heard of it for this attempt.
+    pub(super) fn end_without_word(&mut self, kind: FaultKind, reason: String) {
+        self.phase = NodePhase::Ended;
+        self.fault.get_or_insert(Fault { kind, reason });
+    }
+
+    fn note(&mut self, report: &NodeReport, now_ms: TimestampMs) {
+        match report {
+            NodeReport::Accepted { .. } => {}
+            NodeReport::Refused { reason: message, .. }
+            | NodeReport::PrepareFailed { message }
+            | NodeReport::StartFailed { message } => {
+                self.end_without_word(FaultKind::Unfit, message.clone());
+                self.end = Some(NodeEnd {
+                    cause: EndCause::NeverStarted,
+                    message: message.clone(),
+                    ..NodeEnd::default()
+                });
+            }
+            NodeReport::Prepared(found) => {
+                self.phase = self.phase.max(NodePhase::Prepared);
+                self.prepared = Some(found.clone());
+            }
+            NodeReport::Looked { seen } => {
+                self.sees_first = Some(if *seen { Looked::Seen } else { Looked::Missing });
+            }
+            NodeReport::ShimStarted { command, .. } => {
+                self.phase = self.phase.max(NodePhase::Running);
+                self.command.clone_from(command);
+            }
+            NodeReport::Ended(end) => {
+                if end.cause == EndCause::ShimDied {
+                    self.end_without_word(
+                        FaultKind::Shim,
+                        "the process that owned its ranks vanished".into(),
+                    );
+                }
+                self.phase = NodePhase::Ended;
+                self.end = Some(end.clone());
+            }
+            of_a_rank => self.note_rank(of_a_rank, now_ms),
+        }
+    }
+
+    fn note_rank(&mut self, report: &NodeReport, now_ms: TimestampMs) {
+        match report {
+            NodeReport::RankStarted { local_rank, pid, .. } => {
+                self.phase = self.phase.max(NodePhase::Running);
+                if let Some(rank) = self.ranks.get_mut(local_rank) {
+                    rank.pid = Some(*pid);
+                }
+            }
+            NodeReport::FirstStep { rank, step } => {
+                if let Some(task) = self.local(rank.0) {
+                    task.first_step.get_or_insert(*step);
+                }
+            }
+            NodeReport::RankStalled {
+                rank,
+                step,
+                for_ms,
+                cause,
+            } => {
+                let since_ms = now_ms.saturating_sub_unsigned(*for_ms);
+                if let Some(task) = self.local(rank.0) {
+                    task.stall = (*for_ms > 0).then_some(Stall {
+                        since_ms,
+                        step: *step,
+                        cause: *cause,
+                    });
+                }
+            }
+            NodeReport::RankExited(exit) => {
+                if let Some(task) = self.local(exit.rank.0) {
+                    task.exit.get_or_insert_with(|| exit.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Ranks are known from the start, so that a page can show the one that never came.
+    pub(super) fn expect_ranks(&mut self, first: u32, nproc: u32) {
+        self.first_rank = first;
+        for local in 0..nproc {
+            self.ranks.entry(local).or_default();
+        }
+    }
+
+    /// A rank of this node by its place in the world; `None` for a rank that does not belong here.
+    fn local(&mut self, rank: u32) -> Option<&mut RankTask> {
+        self.ranks.get_mut(&rank.checked_sub(self.first_rank)?)
+    }
+}

@@ -1,0 +1,323 @@
+//! What follows from the situation a run is in: who is told to start or stop, whether the attempt is over, which state that is.
+
+use crate::api::runs::{Provenance, ResumedFrom};
+use crate::ident::{AttemptNo, NodeName};
+use crate::run::spec::Spec;
+use crate::run::state::advance::{Action, Task};
+use crate::run::state::judge::{at_node, judge, stopped};
+use crate::run::state::machine::{Attempt, Exclusion, Looked, Machine, NodePhase, NodeTask, Wished};
+use crate::run::state::patience::{FAILURE_GRACE_MS, LOST_AFTER_MS};
+use crate::run::state::policy::{self, Next};
+use crate::run::state::preflight::{compare, unshared};
+use crate::run::state::protocol::{NodeCommand, Prepared, Start};
+use crate::run::state::{Outcome, RunState};
+use crate::time::TimestampMs;
+
+/// What an attempt begins with.
+#[derive(Debug, Default)]
+pub(super) struct Beginning {
+    pub(super) cause: String,
+    pub(super) asked: bool,
+    pub(super) anew: bool,
+    pub(super) resumed_from: Option<ResumedFrom>,
+    pub(super) excluded: Vec<Exclusion>,
+}
+
+impl Beginning {
+    pub(super) fn asked(cause: &str) -> Self {
+        Self {
+            cause: cause.into(),
+            asked: true,
+            ..Self::default()
+        }
+    }
+}
+
+impl Machine {
+    /// Whether nothing of the current attempt is to be started any more.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.wished != Wished::Run || self.current().failing_since_ms.is_some()
+    }
+
+    /// Issues what the new situation asks for and derives the state from it.
+    pub(super) fn settle(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {
+        if self.current().ended_ms.is_none() {
+            if !self.is_stopping() {
+                self.start_when_prepared(now_ms, actions);
+            }
+            if self.is_stopping() {
+                self.tell_to_stop(actions);
+            }
+            self.end_attempt_when_over(now_ms);
+        }
+        if self.restart_at_ms.is_some() && self.wished != Wished::Run {
+            self.restart_at_ms = None;
+            self.finish(RunState::Stopped, now_ms);
+            self.outcome = Some(stopped());
+        }
+        if !self.state.is_final() {
+            self.state = self.derive_state(now_ms);
+        }
+    }
+
+    pub(super) fn begin_attempt(
+        &mut self,
+        beginning: Beginning,
+        now_ms: TimestampMs,
+        actions: &mut Vec<Action>,
+    ) {
+        let no = self.attempts.last().map_or(1, |last| last.no.0 + 1);
+        let mut attempt = Attempt::new(AttemptNo(no), beginning.cause, now_ms);
+        attempt.asked = beginning.asked;
+        attempt.anew = beginning.anew;
+        attempt.resumed_from = beginning.resumed_from;
+        attempt.excluded = beginning.excluded;
+        actions.push(attempt.action(Task::Place {
+            nodes: self.spec.node_count(),
+        }));
+        self.attempts.push(attempt);
+    }
+
+    fn tell_to_stop(&mut self, actions: &mut Vec<Action>) {
+        let grace_ms = match self.wished {
+            Wished::Stop { grace_ms } => grace_ms,
+            Wished::Run => FAILURE_GRACE_MS,
+        };
+        let attempt = self.current_mut();
+        let untold = |task: &NodeTask| {
+            task.phase != NodePhase::Ended && task.stop_told_ms.is_none_or(|told| grace_ms < told)
+        };
+        let nodes: Vec<NodeName> = attempt
+            .nodes
+            .iter()
+            .filter(|t| untold(t))
+            .map(|t| t.node.clone())
+            .collect();
+        for node in nodes {
+            if let Some(task) = attempt.task_mut(&node) {
+                task.stop_told_ms = Some(grace_ms);
+            }
+            actions.push(attempt.command(&node, NodeCommand::Stop { grace_ms }));
+        }
+    }
+
+    /// Once all nodes are prepared: what they found is compared, then the others look for what the first wrote, then all start.
+    fn start_when_prepared(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {
+        let attempt = self.current();
+        let all_prepared = attempt.nodes.iter().all(|task| task.phase == NodePhase::Prepared);
+        let Some(first) = attempt
+            .nodes
+            .first()
+            .and_then(|task| task.prepared.clone())
+            .filter(|_| all_prepared)
+        else {
+            return;
+        };
+        let comparison = compare(&self.spec, attempt);
+        if let Some(refusal) = comparison.refusal {
+            let mismatch = Outcome {
+                node: None,
+                ..at_node("mismatch", &attempt.nodes[0].node, refusal)
+            };
+            return self.fail(Some(mismatch), now_ms);
+        }
+        if let Some(token) = &first.token
+            && self.current_mut().have_looked_for(token, actions)
+        {
+            return;
+        }
+        let warnings = comparison
+            .warnings
+            .into_iter()
+            .chain(unshared(&self.spec, self.current()));
+        self.current_mut().warnings = warnings.collect();
+        self.current_mut().provenance = Some(provenance(&self.spec, &first));
+        self.start(first, actions);
+    }
+
+    fn start(&mut self, first: Prepared, actions: &mut Vec<Action>) {
+        let attempt = self.current();
+        let Some(nproc) = attempt.nproc(&self.spec) else {
+            return;
+        };
+        let nnodes = u32::try_from(attempt.nodes.len()).unwrap_or(u32::MAX);
+        let start = Start {
+            spec: self.spec.clone(),
+            node_rank: 0,
+            nnodes,
+            nproc,
+            master_addr: if nnodes == 1 {
+                "127.0.0.1".into()
+            } else {
+                first.address
+            },
+            master_port: first.port,
+            resume_from: attempt.resumed_from.as_ref().map(|from| from.path.clone()),
+        };
+        let attempt = self.current_mut();
+        for at in 0..attempt.nodes.len() {
+            let task = &mut attempt.nodes[at];
+            task.phase = NodePhase::Starting;
+            let node_rank = u32::try_from(at).unwrap_or(u32::MAX);
+            task.expect_ranks(node_rank * nproc, nproc);
+            let node = task.node.clone();
+            let start = Box::new(Start {
+                node_rank,
+                ..start.clone()
+            });
+            actions.push(attempt.command(&node, NodeCommand::Start(start)));
+        }
+    }
+
+    fn end_attempt_when_over(&mut self, now_ms: TimestampMs) {
+        let attempt = self.current();
+        let unplaced = attempt.nodes.is_empty();
+        let over = if unplaced {
+            self.wished != Wished::Run
+        } else {
+            attempt.nodes.iter().all(|task| task.phase == NodePhase::Ended)
+        };
+        if !over {
+            return;
+        }
+        let outcome = judge(attempt, self.wished);
+        let next = policy::next(self, &outcome, now_ms);
+        self.end_attempt(outcome.clone(), now_ms);
+        let (state, outcome) = match next {
+            Next::RestartAt(at_ms) => {
+                self.restart_at_ms = Some(at_ms);
+                self.outcome = Some(outcome);
+                return;
+            }
+            Next::End(_) if outcome.cause == "succeeded" => (RunState::Succeeded, outcome),
+            Next::End(_) if self.wished != Wished::Run => (RunState::Stopped, stopped_after(outcome)),
+            Next::End(None) => (RunState::Failed, outcome),
+            Next::End(Some(why)) => (
+                RunState::Failed,
+                Outcome {
+                    message: format!("{}; {why}", outcome.message),
+                    ..outcome
+                },
+            ),
+        };
+        self.finish(state, now_ms);
+        self.outcome = Some(outcome);
+    }
+
+    pub(super) fn end_attempt(&mut self, outcome: Outcome, now_ms: TimestampMs) {
+        let attempt = self.current_mut();
+        attempt.ended_ms = Some(now_ms);
+        attempt.outcome = Some(outcome);
+    }
+
+    pub(super) fn finish(&mut self, state: RunState, now_ms: TimestampMs) {
+        self.state = state;
+        self.ended_ms = Some(now_ms);
+    }
+
+    fn derive_state(&self, now_ms: TimestampMs) -> RunState {
+        let attempt = self.current();
+        let is_lost = |task: &NodeTask| task.is_silent(now_ms, LOST_AFTER_MS);
+        if self.restart_at_ms.is_some() {
+            RunState::Restarting
+        } else if attempt.nodes.is_empty() {
+            RunState::Queued
+        } else if self.is_stopping() {
+            RunState::Stopping
+        } else if attempt.nodes.iter().any(is_lost) {
+            RunState::Lost
+        } else if attempt.ranks().any(|(_, rank)| rank.pid.is_some()) {
+            RunState::Running
+        } else if attempt.nodes.iter().all(|task| task.phase > NodePhase::Prepared) {
+            RunState::Starting
+        } else {
+            RunState::Preparing
+        }
+    }
+}
+
+impl Attempt {
+    /// Has the other nodes look for the first one's file; whether an answer is still to come. A node that wrote none itself is an
+    /// older agent's, and would refuse to look.
+    fn have_looked_for(&mut self, token: &str, actions: &mut Vec<Action>) -> bool {
+        let can_look = |task: &NodeTask| task.prepared.as_ref().is_some_and(|found| found.token.is_some());
+        for at in 1..self.nodes.len() {
+            let task = &mut self.nodes[at];
+            if can_look(task) && task.sees_first.is_none() {
+                task.sees_first = Some(Looked::Asked);
+                let (node, path) = (task.node.clone(), token.to_owned());
+                actions.push(self.command(&node, NodeCommand::LookFor { path }));
+            }
+        }
+        self.nodes
+            .iter()
+            .any(|task| task.sees_first == Some(Looked::Asked))
+    }
+}
+
+/// A failure before the stop stays with its attempt; the run ends as wished, and says both.
+fn stopped_after(outcome: Outcome) -> Outcome {
+    if outcome.cause == "stopped" {
+        return outcome;
+    }
+    Outcome {
+        message: format!("stopped as asked; before that, {}", outcome.message),
+        ..stopped()
+    }
+}
+
+/// What the first node found, and what the run was given.
+fn provenance(spec: &Spec, first: &Prepared) -> Provenance {
+    Provenance {
+        seed: seed(spec),
+        env: spec
+            .env
+            .iter()
+            .map(|(name, value)| (name.clone(), disclosed(name, value)))
+            .collect(),
+        ..first.provenance.clone().unwrap_or_default()
+    }
+}
+
+/// Of a recipe's settings, the script's arguments or the environment, in this order.
+fn seed(spec: &Spec) -> Option<String> {
+    let argument = || {
+        let mut args = spec.args.iter();
+        while let Some(arg) = args.next() {
+            match arg.split_once('=') {
+                Some(("--seed", value)) => return Some(value.to_owned()),
+                None if arg == "--seed" => return args.next().cloned(),
+                _ => {}
+            }
+        }
+        None
+    };
+    let variable = |name: &str| spec.env.get(name).cloned();
+    spec.set
+        .get("seed")
+        .cloned()
+        .or_else(argument)
+        .or_else(|| variable("SEED"))
+        .or_else(|| variable("PL_GLOBAL_SEED"))
+}
+
+/// What looks like a secret by its name is kept with the run, not shown with every attempt.
+fn disclosed(name: &str, value: &str) -> String {
+    let name = name.to_ascii_uppercase();
+    let secret = [
+        "TOKEN",
+        "SECRET",
+        "PASSWORD",
+        "PASSWD",
+        "CREDENTIAL",
+        "API_KEY",
+        "ACCESS_KEY",
+        "PRIVATE_KEY",
+    ];
+    if secret.iter().any(|word| name.contains(word)) {
+        "(not shown)".into()
+    } else {
+        value.into()
+    }
+}
