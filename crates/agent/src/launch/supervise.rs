@@ -226,6 +226,7 @@ impl Supervisor {
             python: self.setting.python.clone(),
             companions: companions::unpack(&self.setting.data_dir)?,
             collector: self.setting.collector.clone(),
+            driver: self.inventory.borrow().driver_version.clone(),
         })
     }
 

@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use domain::api::runs::Provenance;
 use domain::run::spec::{Backend, Spec};
 use domain::run::state::Prepared;
 use serde::Deserialize;
 use tokio::process::Command;
+
+use super::preflight::{Asked, commit_of, disks};
 
 /// Importing PyTorch from a cold network file system takes a minute or two; the collector gives up after five.
 const IMPORT_WITHIN: Duration = Duration::from_secs(240);
@@ -17,14 +20,9 @@ const NPROC_WITHOUT_GPUS: u32 = 2;
 /// How much of Python's complaint is passed on.
 const COMPLAINT_CHARS: usize = 600;
 
-/// Prints what the agent wants to know of an environment.
-const QUESTION: &str = "\
-import json, platform
-import torch
-from torch.distributed import run, is_available
-assert is_available(), 'this PyTorch is built without torch.distributed'
-print(json.dumps({'python': platform.python_version(), 'torch': str(torch.__version__), 'gpus': torch.cuda.device_count()}))
-";
+/// Prints what the agent wants to know of an environment and a script. The script is read, not run: its imports at the top level,
+/// which no `try` guards, are looked for without importing them.
+const QUESTION: &str = include_str!("question.py");
 
 /// Where to look, beside what the run says.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +33,8 @@ pub struct Surroundings {
     pub companions: PathBuf,
     /// The collector's URL: the other nodes reach this one where the collector does.
     pub collector: Option<String>,
+    /// The NVIDIA driver's version; empty without one.
+    pub driver: String,
 }
 
 /// Why a run cannot start here. Each says how to get what is missing.
@@ -68,6 +68,40 @@ pub enum PrepareError {
         /// Where it was looked for.
         path: PathBuf,
     },
+    /// The script is not one.
+    #[error("the script {path:?} would fail at once: {complaint}")]
+    Script {
+        /// Where it is.
+        path: PathBuf,
+        /// What Python says.
+        complaint: String,
+    },
+    /// A file.
+    #[error("{path:?} cannot be read on this node")]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The folder of checkpoints.
+    #[error("checkpoint_dir {path:?} cannot be written on this node; no checkpoint could be saved")]
+    Unwritable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file system.
+    #[error(
+        "a file system that the run uses has not answered for a minute; look at its server and its mount"
+    )]
+    DiskHangs,
+    /// A network interface.
+    #[error("GLOO_SOCKET_IFNAME names {0}, and this node has no such network interface")]
+    NoInterface(String),
     /// No port.
     #[error("no free TCP port could be found")]
     Port(#[source] std::io::Error),
@@ -83,21 +117,35 @@ pub struct Lease(
     TcpListener,
 );
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Answer {
     python: String,
     torch: String,
     gpus: u32,
+    cuda: String,
+    nccl: String,
+    script_error: String,
+    missing: Vec<String>,
+    alters_path: bool,
+    packages: Vec<String>,
 }
 
 /// Checks everything a start will need.
 ///
 /// # Errors
 /// When something is missing; the message is for the person who submitted the run.
-pub async fn prepare(spec: &Spec, around: &Surroundings) -> Result<(Prepared, Lease), PrepareError> {
-    check_program(spec, around)?;
+pub async fn prepare(
+    spec: &Spec,
+    asked: &Asked,
+    around: &Surroundings,
+) -> Result<(Prepared, Lease), PrepareError> {
+    let program = check_program(spec, around)?;
+    let script = spec.recipe.is_none().then_some(program);
     let python = find_python(spec, around)?;
-    let answer = ask(&python).await?;
+    let disks = disks(spec, asked, script.clone()).await?;
+    let answer = ask(&python, spec, asked, script.as_deref(), around).await?;
+    check_script(script.as_deref(), &answer)?;
     let gpus = if spec.backend == Backend::Gloo {
         0
     } else {
@@ -105,6 +153,17 @@ pub async fn prepare(spec: &Spec, around: &Surroundings) -> Result<(Prepared, Le
     };
     let lease = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(PrepareError::Port)?;
     let port = lease.local_addr().map_err(PrepareError::Port)?.port();
+    let provenance = match (asked.node_rank, script) {
+        (0, script) => Some(Provenance {
+            commit: match script {
+                Some(script) => commit_of(&script).await,
+                None => None,
+            },
+            packages: answer.packages,
+            ..Provenance::default()
+        }),
+        _ => None,
+    };
     let prepared = Prepared {
         address: address_towards(around.collector.as_deref()).to_string(),
         port,
@@ -113,11 +172,42 @@ pub async fn prepare(spec: &Spec, around: &Surroundings) -> Result<(Prepared, Le
         torch_version: answer.torch,
         gpus,
         nproc_default: if gpus > 0 { gpus } else { NPROC_WITHOUT_GPUS },
+        driver: around.driver.clone(),
+        cuda: answer.cuda,
+        nccl: answer.nccl,
+        script_sha256: disks.script_sha256,
+        doubtful_imports: answer.missing,
+        workdir_free_bytes: disks.workdir_free_bytes,
+        checkpoint_free_bytes: disks.checkpoint_free_bytes,
+        token: disks.token,
+        provenance,
     };
     Ok((prepared, Lease(lease)))
 }
 
-fn check_program(spec: &Spec, around: &Surroundings) -> Result<(), PrepareError> {
+/// A module that is not there ends the script at once, unless the script goes looking elsewhere by itself.
+fn check_script(script: Option<&Path>, answer: &Answer) -> Result<(), PrepareError> {
+    let Some(path) = script else {
+        return Ok(());
+    };
+    let complaint = if !answer.script_error.is_empty() {
+        answer.script_error.clone()
+    } else if !answer.missing.is_empty() && !answer.alters_path {
+        format!(
+            "it imports {}, which this environment does not have",
+            answer.missing.join(", ")
+        )
+    } else {
+        return Ok(());
+    };
+    Err(PrepareError::Script {
+        path: path.to_owned(),
+        complaint,
+    })
+}
+
+/// The file that will be run.
+fn check_program(spec: &Spec, around: &Surroundings) -> Result<PathBuf, PrepareError> {
     let workdir = spec.workdir.as_deref().map(Path::new);
     if let Some(path) = workdir.filter(|path| !path.is_dir()) {
         return Err(PrepareError::Missing {
@@ -138,7 +228,7 @@ fn check_program(spec: &Spec, around: &Surroundings) -> Result<(), PrepareError>
         ),
     };
     if path.is_file() {
-        Ok(())
+        Ok(path)
     } else {
         Err(PrepareError::Missing { what, path })
     }
@@ -175,10 +265,22 @@ fn search_path(name: &str) -> Result<PathBuf, PrepareError> {
     found.ok_or_else(|| PrepareError::NoPython(name.into()))
 }
 
-async fn ask(python: &Path) -> Result<Answer, PrepareError> {
+async fn ask(
+    python: &Path,
+    spec: &Spec,
+    asked: &Asked,
+    script: Option<&Path>,
+    around: &Surroundings,
+) -> Result<Answer, PrepareError> {
     let mut command = Command::new(python);
     command
         .args(["-c", QUESTION])
+        .arg(script.unwrap_or(Path::new("")))
+        .arg(if asked.node_rank == 0 { "packages" } else { "" })
+        .arg(around.companions.join("inject"))
+        // Not where a stray file would be taken for a module.
+        .current_dir("/")
+        .envs(&spec.env)
         .stdin(Stdio::null())
         .kill_on_drop(true);
     let output = tokio::time::timeout(IMPORT_WITHIN, command.output()).await;
@@ -263,7 +365,7 @@ mod tests {
     async fn what_is_missing_is_named_with_the_way_to_get_it() {
         let (_data, spec, mut around) = recipe();
         around.python = Some("/nonexistent".into());
-        let error = prepare(&spec, &around).await.unwrap_err();
+        let error = prepare(&spec, &Asked::default(), &around).await.unwrap_err();
         assert!(
             matches!(&error, PrepareError::NoPython(path) if path == Path::new("/nonexistent")),
             "{error}"
@@ -273,7 +375,7 @@ mod tests {
             workdir: Some("/tmp".into()),
             ..Spec::default()
         };
-        let error = prepare(&script, &around).await.unwrap_err();
+        let error = prepare(&script, &Asked::default(), &around).await.unwrap_err();
         assert_eq!(
             error.to_string(),
             "the script \"/tmp/train.py\" is not on this node; put it there, or on a file system that all nodes share"
@@ -291,11 +393,61 @@ mod tests {
         .unwrap();
         std::fs::set_permissions(&fake, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         around.python = Some(fake.clone());
-        let message = prepare(&spec, &around).await.unwrap_err().to_string();
+        let message = prepare(&spec, &Asked::default(), &around)
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(
             message.contains("No module named 'torch'. Install it with")
                 && message.contains("LOCKSTEP_PYTHON")
         );
+    }
+
+    #[tokio::test]
+    async fn a_script_is_read_and_its_imports_are_looked_for_without_running_it() {
+        let (data, _, mut around) = recipe();
+        let Some(python) = crate::launch::testing::python_with_torch() else {
+            return;
+        };
+        around.python = Some(python);
+        let first = Asked {
+            mark: "x".into(),
+            ..Asked::default()
+        };
+        let prepared = async |text: &str| {
+            std::fs::write(data.path().join("train.py"), text).unwrap();
+            let spec = Spec {
+                script: Some("train.py".into()),
+                workdir: Some(data.path().display().to_string()),
+                ..Spec::default()
+            };
+            prepare(&spec, &first, &around)
+                .await
+                .map(|(prepared, _)| prepared)
+        };
+        let complaint = async |text: &str| prepared(text).await.unwrap_err().to_string();
+        std::fs::write(data.path().join("mylib.py"), "raise RuntimeError('it was run')\n").unwrap();
+        let fine = "import torch, json, mylib\ntry:\n    import nothere\nexcept ImportError:\n    pass\nraise SystemExit(7)\n";
+        let found = prepared(fine).await.unwrap();
+        assert_eq!(found.doubtful_imports, [""; 0]);
+        let packages = found.provenance.unwrap().packages;
+        assert!(
+            packages.iter().any(|package| package.starts_with("torch==")),
+            "{packages:?}"
+        );
+        assert!(
+            complaint("def f(:\n").await.contains("line 1"),
+            "a script that cannot be parsed"
+        );
+        assert!(
+            complaint("import nothere.deeper\n")
+                .await
+                .contains("it imports nothere, which")
+        );
+        let elsewhere = prepared("import sys\nsys.path.append('/opt/lib')\nimport nothere\n")
+            .await
+            .unwrap();
+        assert_eq!(elsewhere.doubtful_imports, ["nothere"]);
     }
 
     #[test]

@@ -40,8 +40,8 @@ use crate::evaluator::Evaluator;
 
 pub use agents::{Agents, Connection};
 pub(crate) use logs::source as log_source;
-pub use resume::ResumeError;
 pub use logs::{LogError, Logs, PIECE_BYTES_MAX};
+pub use resume::ResumeError;
 
 /// How often time passes for the machines, and waiting runs look for nodes.
 const TICK: Duration = Duration::from_secs(1);

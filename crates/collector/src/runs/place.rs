@@ -23,7 +23,8 @@ pub(super) struct Candidate {
     gpus: usize,
     simulated: bool,
     runs: usize,
-    /// Connected, and rid of what is over.
+    connected: bool,
+    /// Rid of what is over.
     free: bool,
     /// A critical alert of its hardware fires.
     critical: bool,
@@ -57,6 +58,7 @@ pub(super) fn candidates(
         gpus: record.inventory.gpus.len(),
         simulated: record.inventory.simulated.is_some(),
         runs: runs.get(record.name.as_str()).map_or(0, Vec::len),
+        connected: agents.is_connected(&record.name),
         free: agents.is_free(&record.name),
         critical: critical.iter().any(|node| node == record.name.as_str()),
         fault: excluded
@@ -72,7 +74,8 @@ pub(super) fn candidates(
 /// memory that neither planned for. Simulated GPUs and CPUs are shared.
 pub(super) fn choose(mut candidates: Vec<Candidate>, count: u32) -> Result<Vec<NodeName>, TooFew> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let barred = |candidate: &Candidate| matches!(candidate.fault, Some(FaultKind::Unfit | FaultKind::Hardware));
+    let barred =
+        |candidate: &Candidate| matches!(candidate.fault, Some(FaultKind::Unfit | FaultKind::Hardware));
     let out: Vec<String> = candidates
         .iter()
         .filter(|candidate| barred(candidate))
@@ -80,14 +83,19 @@ pub(super) fn choose(mut candidates: Vec<Candidate>, count: u32) -> Result<Vec<N
         .collect();
     candidates.retain(|candidate| !barred(candidate));
     let hopeless = candidates.len() < count;
-    candidates.retain(|candidate| candidate.free);
+    candidates.retain(|candidate| candidate.connected);
     let connected = candidates.len();
+    candidates.retain(|candidate| candidate.free);
+    let not_rid = connected - candidates.len();
     candidates.retain(|candidate| candidate.runs == 0 || candidate.gpus == 0 || candidate.simulated);
     if candidates.len() < count {
-        let busy = connected - candidates.len();
+        let busy = connected - not_rid - candidates.len();
         let mut reason = format!(
             "waits for {count} nodes: {connected} are connected and take runs, {busy} of them have their GPUs in use"
         );
+        if not_rid > 0 {
+            reason = format!("{reason}, {not_rid} still have something of an attempt that is over");
+        }
         if !out.is_empty() {
             reason = format!("{reason}; {} failed it before and is left out", out.join(", "));
         }
@@ -128,6 +136,7 @@ mod tests {
             gpus,
             simulated,
             runs,
+            connected: true,
             free: true,
             critical: false,
             fault: None,
@@ -187,5 +196,12 @@ mod tests {
         };
         let too_few = chosen(vec![idle("a"), not_rid], 2).expect_err("b is not free");
         assert!(!too_few.hopeless);
+        assert!(
+            too_few
+                .reason
+                .ends_with("0 of them have their GPUs in use, 1 still have something of an attempt that is over"),
+            "{}",
+            too_few.reason
+        );
     }
 }

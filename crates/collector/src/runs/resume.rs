@@ -22,7 +22,9 @@ pub enum ResumeError {
         state: RunState,
     },
     /// Nothing to go on from.
-    #[error("no complete checkpoint of run {0} is known; name one with `checkpoint`, or begin anew with `from_start`")]
+    #[error(
+        "no complete checkpoint of run {0} is known; name one with `checkpoint`, or begin anew with `from_start`"
+    )]
     NoCheckpoint(RunId),
     /// The one that was named is not whole.
     #[error("checkpoint {path} cannot be gone on from: {problem}")]
@@ -73,7 +75,10 @@ fn named(machine: &Machine, path: &str) -> Result<ResumedFrom, ResumeError> {
     if !path.starts_with('/') {
         return Err(ResumeError::NotAbsolute(path.to_owned()));
     }
-    let known = machine.checkpoints.iter().find(|checkpoint| checkpoint.path == path);
+    let known = machine
+        .checkpoints
+        .iter()
+        .find(|checkpoint| checkpoint.path == path);
     match known {
         Some(checkpoint) if !checkpoint.complete => Err(ResumeError::Incomplete {
             path: path.to_owned(),

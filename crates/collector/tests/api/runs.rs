@@ -268,3 +268,122 @@ async fn what_is_wrong_with_a_run_is_said_field_by_field() {
         .collect();
     assert_eq!(fields, ["recipe", "nodes"]);
 }
+
+/// A run that failed on its first attempt, with nothing saved.
+async fn failed_run(server: &Server, credential: &str) -> (String, Control) {
+    let run = submit(server).await;
+    let mut agent = Control::connect(server, credential, &[]).await;
+    let (prepare, _) = agent.command().await;
+    agent
+        .say(&run, 1, NodeReport::Accepted { command: prepare.id })
+        .await;
+    let message = "no torch".to_owned();
+    agent.say(&run, 2, NodeReport::PrepareFailed { message }).await;
+    run_is(server, &run, RunState::Failed).await;
+    (run, agent)
+}
+
+async fn resume(server: &Server, run: &str, wish: serde_json::Value) -> (StatusCode, serde_json::Value) {
+    let request = server.request(Method::POST, &format!("/api/runs/{run}/resume"));
+    answer(request.json(&wish)).await
+}
+
+#[tokio::test]
+async fn a_run_that_has_ended_goes_on_when_asked_and_no_other_does() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let (run, mut agent) = failed_run(&server, &credential).await;
+    for (wish, status, said) in [
+        (json!({}), StatusCode::CONFLICT, "no complete checkpoint of run"),
+        (
+            json!({"checkpoint": "step-7"}),
+            StatusCode::BAD_REQUEST,
+            "is not an absolute path",
+        ),
+        (
+            json!({"checkpoint": "/c", "from_start": true}),
+            StatusCode::BAD_REQUEST,
+            "not both",
+        ),
+    ] {
+        let (got, problem) = resume(&server, &run, wish).await;
+        assert_eq!(got, status, "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(said), "{problem}");
+    }
+    let (status, view) = resume(&server, &run, json!({"checkpoint": "/ckpt/step-7"})).await;
+    assert_eq!(status, StatusCode::OK, "{view}");
+    assert_eq!(view["attempts"][1]["cause"], "resumed by a person");
+    assert_eq!(view["attempts"][1]["resumed_from"]["path"], "/ckpt/step-7");
+    let (prepare, asked) = agent.command().await;
+    assert_eq!(prepare.attempt, 2);
+    assert!(
+        matches!(&asked, NodeCommand::Prepare { resume_from: Some(path), .. } if path == "/ckpt/step-7"),
+        "{asked:?}"
+    );
+    let (status, problem) = resume(&server, &run, json!({"from_start": true})).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("is preparing, it has not ended"), "{detail}");
+    let (status, _) = resume(&server, "nope-1", json!({})).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let (_, audit) = server.get("/api/audit").await;
+    let resumed =
+        |entry: &serde_json::Value| entry["what"] == "run_resume" && entry["target"] == run.as_str();
+    let count = audit
+        .as_array()
+        .map(|all| all.iter().filter(|entry| resumed(entry)).count());
+    assert_eq!(count, Some(1), "{audit}");
+}
+
+#[tokio::test]
+async fn a_node_that_failed_a_run_is_left_out_and_without_others_the_run_ends() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let request = server
+        .request(Method::POST, "/api/runs")
+        .json(&json!({"recipe": "ddp", "max_restarts": 3}));
+    let (_, run) = answer(request).await;
+    let run = run["id"].as_str().unwrap().to_owned();
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    let (prepare, _) = agent.command().await;
+    agent
+        .say(&run, 1, NodeReport::Accepted { command: prepare.id })
+        .await;
+    let message = "no torch".to_owned();
+    agent.say(&run, 2, NodeReport::PrepareFailed { message }).await;
+    let view = run_is(&server, &run, RunState::Failed).await;
+    let excluded = &view.attempts[1].excluded;
+    assert_eq!(
+        (excluded[0].node.as_str(), excluded[0].reason.as_str()),
+        ("n1", "no torch")
+    );
+    assert_eq!(
+        view.summary.outcome.unwrap().message,
+        "no torch; no other node can take the place of n1"
+    );
+}
+
+#[tokio::test]
+async fn a_node_gets_nothing_new_before_it_is_rid_of_what_is_over() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let old = submit(&server).await;
+    let (status, _) = answer(server.request(Method::POST, &format!("/api/runs/{old}/stop"))).await;
+    assert_eq!(status, StatusCode::OK);
+    let mut agent = Control::connect(&server, &credential, &[(&old, 1)]).await;
+    let (stop, asked) = agent.command().await;
+    assert!(matches!(asked, NodeCommand::Stop { .. }) && stop.run == old);
+    let run = submit(&server).await;
+    until("the reason to wait", async || {
+        let (_, view) = server.get(&format!("/api/runs/{run}")).await;
+        (view["outcome"]["cause"] == "no_nodes").then_some(())
+    })
+    .await;
+    let end = NodeEnd {
+        code: Some(1),
+        ..NodeEnd::default()
+    };
+    agent.say(&old, 1, NodeReport::Ended(end)).await;
+    let (prepare, asked) = agent.command().await;
+    assert!(matches!(asked, NodeCommand::Prepare { .. }) && prepare.run == run);
+}

@@ -22,6 +22,7 @@ use rustix::process::Signal;
 use tokio::sync::mpsc;
 
 use crate::launch::journal::{Entry, Folder, Reports, read_from};
+use crate::launch::preflight::{Asked, is_seen, remove_token, token_of};
 use crate::launch::probe::{Reader, RunSeries};
 use crate::launch::shim::{marked, signal};
 use crate::launch::supervise::Supervisor;
@@ -137,7 +138,10 @@ impl Attempt {
         // Noted only when there is room to carry it out; else the collector sends it again.
         let place = self.commands.try_reserve().ok()?;
         let noted = match &command {
-            NodeCommand::Prepare { spec, .. } => self.note("prepare.json", spec),
+            NodeCommand::Prepare { spec, .. } => self
+                .note("asked.json", &self.asked(&command))
+                .and_then(|()| self.note("prepare.json", spec)),
+            NodeCommand::LookFor { path } => self.note("look.json", path),
             NodeCommand::Start(start) => self.note("start.json", start),
             NodeCommand::Stop { grace_ms } => self.note_stop(*grace_ms),
         };
@@ -171,6 +175,25 @@ impl Attempt {
             _ => false,
         };
         self.entries().into_iter().find(answers)
+    }
+
+    /// What a preparation asks for beside the spec.
+    fn asked(&self, command: &NodeCommand) -> Asked {
+        let NodeCommand::Prepare {
+            node_rank,
+            nnodes,
+            resume_from,
+            ..
+        } = command
+        else {
+            return Asked::default();
+        };
+        Asked {
+            node_rank: *node_rank,
+            nnodes: *nnodes,
+            resume_from: resume_from.clone(),
+            mark: format!("{}.{}-{node_rank}", self.run, self.number),
+        }
     }
 
     fn note(&self, name: &str, what: &impl serde::Serialize) -> io::Result<()> {
@@ -301,11 +324,18 @@ impl Follower {
         if !answered && let Ok(spec) = folder.read::<Spec>("prepare.json") {
             self.prepare(&spec).await;
         }
+        let looked = entries
+            .iter()
+            .any(|entry| matches!(entry.report, NodeReport::Looked { .. }));
+        if !looked && let Ok(path) = folder.read::<String>("look.json") {
+            self.look_for(path).await;
+        }
     }
 
     async fn carry_out(&mut self, command: NodeCommand) {
         match command {
             NodeCommand::Prepare { spec, .. } => self.prepare(&spec).await,
+            NodeCommand::LookFor { path } => self.look_for(path).await,
             NodeCommand::Start(start) => self.start(&start).await,
             NodeCommand::Stop { .. } => self.stop().await,
         }
@@ -324,6 +354,7 @@ impl Follower {
             }
         };
         let folder = self.attempt.folder.clone();
+        let asked: Asked = folder.read("asked.json").unwrap_or_default();
         let stopped = async {
             while !folder.has("stop") {
                 tokio::time::sleep(LOOK).await;
@@ -332,7 +363,7 @@ impl Follower {
         let report = tokio::select! {
             // The stop that waits in the queue answers.
             () = stopped => return,
-            prepared = prepare(spec, &around) => match prepared {
+            prepared = prepare(spec, &asked, &around) => match prepared {
                 Ok((prepared, lease)) => {
                     self.lease = Some(lease);
                     NodeReport::Prepared(prepared)
@@ -343,7 +374,25 @@ impl Follower {
         self.attempt.report(report).await;
     }
 
+    async fn look_for(&mut self, path: String) {
+        let seen = is_seen(path).await;
+        self.attempt.report(NodeReport::Looked { seen }).await;
+    }
+
+    /// What was left for the other nodes to see.
+    fn clear_token(&self) {
+        let folder = &self.attempt.folder;
+        if let (Ok(spec), Ok(asked)) = (
+            folder.read::<Spec>("prepare.json"),
+            folder.read::<Asked>("asked.json"),
+        ) && let Some(token) = token_of(&spec, &asked)
+        {
+            remove_token(token);
+        }
+    }
+
     async fn start(&mut self, start: &Start) {
+        self.clear_token();
         if self.attempt.folder.has("stop") || self.has_ended() {
             return;
         }
@@ -416,6 +465,7 @@ impl Follower {
     /// A shim reads the stop file itself; without one there is nothing to wait for.
     async fn stop(&mut self) {
         self.lease = None;
+        self.clear_token();
         let started = self.attempt.folder.has("launch.json")
             && (self.shim.is_some() || self.attempt.folder.shim_lives());
         if !started && !self.has_ended() && !self.attempt.folder.has("shim.reports") {

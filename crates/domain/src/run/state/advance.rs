@@ -289,7 +289,8 @@ impl Machine {
 
     fn stepped(&mut self, step: u64, now_ms: TimestampMs) {
         let attempt = self.current_mut();
-        if attempt.step.is_none_or(|before| before < step) {
+        let began = attempt.ranks().next().is_some();
+        if began && attempt.step.is_none_or(|before| before < step) {
             attempt.step = Some(step);
             attempt.moved_ms = Some(now_ms);
         }

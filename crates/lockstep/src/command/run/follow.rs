@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use domain::api::runs::RunView;
+use domain::run::state::RunState;
 
-use super::run_path;
+use super::{run_path, show};
 use crate::client::Client;
 use crate::failure::Failure;
 
@@ -41,6 +42,24 @@ pub(super) async fn until_ended(client: &Client, run: &str) -> Result<RunView, F
         }
         tokio::time::sleep(PERIOD).await;
     }
+}
+
+/// Follows a run to its end; one that does not succeed is shown, and a failure.
+pub(super) async fn to_success(client: &Client, run: &str) -> Result<(), Failure> {
+    let ended = until_ended(client, run).await?;
+    if ended.summary.state == RunState::Succeeded {
+        return Ok(());
+    }
+    show::run(&ended);
+    let why = ended
+        .summary
+        .outcome
+        .map_or_else(|| "no reason is known".to_owned(), |o| o.message);
+    Err(Failure::Failed(anyhow::anyhow!(
+        "{} {}: {why}",
+        ended.summary.id,
+        ended.summary.state.as_str()
+    )))
 }
 
 fn progress(view: &RunView) -> String {

@@ -2,6 +2,7 @@
 
 mod follow;
 mod logs;
+mod resume;
 mod show;
 mod submit;
 mod why;
@@ -14,13 +15,14 @@ use crate::client::Target;
 use crate::command::token::path_part;
 use crate::failure::Failure;
 
-/// Submit, watch and stop training runs.
+/// Submit, watch, stop and resume training runs.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lockstep run submit --recipe ddp --wait
   lockstep run logs -f RUN --rank 1
   lockstep run why RUN
-  lockstep run stop RUN --grace 2m --wait")]
+  lockstep run stop RUN --grace 2m --wait
+  lockstep run resume RUN --wait")]
 pub(crate) struct Run {
     #[command(subcommand)]
     action: Action,
@@ -52,6 +54,8 @@ enum Action {
         #[arg(long)]
         wait: bool,
     },
+    /// Go on with a run that has ended, from its last complete checkpoint.
+    Resume(resume::Resume),
     /// Say what is wrong with a run: cause, culprit, evidence, what to do.
     Why {
         /// The run's id.
@@ -90,6 +94,7 @@ impl Run {
                     Ok(())
                 }
             }
+            Action::Resume(resume) => resume.execute(&client).await,
             Action::Why { run } => why::why(&client, &run).await,
         }
     }

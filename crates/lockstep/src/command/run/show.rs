@@ -1,6 +1,6 @@
 //! Runs as text.
 
-use domain::api::runs::{RankView, RunSummary, RunView};
+use domain::api::runs::{AttemptView, RankView, RunSummary, RunView};
 
 use crate::table::{self, printable};
 
@@ -34,27 +34,51 @@ pub(super) fn list(runs: &[RunSummary]) {
 pub(super) fn run(view: &RunView) {
     let summary = &view.summary;
     say!("{}  {}  {}", summary.id, summary.state.as_str(), summary.program);
-    for attempt in &view.attempts {
-        let outcome = attempt.outcome.as_ref().map_or("under way".to_owned(), |o| {
-            format!("{}: {}", o.cause, printable(&o.message))
-        });
-        say!(
-            "attempt {} ({}), begun {}: {outcome}",
-            attempt.attempt,
-            attempt.cause,
-            time(attempt.started_ms)
-        );
-        for node in &attempt.nodes {
-            say!("  {}: {}", node.node, printable(&node.command));
-            let rows: Vec<_> = node.ranks.iter().map(rank_row).collect();
-            table::print(&["  RANK", "PID", "STEP", "END"], &rows);
-        }
+    view.attempts.iter().for_each(attempt);
+}
+
+fn attempt(attempt: &AttemptView) {
+    let outcome = attempt.outcome.as_ref().map_or("under way".to_owned(), |o| {
+        format!("{}: {}", o.cause, printable(&o.message))
+    });
+    say!(
+        "attempt {} ({}), begun {}: {outcome}",
+        attempt.attempt,
+        attempt.cause,
+        time(attempt.started_ms)
+    );
+    if let Some(from) = &attempt.resumed_from {
+        let step = from.step.map_or(String::new(), |step| format!(", step {step}"));
+        say!("  resumed from {}{step}", printable(&from.path));
+    }
+    if let Some(step) = attempt.last_step {
+        say!("  last step {step}");
+    }
+    for excluded in &attempt.excluded {
+        say!("  without {}: {}", excluded.node, printable(&excluded.reason));
+    }
+    for warning in &attempt.warnings {
+        say!("  warning: {}", printable(warning));
+    }
+    if let Some(commit) = attempt.provenance.as_ref().and_then(|ran| ran.commit.as_ref()) {
+        say!("  commit {}", printable(commit));
+    }
+    for node in &attempt.nodes {
+        say!("  {}: {}", node.node, printable(&node.command));
+        let rows: Vec<_> = node.ranks.iter().map(rank_row).collect();
+        table::print(&["  RANK", "PID", "STEP", "END"], &rows);
     }
 }
 
 fn rank_row(rank: &RankView) -> Vec<String> {
     let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
-    let end = rank.exit.as_ref().map_or("-".to_owned(), ToString::to_string);
+    let end = rank.exit.as_ref().map_or("-".to_owned(), |exit| {
+        if rank.cascade {
+            format!("{exit} (followed from another)")
+        } else {
+            exit.to_string()
+        }
+    });
     vec![
         format!("  {}", rank.rank),
         number(rank.pid.map(u64::from)),

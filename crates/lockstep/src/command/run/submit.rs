@@ -6,9 +6,8 @@ use anyhow::Context;
 use clap::Args;
 use domain::api::runs::RunView;
 use domain::run::spec::Spec;
-use domain::run::state::RunState;
 
-use super::{follow, show};
+use super::follow;
 use crate::client::Client;
 use crate::failure::Failure;
 
@@ -70,22 +69,7 @@ impl Submit {
         if !wait {
             return Ok(());
         }
-        let ended = follow::until_ended(client, &run.summary.id).await?;
-        match ended.summary.state {
-            RunState::Succeeded => Ok(()),
-            _ => {
-                show::run(&ended);
-                let why = ended
-                    .summary
-                    .outcome
-                    .map_or_else(|| "no reason is known".to_owned(), |o| o.message);
-                Err(Failure::Failed(anyhow::anyhow!(
-                    "{} {}: {why}",
-                    ended.summary.id,
-                    ended.summary.state.as_str()
-                )))
-            }
-        }
+        follow::to_success(client, &run.summary.id).await
     }
 
     fn spec(self) -> Result<Spec, Failure> {
