@@ -205,8 +205,9 @@ fn stalls(attempt: &Attempt) -> impl Iterator<Item = Stalled<'_>> {
         .nodes
         .iter()
         .flat_map(|task| task.ranks.iter().map(move |(local, rank)| (task, *local, rank)));
+    // That a rank goes on again would not be heard from a node that is away.
     ranks
-        .filter(|(_, _, rank)| rank.exit.is_none())
+        .filter(|(task, _, rank)| task.away_since_ms.is_none() && rank.exit.is_none())
         .filter_map(|(task, local, rank)| {
             Some(Stalled {
                 node: &task.node,

@@ -116,33 +116,27 @@ pub enum NodeReport {
         /// The step's number.
         step: u64,
     },
-    /// A rank does nothing; said again while it lasts, with `for_ms` 0 when it goes on.
+    /// A rank stands still, and not because it waits for another one on its node. Said once, and again when the cause changes.
     RankStalled {
         /// Which rank.
         rank: Rank,
-        /// The last step it finished.
+        /// The last step it finished; absent before the first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         step: Option<u64>,
-        /// For how long.
+        /// For how long already, in milliseconds.
         for_ms: u64,
-        /// What keeps it.
+        /// How that shows.
         cause: StallCause,
+    },
+    /// A rank that stood still gets on again.
+    RankRecovered {
+        /// Which rank.
+        rank: Rank,
     },
     /// A rank ended.
     RankExited(RankExit),
     /// Nothing of the attempt is left on the node.
     Ended(NodeEnd),
-}
-
-/// What keeps a rank from its next step, as far as its node can see.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StallCause {
-    /// Its process was stopped by a signal (state T).
-    Stopped,
-    /// It runs or waits, and no step comes.
-    NoStep,
-    /// Its process hangs in the kernel (state D), where no signal reaches it.
-    Uninterruptible,
 }
 
 /// What a node found when it prepared a run.
@@ -217,4 +211,16 @@ pub enum EndCause {
     NeverStarted,
     /// The shim vanished (killed, or the machine restarted), so exits are not known.
     ShimDied,
+}
+
+/// How it shows that a rank stands still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StallCause {
+    /// A signal or a debugger stopped its process.
+    Stopped,
+    /// It has finished no step for much longer than its steps take.
+    NoStep,
+    /// Its process waits in the kernel, for a disk, a network file system or a driver, and cannot be interrupted.
+    Uninterruptible,
 }

@@ -91,8 +91,6 @@ impl Machine {
             .filter(|task| task.phase != NodePhase::Ended)
         {
             task.away_since_ms = Some(now_ms);
-            // What lasts is said again.
-            task.ranks.values_mut().for_each(|rank| rank.stall = None);
         }
     }
 }
@@ -163,11 +161,16 @@ impl NodeTask {
             } => {
                 let since_ms = now_ms.saturating_sub_unsigned(*for_ms);
                 if let Some(task) = self.local(rank.0) {
-                    task.stall = (*for_ms > 0).then_some(Stall {
+                    task.stall = Some(Stall {
                         since_ms,
                         step: *step,
                         cause: *cause,
                     });
+                }
+            }
+            NodeReport::RankRecovered { rank } => {
+                if let Some(task) = self.local(rank.0) {
+                    task.stall = None;
                 }
             }
             NodeReport::RankExited(exit) => {

@@ -140,7 +140,7 @@ fn the_rank_that_is_furthest_behind_is_stuck_and_one_that_goes_on_is_not() {
     story.report("n0", stalled(0, 8, 10, StallCause::NoStep));
     story.report("n1", stalled(2, 7, 10, StallCause::NoStep));
     story.report("n1", stalled(3, 6, 10, StallCause::NoStep));
-    story.report("n1", stalled(3, 6, 0, StallCause::NoStep));
+    story.report("n1", NodeReport::RankRecovered { rank: Rank(3) });
     story.wait(1_799_000);
     assert_eq!(story.machine.state, RunState::Running);
     story.wait(2_000);

@@ -148,6 +148,10 @@ fn events(attempt: AttemptNo) -> Vec<(&'static str, Event)> {
                 cause: StallCause::Stopped,
             }),
         ),
+        (
+            "rank recovered",
+            said(NodeReport::RankRecovered { rank: Rank(2) }),
+        ),
         ("rank exited well", said(exited(3, 0, 1))),
         ("rank failed", said(exited(3, 1, 1))),
         ("ended well", said(ended(0))),

@@ -7,7 +7,7 @@ use super::*;
 use crate::run::state::{FaultKind, NodePhase};
 
 const WALKS: u64 = 10_000;
-const STEPS: u32 = 60;
+const STEPS: u32 = 40;
 const NODES: usize = 4;
 
 /// What is really there, which the machine only hears of.
