@@ -6,10 +6,10 @@ use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::state::{Action, Event, Machine, NodeCommand, NodePhase, NodeTask, Task};
 use domain::time::TimestampMs;
 
+use super::place::{self, TooFew};
 use super::stored::unless_unreadable;
-use super::{RunError, Runs, place};
+use super::{RunError, Runs};
 use crate::app::Shared;
-use crate::runs::place::TooFew;
 
 /// A node that is connected this long after it was noted as away is back, whatever order the two were noted in.
 const RECONCILE_MS: i64 = 5_000;

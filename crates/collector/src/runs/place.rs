@@ -197,9 +197,9 @@ mod tests {
         let too_few = chosen(vec![idle("a"), not_rid], 2).expect_err("b is not free");
         assert!(!too_few.hopeless);
         assert!(
-            too_few
-                .reason
-                .ends_with("0 of them have their GPUs in use, 1 still have something of an attempt that is over"),
+            too_few.reason.ends_with(
+                "0 of them have their GPUs in use, 1 still have something of an attempt that is over"
+            ),
             "{}",
             too_few.reason
         );

@@ -121,6 +121,7 @@ impl Agent {
                 spec: Box::new(self.spec()),
                 node_rank: 0,
                 nnodes: 1,
+                resume_from: None,
             },
         )
         .unwrap();
@@ -332,6 +333,7 @@ async fn the_ddp_recipe_trains_and_is_seen() {
                 spec: Box::new(spec.clone()),
                 node_rank: 0,
                 nnodes: 1,
+                resume_from: None,
             },
         )
         .unwrap();

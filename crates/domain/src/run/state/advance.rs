@@ -18,6 +18,10 @@ use crate::time::TimestampMs;
 /// Something happened to a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "events are taken one by one; none is kept in numbers"
+)]
 pub enum Event {
     /// Nodes were found for an attempt, by node rank.
     Placed {

@@ -7,7 +7,7 @@ use super::*;
 use crate::run::state::{FaultKind, NodePhase};
 
 const WALKS: u64 = 10_000;
-const STEPS: u32 = 40;
+const STEPS: u32 = 30;
 const NODES: usize = 4;
 
 /// What is really there, which the machine only hears of.
@@ -332,9 +332,33 @@ impl World {
                 "a node was not told to stop"
             );
         }
+        self.check_given_up(before);
         self.check_budget();
         if machine.attempts.len() > before.attempts.len() {
             self.check_left_nothing(before.current());
+        }
+    }
+
+    /// Only who is not heard is given up.
+    fn check_given_up(&self, before: &Machine) {
+        if self.story.machine.current().no != before.current().no {
+            return;
+        }
+        for (task, old) in self
+            .story
+            .machine
+            .current()
+            .nodes
+            .iter()
+            .zip(&before.current().nodes)
+        {
+            let given_up = task.phase == NodePhase::Ended && task.end.is_none();
+            let heard = old.phase != NodePhase::Ended && old.away_since_ms.is_none();
+            assert!(
+                !(given_up && heard),
+                "{} was given up though it is heard",
+                task.node
+            );
         }
     }
 
