@@ -6,6 +6,7 @@
 //!   nccl.json        agent           what was decided about watching collectives
 //!   stop             agent → shim    the wish to end; holds the grace in ms
 //!   lock             held (flock) by the living shim, and by nobody else
+//!   owner.json       shim → agent    what the shim owns, for whoever ends it should the shim be killed
 //!   shim.reports     shim → agent    one line a report, append only, synced
 //!   agent.reports    agent           its own reports, likewise
 //!   status.json      for people
@@ -16,6 +17,12 @@
 //!   launcher.std*    torchrun's own output; shim.log the shim's
 //!   done             agent           the collector has everything; the folder may go
 //! ```
+//!
+//! The folder is a contract between versions. A shim runs the version that started it to the end of its training, while the
+//! agent is upgraded beside it, so a new agent must read what an old shim writes, and an old shim what a new agent writes:
+//! names of files and their meaning stay; JSON gains fields with defaults and loses none; of a file of lines, what is not
+//! understood is passed over; a file that is not there means what its absence meant before. [`FORMAT`] counts the changes;
+//! folders of each, as they were written, lie in `testdata/folder` and are adopted by a test.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -28,6 +35,9 @@ use domain::time::TimestampMs;
 use rustix::fs::FlockOperation;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+/// The version of the folder that this program writes: 1 had no `owner.json`.
+pub const FORMAT: u32 = 2;
 
 /// Ids of the shim's reports begin here, the agent's own at 1: two writers, no id twice.
 pub const SHIM_IDS_FROM: u64 = 1_000_000;
@@ -151,6 +161,17 @@ fn parse_name(name: &str) -> Option<(RunId, AttemptNo)> {
     Some((RunId::new(run).ok()?, AttemptNo(attempt.parse().ok()?)))
 }
 
+/// Whether a report closes the attempt on this node.
+pub(crate) fn is_end(report: &NodeReport) -> bool {
+    matches!(
+        report,
+        NodeReport::Ended(_)
+            | NodeReport::Refused { .. }
+            | NodeReport::PrepareFailed { .. }
+            | NodeReport::StartFailed { .. }
+    )
+}
+
 /// One line of a file of reports.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
@@ -166,6 +187,8 @@ pub struct Entry {
 #[derive(Debug)]
 pub struct Reports {
     file: File,
+    /// Behind the last whole line.
+    end: u64,
     next_id: u64,
 }
 
@@ -185,11 +208,12 @@ impl Reports {
         file.seek(SeekFrom::End(0))?;
         Ok(Self {
             file,
+            end: whole,
             next_id: entries.last().map_or(first_id, |last| last.id + 1),
         })
     }
 
-    /// Appends a report.
+    /// Appends a report, or leaves the file as it was.
     ///
     /// # Errors
     /// When the disk is full or fails.
@@ -201,8 +225,13 @@ impl Reports {
         };
         let mut line = serde_json::to_vec(&entry)?;
         line.push(b'\n');
-        self.file.write_all(&line)?;
-        self.file.sync_data()?;
+        if let Err(error) = self.file.write_all(&line).and_then(|()| self.file.sync_data()) {
+            // Half a line would spoil the next one. Shorter always fits.
+            self.file.set_len(self.end)?;
+            self.file.seek(SeekFrom::Start(self.end))?;
+            return Err(error);
+        }
+        self.end += line.len() as u64;
         self.next_id += 1;
         Ok(entry)
     }

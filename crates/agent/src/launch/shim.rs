@@ -13,34 +13,56 @@
 //! ```
 //! While stopping, torchrun is held by SIGSTOP until the ranks have ended: it would take their exit statuses, and it would
 //! signal them by its own ideas of time.
+//!
+//! What it owns is held together by a group of the kernel where the machine has one to give ([`cgroup`]); always by the
+//! process tree below the shim, which is the subreaper of all it starts; and, should the shim be killed, by what it noted
+//! ([`owner`]) and by the marks in environments. Once a second it looks whether the ranks still get on ([`progress`]).
 
+mod cgroup;
 mod datagrams;
+mod heard;
+mod launcher;
+mod memory;
+mod owner;
+mod progress;
 mod rank;
+mod setting;
+mod stop;
+mod telling;
 mod tree;
 
 pub(crate) use datagrams::{segment_path, segments};
-pub(crate) use tree::{marked, signal};
+pub(crate) use owner::{Owner, Remains};
+pub(crate) use rank::end_by_log;
+pub use telling::Status;
+#[cfg(test)]
+pub(crate) use tree::{SIGKILL, marked, signal};
 
-use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use domain::ident::Rank;
-use domain::run::state::{EndCause, NodeEnd, NodeReport};
+use domain::run::state::{EndCause, NodeEnd, NodeReport, RankExit};
 use domain::run::torchrun::Launch;
+use domain::time::TimestampMs;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
-use serde::{Deserialize, Serialize};
+use rustix::process::WaitOptions;
 
-use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM};
+use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM, is_end, read_from};
+use cgroup::{Group, Hierarchies};
 use datagrams::Datagrams;
+use heard::{Heard, StepHead};
+use launcher::Launcher;
+use memory::MemoryKills;
+use progress::Progress;
 use rank::{End, LastWords, RankProcess};
+use setting::Setting;
+use stop::Stop;
+use tree::{Process, Stat};
 
 /// Time between SIGTERM and SIGKILL when nobody said otherwise.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(30);
@@ -50,14 +72,12 @@ const FAILURE_GRACE: Duration = Duration::from_secs(10);
 const LOOK_FOR_RANKS: Duration = Duration::from_millis(20);
 /// How often the stop file is looked for.
 const LOOK_AROUND: Duration = Duration::from_millis(200);
-/// Time for torchrun to notice that its ranks have ended.
-const LAUNCHER_PATIENCE: Duration = Duration::from_secs(5);
-/// Time for what the ranks left behind to end by SIGTERM.
-const SWEEP_PATIENCE: Duration = Duration::from_secs(2);
-/// Processes that SIGKILL does not end by then hang in the kernel; the run is told about them and ends.
-const SWEEP_MAX: Duration = Duration::from_secs(30);
-/// How much of torchrun's own output is kept as a message.
-const LAST_OUTPUT_BYTES: u64 = 2_048;
+/// How often the ranks' processes are looked at: one read of `/proc` a rank.
+const LOOK_AT_RANKS: Duration = Duration::from_secs(1);
+/// Reports that wait for room on the disk: far more than an attempt has, unless its ranks stand still and get on all the time.
+const UNSAID_MAX: usize = 1_000;
+/// An agent that looks who holds the lock holds it itself for a moment; another shim holds it for good.
+const LOCK_TRIES: u32 = 20;
 
 /// Why a shim could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -70,24 +90,15 @@ pub enum ShimError {
     Kernel(#[from] rustix::io::Errno),
 }
 
-/// For people who look into the folder.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
-    /// `running`, `stopping` or `ended`.
-    pub state: String,
-    /// The shim.
-    pub shim_pid: u32,
-    /// torchrun.
-    pub launcher_pid: i32,
-    /// Rank → process id.
-    pub ranks: BTreeMap<u32, i32>,
-}
-
 /// Runs a shim in a folder that holds a `launch.json`; returns the process's exit code. Called for the hidden subcommand
 /// `shim --dir DIR`, before anything else has started threads.
 #[must_use]
 pub fn main(dir: &Path) -> u8 {
-    match run(&Folder::at(dir)) {
+    run_and_say(dir, Setting::of_environment())
+}
+
+fn run_and_say(dir: &Path, setting: Setting) -> u8 {
+    match run(&Folder::at(dir), setting) {
         Ok(()) => 0,
         Err(error) => {
             // The shim's stderr is DIR/shim.log.
@@ -98,11 +109,15 @@ pub fn main(dir: &Path) -> u8 {
     }
 }
 
-fn run(folder: &Folder) -> Result<(), ShimError> {
-    // A second shim for the same attempt leaves at once.
-    let Some(_lock) = folder.lock()? else {
+fn run(folder: &Folder, setting: Setting) -> Result<(), ShimError> {
+    // A second shim for the same attempt leaves, and so does one that comes when all is over.
+    let Some(_lock) = lock(folder)? else {
         return Ok(());
     };
+    let (said, _) = read_from(&folder.file("agent.reports"), 0)?;
+    if folder.has(Owner::FILE) || said.iter().any(|entry| is_end(&entry.report)) {
+        return Ok(());
+    }
     let _already_leads = rustix::process::setsid();
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let (wakes, waker) = UnixStream::pair()?;
@@ -112,80 +127,138 @@ fn run(folder: &Folder) -> Result<(), ShimError> {
     }
     let launch: Launch = folder.read("launch.json")?;
     let mut reports = Reports::open(&folder.file("shim.reports"), SHIM_IDS_FROM)?;
+    if folder.has("stop") {
+        let end = NodeEnd {
+            cause: EndCause::NeverStarted,
+            ..NodeEnd::default()
+        };
+        reports.add(now_ms(), NodeReport::Ended(end))?;
+        return Ok(());
+    }
     let datagrams = Datagrams::open(folder)?;
-    let launcher = match Launcher::spawn(folder, &launch) {
+    let own = Hierarchies::read(Path::new("/proc/self"));
+    let group = Group::make(&own, setting.kinds, &group_name(folder));
+    let mut owner = Owner::new(group);
+    // Noted before anything is started: whoever comes after a killed shim finds all of it.
+    owner.note(folder)?;
+    let launcher = match spawn(folder, &launch, &mut owner) {
         Ok(launcher) => launcher,
         Err(error) => {
             let message = format!(
                 "{} could not be started: {error}",
                 launch.argv.first().map_or("", String::as_str)
             );
+            owner.group.iter().for_each(Group::remove);
             reports.add(now_ms(), NodeReport::StartFailed { message })?;
             return Ok(());
         }
     };
-    reports.add(
-        now_ms(),
-        NodeReport::ShimStarted {
-            pid: std::process::id(),
-            command: launch.shell_line(),
-        },
-    )?;
+    owner.launcher = Process::of(launcher.pid);
+    let _disk_full = owner.note(folder);
+    let memory = MemoryKills::watch(&own, owner.group.as_ref().map(Group::path), Instant::now());
     let shim = Shim {
         folder: folder.clone(),
         launch,
+        setting,
         reports,
         datagrams,
         launcher,
         wakes,
+        group: owner.group.clone(),
+        owner,
         ranks: BTreeMap::new(),
         words: BTreeMap::new(),
-        first_steps: BTreeMap::new(),
+        first_steps: BTreeSet::new(),
+        progress: Progress::new(setting.limits),
+        looked_at_ranks: Instant::now(),
+        unsaid: VecDeque::new(),
         stop: None,
-        memory_kills: rank::memory_kills(),
+        memory,
     };
     shim.watch()
+}
+
+fn lock(folder: &Folder) -> io::Result<Option<std::fs::File>> {
+    for _ in 0..LOCK_TRIES {
+        if let Some(lock) = folder.lock()? {
+            return Ok(Some(lock));
+        }
+        std::thread::sleep(LOOK_FOR_RANKS);
+    }
+    Ok(None)
+}
+
+/// Several agents of one machine, as in a simulation, have the same run and attempt in folders of their own.
+fn group_name(folder: &Folder) -> String {
+    let path = folder.path();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    format!(
+        "lockstep-{name}-{:08x}",
+        crc32c::crc32c(path.as_os_str().as_encoded_bytes())
+    )
+}
+
+fn spawn(folder: &Folder, launch: &Launch, owner: &mut Owner) -> io::Result<Launcher> {
+    let inside = owner
+        .group
+        .as_ref()
+        .filter(|group| group.enter().is_ok())
+        .cloned();
+    let launcher = Launcher::spawn(folder, launch);
+    let out = inside.as_ref().map(Group::leave);
+    if !matches!(out, Some(Ok(()))) {
+        // Not in the group, or still in it together with this process: then it is none to be killed as a whole.
+        owner.group = None;
+    }
+    launcher
 }
 
 struct Shim {
     folder: Folder,
     launch: Launch,
+    setting: Setting,
     reports: Reports,
     datagrams: Datagrams,
     launcher: Launcher,
     wakes: UnixStream,
+    group: Option<Group>,
+    owner: Owner,
     /// By local rank.
     ranks: BTreeMap<u32, RankProcess>,
     /// By rank.
     words: BTreeMap<u32, LastWords>,
-    first_steps: BTreeMap<u32, u64>,
+    /// Ranks that have finished a step.
+    first_steps: BTreeSet<u32>,
+    progress: Progress,
+    looked_at_ranks: Instant,
+    /// Reports that a full disk has not taken yet.
+    unsaid: VecDeque<(TimestampMs, NodeReport)>,
     stop: Option<Stop>,
-    memory_kills: u64,
-}
-
-/// A stop under way.
-#[derive(Debug, Clone, Copy)]
-struct Stop {
-    /// A person or the collector asked; otherwise a rank failed.
-    asked: bool,
-    /// When SIGKILL follows.
-    kill_at: Instant,
-    killed: bool,
+    memory: MemoryKills,
 }
 
 // === watching ===
 
 impl Shim {
     fn watch(mut self) -> Result<(), ShimError> {
-        self.note_status("running")?;
-        while self.launcher.end.is_none() {
+        self.note_status("running");
+        self.say(NodeReport::ShimStarted {
+            pid: std::process::id(),
+            command: self.launch.shell_line(),
+            kept_by: self.kept_by(),
+        });
+        let mut patient = true;
+        while self.launcher.end.is_none() && patient {
             self.wait_for_something()?;
             self.take_datagrams()?;
-            self.find_ranks()?;
-            self.note_exits()?;
-            self.look_for_stop()?;
-            self.pursue_stop();
-            self.launcher.reap();
+            self.find_ranks();
+            if self.note_exits()? && self.stop.is_none() {
+                self.begin_stop(false, FAILURE_GRACE);
+            }
+            self.look_at_ranks();
+            self.look_for_stop();
+            patient = self.pursue_stop();
+            self.reap();
         }
         self.finish()
     }
@@ -218,39 +291,45 @@ impl Shim {
     }
 
     fn take_datagrams(&mut self) -> io::Result<()> {
+        let now = Instant::now();
         let Self {
             datagrams,
             words,
             first_steps,
-            reports,
+            progress,
             launch,
             ..
         } = self;
-        let mut result = Ok(());
+        let mut first = Vec::new();
         datagrams.take(|line| {
-            if contains(line, br#""kind":"error""#) {
-                if let Ok(said) = serde_json::from_slice::<LastWords>(line) {
+            // Whoever can write into the socket may say anything of anybody; ranks of this node are few.
+            let ours = |heard: &Heard| heard.rank().wrapping_sub(launch.first_rank) < launch.nproc;
+            match Heard::parse(line).filter(ours) {
+                Some(Heard::Error(said)) => {
                     words.entry(said.rank).or_insert(said);
                 }
-            } else if first_steps.len() < launch.nproc as usize && contains(line, br#""kind":"step""#) {
-                let Ok(step) = serde_json::from_slice::<StepHead>(line) else {
-                    return;
-                };
-                if first_steps.insert(step.rank, step.step).is_none() {
-                    let report = NodeReport::FirstStep {
-                        rank: Rank(step.rank),
-                        step: step.step,
-                    };
-                    result = reports.add(now_ms(), report).map(drop);
+                Some(Heard::Step(step)) => {
+                    progress.stepped(step.rank, step.step, now);
+                    if first_steps.insert(step.rank) {
+                        first.push(step);
+                    }
                 }
+                Some(Heard::Checkpoint(head)) => progress.moved(head.rank, now),
+                Some(Heard::Bye(head)) => progress.leaves(head.rank),
+                Some(Heard::Nccl(said)) => progress.collectives(said.rank, &said.comm, said.collectives()),
+                None => {}
             }
         })?;
-        result
+        for StepHead { rank, step } in first {
+            let rank = Rank(rank);
+            self.say(NodeReport::FirstStep { rank, step });
+        }
+        Ok(())
     }
 
-    fn find_ranks(&mut self) -> Result<(), ShimError> {
+    fn find_ranks(&mut self) {
         if self.all_ranks_known() {
-            return Ok(());
+            return;
         }
         let before = self.ranks.len();
         for child in tree::children(self.launcher.pid) {
@@ -259,27 +338,28 @@ impl Shim {
             }
             if let Some((local_rank, process)) = RankProcess::recognise(child) {
                 let (rank, pid) = (Rank(process.rank), u32::try_from(child).unwrap_or(0));
-                self.reports.add(
-                    now_ms(),
-                    NodeReport::RankStarted {
-                        rank,
-                        local_rank,
-                        pid,
-                    },
-                )?;
+                self.say(NodeReport::RankStarted {
+                    rank,
+                    local_rank,
+                    pid,
+                });
                 if self.stop.is_some() {
-                    process.signal(Signal::TERM);
+                    process.ask_to_end();
                 }
+                let noted = Process::of(child).map(|process| (rank.0, process));
+                self.owner.ranks.extend(noted);
                 self.ranks.insert(local_rank, process);
             }
         }
         if self.ranks.len() > before {
-            self.note_status("running")?;
+            // Without the note, a rank is found below torchrun, which is noted.
+            let _disk_full = self.owner.note(&self.folder);
+            self.note_status("running");
         }
-        Ok(())
     }
 
-    fn note_exits(&mut self) -> Result<(), ShimError> {
+    /// Reports the ranks that have ended; whether one of them failed.
+    fn note_exits(&mut self) -> Result<bool, ShimError> {
         if self
             .ranks
             .values()
@@ -289,271 +369,51 @@ impl Shim {
             self.take_datagrams()?;
         }
         let seen_ns = now_ns();
-        let mut failed = false;
+        let mut exits = Vec::new();
         for rank in self.ranks.values_mut().filter(|rank| rank.lives()) {
             let Some(end) = rank.end() else {
                 rank.gone = rank.is_gone();
                 continue;
             };
-            let memory = end.signal == Some(9) && rank::memory_kills() > self.memory_kills;
-            let exit = rank.describe(end, self.words.get(&rank.rank), seen_ns, memory);
-            failed |= exit.failed();
-            rank.exit = Some(exit.clone());
-            self.reports.add(now_ms(), NodeReport::RankExited(exit))?;
-        }
-        if failed && self.stop.is_none() {
-            self.begin_stop(false, FAILURE_GRACE);
-        }
-        Ok(())
-    }
-}
-
-// === stopping ===
-
-impl Shim {
-    fn look_for_stop(&mut self) -> Result<(), ShimError> {
-        let mut drain = [0_u8; 16];
-        let signalled = io::Read::read(&mut self.wakes, &mut drain).is_ok_and(|n| n > 0);
-        let asked = match std::fs::read_to_string(self.folder.file("stop")) {
-            Ok(text) => Some(text.trim().parse().map_or(GRACE_DEFAULT, Duration::from_millis)),
-            Err(_) => signalled.then_some(GRACE_DEFAULT),
-        };
-        let Some(grace) = asked else { return Ok(()) };
-        match &mut self.stop {
-            None => {
-                self.begin_stop(true, grace);
-                self.note_status("stopping")?;
+            let memory = end.signal == Some(libc::SIGKILL) && self.memory.lately();
+            let last_step = self.progress.last_step(rank.rank);
+            let mut exit = rank.describe(end, self.words.get(&rank.rank), seen_ns, memory, last_step);
+            if rank.taken.is_some() && exit.message.is_none() && exit.failed() {
+                exit.message = Some("it was ended because torchrun had died before it".into());
             }
-            // A stop can become more urgent, never less.
-            Some(stop) => stop.kill_at = stop.kill_at.min(Instant::now() + grace),
+            rank.exit = Some(exit.clone());
+            exits.push(exit);
         }
-        Ok(())
+        let failed = exits.iter().any(RankExit::failed);
+        exits
+            .into_iter()
+            .for_each(|exit| self.say(NodeReport::RankExited(exit)));
+        Ok(failed)
     }
 
-    fn begin_stop(&mut self, asked: bool, grace: Duration) {
-        self.stop = Some(Stop {
-            asked,
-            kill_at: Instant::now() + grace,
-            killed: false,
-        });
-        if self.ranks.is_empty() {
-            self.launcher.signal(Signal::TERM);
-            return;
-        }
-        self.launcher.signal(Signal::STOP);
-        for rank in self.ranks.values().filter(|rank| rank.lives()) {
-            rank.signal(Signal::TERM);
-        }
-    }
-
-    fn pursue_stop(&mut self) {
-        let Some(stop) = &mut self.stop else { return };
+    fn look_at_ranks(&mut self) {
         let now = Instant::now();
-        if now >= stop.kill_at && !stop.killed {
-            stop.killed = true;
-            let own = i32::try_from(std::process::id()).unwrap_or(0);
-            let others = tree::descendants(own)
-                .into_iter()
-                .filter(|pid| *pid != self.launcher.pid);
-            others.for_each(|pid| tree::signal(pid, Signal::KILL));
-        }
-        if self.ranks.values().any(RankProcess::lives) || (self.ranks.is_empty() && !stop.killed) {
+        if now.saturating_duration_since(self.looked_at_ranks) < LOOK_AT_RANKS {
             return;
         }
-        // The ranks' statuses are known: now torchrun may see them, say what it has to say, and go.
-        self.launcher.signal(Signal::CONT);
-        let go_by = *self.launcher.go_by.get_or_insert(now + LAUNCHER_PATIENCE);
-        if now >= go_by {
-            self.launcher.signal(Signal::KILL);
+        self.looked_at_ranks = now;
+        self.memory.tick(now);
+        self.say_the_rest();
+        if self.stop.is_some() || self.unsaid.len() > UNSAID_MAX {
+            return;
         }
+        let living = self.ranks.values().filter(|rank| rank.lives());
+        let states: Vec<(u32, u8)> = living
+            .filter_map(|rank| Some((rank.rank, Stat::read(rank.pid)?.state)))
+            .collect();
+        let news = self.progress.look(&states, now);
+        news.into_iter().for_each(|report| self.say(report));
     }
-}
-
-// === ending ===
-
-impl Shim {
-    fn finish(mut self) -> Result<(), ShimError> {
-        self.take_datagrams()?;
-        self.note_exits_by_log()?;
-        let left = self.sweep()?;
-        let end = self.launcher.end.unwrap_or_default();
-        let asked = self.stop.is_some_and(|stop| stop.asked);
-        let mut message = if end.code == Some(0) || asked {
-            String::new()
-        } else {
-            self.last_output()
-        };
-        if !left.is_empty() {
-            message = format!(
-                "processes {left:?} hang in the kernel and cannot be ended; the node needs a look. {message}"
-            );
-        }
-        let cause = if asked {
-            EndCause::Stopped
-        } else {
-            EndCause::Finished
-        };
-        let ended = NodeReport::Ended(NodeEnd {
-            code: end.code,
-            signal: end.signal,
-            cause,
-            message,
-        });
-        self.note_status("ended")?;
-        self.reports.add(now_ms(), ended)?;
-        let _gone = std::fs::remove_file(self.folder.file("probe.sock"));
-        Ok(())
-    }
-
-    /// Ranks whose status torchrun took before we saw it.
-    fn note_exits_by_log(&mut self) -> Result<(), ShimError> {
-        let log = std::fs::read(self.folder.file("launcher.stderr")).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let launcher_succeeded = self.launcher.end.is_some_and(|end| end.code == Some(0));
-        for rank in self.ranks.values_mut().filter(|rank| rank.exit.is_none()) {
-            let by_log = rank::end_by_log(&log, rank.pid);
-            let end = by_log.unwrap_or(End {
-                code: launcher_succeeded.then_some(0),
-                signal: None,
-            });
-            let exit = rank.describe(end, self.words.get(&rank.rank), now_ns(), false);
-            rank.exit = Some(exit.clone());
-            self.reports.add(now_ms(), NodeReport::RankExited(exit))?;
-        }
-        Ok(())
-    }
-
-    /// Ends everything that is left below the shim; what it returns cannot be ended.
-    fn sweep(&mut self) -> Result<Vec<i32>, ShimError> {
-        let own = i32::try_from(std::process::id()).unwrap_or(0);
-        let began = Instant::now();
-        let mut asked_nicely = Vec::new();
-        loop {
-            reap_all();
-            self.take_datagrams()?;
-            let left = tree::descendants(own);
-            if left.is_empty() || began.elapsed() > SWEEP_MAX {
-                return Ok(left);
-            }
-            let killing = began.elapsed() > SWEEP_PATIENCE || self.stop.is_some_and(|stop| stop.killed);
-            for pid in left {
-                if killing {
-                    tree::signal(pid, Signal::KILL);
-                } else if !asked_nicely.contains(&pid) {
-                    asked_nicely.push(pid);
-                    tree::signal(pid, Signal::TERM);
-                }
-            }
-            let mut nothing: [PollFd<'_>; 0] = [];
-            let _interrupted = rustix::event::poll(&mut nothing, Some(&timespec(LOOK_FOR_RANKS)));
-        }
-    }
-
-    fn last_output(&self) -> String {
-        let path = self.folder.file("launcher.stderr");
-        let bytes = std::fs::read(path).unwrap_or_default();
-        let from = bytes
-            .len()
-            .saturating_sub(usize::try_from(LAST_OUTPUT_BYTES).unwrap_or(usize::MAX));
-        String::from_utf8_lossy(&bytes[from..]).trim().to_owned()
-    }
-
-    fn note_status(&self, state: &str) -> io::Result<()> {
-        let status = Status {
-            state: state.to_owned(),
-            shim_pid: std::process::id(),
-            launcher_pid: self.launcher.pid,
-            ranks: self.ranks.values().map(|rank| (rank.rank, rank.pid)).collect(),
-        };
-        self.folder
-            .write("status.json", &serde_json::to_vec_pretty(&status)?)
-    }
-}
-
-// === torchrun ===
-
-#[derive(Debug)]
-struct Launcher {
-    pid: i32,
-    pidfd: OwnedFd,
-    end: Option<End>,
-    /// When it must have gone by itself, its ranks having ended.
-    go_by: Option<Instant>,
-}
-
-impl Launcher {
-    fn spawn(folder: &Folder, launch: &Launch) -> io::Result<Self> {
-        let (program, arguments) = launch.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let inherited = std::env::vars_os().filter(|(name, _)| !is_ours(&name.to_string_lossy()));
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .env_clear()
-            .envs(inherited)
-            .envs(&launch.env)
-            .current_dir(&launch.workdir)
-            .stdin(Stdio::null())
-            .stdout(output(folder, "launcher.stdout")?)
-            .stderr(output(folder, "launcher.stderr")?)
-            .process_group(0);
-        let child = command.spawn()?;
-        // Not waited for through `Child`: the shim reaps whoever comes.
-        let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
-        let handle = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
-        let pidfd = rustix::process::pidfd_open(handle, PidfdFlags::empty())?;
-        Ok(Self {
-            pid,
-            pidfd,
-            end: None,
-            go_by: None,
-        })
-    }
-
-    fn signal(&self, signal: Signal) {
-        if self.end.is_none() {
-            let _gone = rustix::process::pidfd_send_signal(&self.pidfd, signal);
-        }
-    }
-
-    /// Takes all ended children, orphans handed to us among them; notes torchrun's end.
-    fn reap(&mut self) {
-        while let Some((pid, end)) = reap_one() {
-            if pid == self.pid {
-                self.end = Some(end);
-            }
-        }
-    }
-}
-
-/// What the agent was started with is not the training's business, tokens least of all.
-fn is_ours(name: &str) -> bool {
-    name.starts_with("LOCKSTEP_")
-}
-
-fn output(folder: &Folder, name: &str) -> io::Result<File> {
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(folder.file(name))
-}
-
-fn reap_all() {
-    while reap_one().is_some() {}
 }
 
 fn reap_one() -> Option<(i32, End)> {
     let (pid, status) = rustix::process::wait(WaitOptions::NOHANG).ok()??;
     Some((pid.as_raw_nonzero().get(), End::from_wait_status(status.as_raw())))
-}
-
-#[derive(Deserialize)]
-struct StepHead {
-    rank: u32,
-    step: u64,
-}
-
-fn contains(line: &[u8], what: &[u8]) -> bool {
-    line.windows(what.len()).any(|window| window == what)
 }
 
 fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {

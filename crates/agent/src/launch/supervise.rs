@@ -5,6 +5,7 @@
 //! before it is carried out, so the same command twice does nothing twice.
 
 mod attempt;
+mod burial;
 
 pub(crate) use attempt::Attempt;
 
@@ -21,8 +22,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::AgentConfig;
 use crate::launch::companions;
-use crate::launch::journal::{Entry, Folder};
+use crate::launch::journal::{Entry, FORMAT, Folder};
 use crate::launch::probe::SharedInventory;
+use crate::launch::shim::Owner;
 use crate::launch::torchrun::Surroundings;
 use crate::sample::Samples;
 
@@ -183,7 +185,13 @@ impl Supervisor {
         for (run, attempt, folder) in folders {
             if folder.has("done") {
                 remove_when_old(&folder);
-            } else if let Err(error) = self.follow(&run, attempt, folder) {
+                continue;
+            }
+            let owner = Owner::read(&folder);
+            if owner.format > FORMAT {
+                tracing::warn!(%run, %attempt, shim = owner.version, "a newer version started this attempt; what it notes beyond this version is not seen");
+            }
+            if let Err(error) = self.follow(&run, attempt, folder) {
                 tracing::error!(%run, %attempt, %error, "an attempt cannot be adopted; look at its folder");
             } else {
                 tracing::info!(%run, %attempt, "an attempt of an earlier agent is adopted");

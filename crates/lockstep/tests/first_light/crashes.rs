@@ -1,4 +1,5 @@
-//! kill -9 in the middle of a run: the training goes on, nothing acknowledged is lost, the gap is filled.
+//! kill -9 in the middle of a run: the training goes on, nothing acknowledged is lost, the gap is filled, and the run's end is
+//! the true one whatever dies when.
 
 use std::time::{Duration, Instant};
 
@@ -80,6 +81,120 @@ fn a_killed_agent_leaves_the_training_alone_and_a_new_one_takes_it_up() {
             widest_gap_ms(&steps) <= GAP_MS_MAX,
             "steps while no agent lived are there too: {steps:?}"
         );
+    }
+}
+
+/// Kills of agent and collector around one run in the everyday test; `LOCKSTEP_CHAOS_POINTS` asks for more.
+const KILLS: u64 = 10;
+/// At most so many around one run; then the next one begins.
+const KILLS_OF_A_RUN: u64 = 10;
+/// Two kills lie no further apart.
+const APART_MS: u64 = 1_200;
+
+#[test]
+fn kills_at_any_moment_leave_the_ranks_alone_and_the_end_of_the_run_true() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let kills = number("LOCKSTEP_CHAOS_POINTS").unwrap_or(KILLS);
+    let seed = number("LOCKSTEP_CHAOS_SEED").unwrap_or_else(|| u64::from(std::process::id()) << 20);
+    eprintln!("LOCKSTEP_CHAOS_SEED={seed}");
+    let mut chaos = Chaos {
+        cluster: Cluster::start(),
+        draw: seed,
+    };
+    for round in 0..kills.div_ceil(KILLS_OF_A_RUN) {
+        chaos.round((kills - round * KILLS_OF_A_RUN).min(KILLS_OF_A_RUN), round);
+    }
+}
+
+struct Chaos {
+    cluster: Cluster,
+    draw: u64,
+}
+
+impl Chaos {
+    /// One run, with kills around it, and one of three ends.
+    fn round(&mut self, kills: u64, round: u64) {
+        let run = self
+            .cluster
+            .submit(&["--recipe", "ddp", "--set", "steps=100000"]);
+        self.cluster.wait_for_step(&run, 3.0);
+        let pids = self.rank_pids(&run);
+        for _ in 0..kills.div_ceil(2) {
+            self.kill_agent_and_collector();
+            self.cluster.start_collector();
+            self.cluster.wait_for("the agent to be back", || {
+                let nodes = self.cluster.get("/api/nodes");
+                (nodes[0]["state"] == "up").then_some(())
+            });
+            assert_eq!(self.rank_pids(&run), pids, "the same processes go on");
+        }
+        self.cluster.wait_for_state(&run, "running");
+        let (state, cause) = match round % 3 {
+            0 => {
+                signal(self.shim_pid(&run), "KILL");
+                ("failed", "shim_died")
+            }
+            1 => {
+                signal(pids[1], "KILL");
+                ("failed", "signal")
+            }
+            _ => {
+                let stopped = self.cluster.lockstep(&["run", "stop", &run, "--grace", "5s"]);
+                assert!(stopped.status.success(), "{stopped:?}");
+                ("stopped", "stopped")
+            }
+        };
+        self.kill_agent_and_collector();
+        self.cluster.start_collector();
+        let view = self.cluster.wait_for_state(&run, state);
+        assert_eq!(view["outcome"]["cause"], cause, "{view}");
+        assert_eq!(view["attempts"].as_array().map(Vec::len), Some(1), "{view}");
+        assert!(self.cluster.shims().is_empty(), "a process of the run is left");
+    }
+
+    fn kill_agent_and_collector(&mut self) {
+        let mut both = [true, false];
+        if self.drawn(2) == 0 {
+            both.reverse();
+        }
+        for agent in both {
+            std::thread::sleep(Duration::from_millis(self.drawn(APART_MS)));
+            if !agent {
+                self.cluster.kill_collector();
+            } else if let Some(pid) = self.cluster.agent_pid() {
+                signal(pid, "KILL");
+            }
+        }
+    }
+
+    fn rank_pids(&self, run: &str) -> Vec<i32> {
+        let view = self.cluster.get(&format!("/api/runs/{run}"));
+        let ranks = view["attempts"][0]["nodes"][0]["ranks"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        ranks
+            .iter()
+            .filter_map(|rank| rank["pid"].as_i64()?.try_into().ok())
+            .collect()
+    }
+
+    fn shim_pid(&self, run: &str) -> i32 {
+        let status = self
+            .cluster
+            .data_dir()
+            .join(format!("agent/runs/{run}.1/status.json"));
+        let status: serde_json::Value = serde_json::from_slice(&std::fs::read(status).unwrap()).unwrap();
+        status["shim_pid"].as_i64().unwrap().try_into().unwrap()
+    }
+
+    /// A number that looks drawn (xorshift).
+    fn drawn(&mut self, below: u64) -> u64 {
+        self.draw = self.draw.max(1);
+        self.draw ^= self.draw << 13;
+        self.draw ^= self.draw >> 7;
+        self.draw ^= self.draw << 17;
+        self.draw % below
     }
 }
 

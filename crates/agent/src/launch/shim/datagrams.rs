@@ -28,6 +28,8 @@ pub(crate) struct Datagrams {
     segment: u64,
     file: File,
     written: u64,
+    /// A full disk took only a part of a line, or nothing of it.
+    torn: bool,
 }
 
 impl Datagrams {
@@ -41,10 +43,11 @@ impl Datagrams {
             segment,
             file: create(folder, segment)?,
             written: 0,
+            torn: false,
         })
     }
 
-    /// Takes what is queued; calls `look` with each line.
+    /// Takes what is queued; calls `look` with each line. What a full disk does not take is lost, and nothing else.
     pub(crate) fn take(&mut self, mut look: impl FnMut(&[u8])) -> io::Result<()> {
         let mut buffer = [0_u8; DATAGRAM_BYTES_MAX];
         loop {
@@ -57,7 +60,7 @@ impl Datagrams {
                         .for_each(|byte| *byte = b' ');
                     look(line);
                     buffer[length] = b'\n';
-                    self.write(&buffer[..=length])?;
+                    self.torn = self.write(&buffer[..=length]).is_err();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -67,6 +70,9 @@ impl Datagrams {
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.torn {
+            self.file.write_all(b"\n")?;
+        }
         self.file.write_all(line)?;
         self.written += line.len() as u64;
         if self.written < SEGMENT_BYTES {

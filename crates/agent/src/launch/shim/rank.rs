@@ -24,6 +24,8 @@ pub(crate) struct RankProcess {
     pub(crate) exit: Option<RankExit>,
     /// It ended, and torchrun took its status before we saw it.
     pub(crate) gone: bool,
+    /// How it ended, when its status came to us because torchrun was dead already.
+    pub(crate) taken: Option<End>,
 }
 
 /// What a rank's probe said when an exception ended it.
@@ -98,6 +100,7 @@ impl RankProcess {
                 pidfd,
                 exit: None,
                 gone: false,
+                taken: None,
             },
         ))
     }
@@ -108,13 +111,23 @@ impl RankProcess {
 
     /// Whether not even its remains are there.
     pub(crate) fn is_gone(&self) -> bool {
+        self.has_ended() && Stat::read(self.pid).is_none_or(|stat| !stat.is_zombie())
+    }
+
+    /// Whether the kernel says so.
+    pub(crate) fn has_ended(&self) -> bool {
         let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let at_once = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
         rustix::event::poll(&mut ended, Some(&at_once)).is_ok_and(|ready| ready > 0)
-            && Stat::read(self.pid).is_none_or(|stat| !stat.is_zombie())
+    }
+
+    /// One that is stopped takes the SIGTERM once it goes on.
+    pub(crate) fn ask_to_end(&self) {
+        self.signal(Signal::TERM);
+        self.signal(Signal::CONT);
     }
 
     /// By pidfd: never reaches another process that got the same number.
@@ -124,6 +137,9 @@ impl RankProcess {
 
     /// How it ended, while it has not been taken from us.
     pub(crate) fn end(&self) -> Option<End> {
+        if self.taken.is_some() {
+            return self.taken;
+        }
         let stat = Stat::read(self.pid).filter(|stat| stat.is_zombie())?;
         Some(End::from_wait_status(stat.wait_status))
     }
@@ -135,6 +151,7 @@ impl RankProcess {
         words: Option<&LastWords>,
         seen_ns: i64,
         out_of_memory: bool,
+        last_step: Option<u64>,
     ) -> RankExit {
         let words = words.filter(|_| end.code != Some(0));
         let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
@@ -146,7 +163,7 @@ impl RankProcess {
             error_type: words.and_then(|words| text(&words.kind)),
             message: words.and_then(|words| text(&words.message)),
             traceback: words.and_then(|words| text(&words.traceback)),
-            last_step: None,
+            last_step,
             // The exception came before the exit: the rank that raised first is the cause, however long its teardown took.
             at_ns: words
                 .map(|words| words.wall_ns)
@@ -168,13 +185,6 @@ pub(crate) fn end_by_log(log: &str, pid: i32) -> Option<End> {
         .take_while(|b| b.is_ascii_digit() || *b == b'-')
         .count();
     number[..length].parse().ok().map(End::from_python)
-}
-
-/// How often the kernel has killed for memory since the machine started.
-pub(crate) fn memory_kills() -> u64 {
-    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -3,14 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use std::fs::File;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 
 use domain::run::state::RankExit;
 
 use super::*;
-use crate::launch::journal::{Entry, read_from};
+use crate::launch::journal::Entry;
 use crate::launch::testing;
 
 /// Spawns ranks, looks every half second, and on a failure ends the others and says which failed: torchrun's manners.
@@ -46,8 +47,33 @@ fn shim_process() {
     let dir = std::env::args_os()
         .next_back()
         .filter(|dir| Path::new(dir).is_dir());
-    std::process::exit(main(Path::new(&dir.unwrap())).into());
+    std::process::exit(run_and_say(Path::new(&dir.unwrap()), hurried()).into());
 }
+
+/// The shim's own times, or shorter ones where a test says so.
+fn hurried() -> Setting {
+    let mut setting = Setting::of_environment();
+    let ms = |name: &str| {
+        let text = std::env::var(name).ok()?;
+        Some(Duration::from_millis(text.parse().unwrap()))
+    };
+    let Setting { limits, patience, .. } = &mut setting;
+    for (name, value) in [
+        ("TEST_STOPPED_MS", &mut limits.stopped),
+        ("TEST_UNINTERRUPTIBLE_MS", &mut limits.uninterruptible),
+        ("TEST_NO_STEP_MS", &mut limits.no_step),
+        ("TEST_KILLED_MS", &mut patience.killed),
+        ("TEST_LAUNCHER_MS", &mut patience.launcher),
+        ("TEST_SWEEP_MS", &mut patience.sweep),
+    ] {
+        *value = ms(name).unwrap_or(*value);
+    }
+    setting
+}
+
+mod groups;
+mod stalls;
+mod stops;
 
 struct Case {
     folder: Folder,
@@ -58,11 +84,20 @@ struct Case {
 
 impl Case {
     fn start(script: &str) -> Self {
+        Self::start_with(script, &[], &[])
+    }
+
+    /// The same with variables for the shim, started by way of another program that ends by becoming it.
+    fn start_with(script: &str, variables: &[(&str, &str)], by: &[&str]) -> Self {
         let argv = ["python3", "-c", LAUNCHER, "2"].map(str::to_owned).to_vec();
-        Self::launch(argv, script)
+        Self::launch_with(argv, script, variables, by)
     }
 
     fn launch(argv: Vec<String>, script: &str) -> Self {
+        Self::launch_with(argv, script, &[], &[])
+    }
+
+    fn launch_with(argv: Vec<String>, script: &str, variables: &[(&str, &str)], by: &[&str]) -> Self {
         let data = tempfile::tempdir().unwrap();
         let folder = Folder::at(data.path().join("runs/x.1"));
         folder.create().unwrap();
@@ -85,10 +120,16 @@ impl Case {
         folder
             .write("launch.json", &serde_json::to_vec(&launch).unwrap())
             .unwrap();
-        let shim = Command::new(std::env::current_exe().unwrap())
+        let exe = std::env::current_exe().unwrap();
+        let here = folder.path().to_str().unwrap();
+        let by = by.iter().map(|word| word.replace("@DIR", here).into());
+        let words: Vec<std::ffi::OsString> = by.chain([exe.into()]).collect();
+        let shim = Command::new(&words[0])
+            .args(&words[1..])
             .args(testing::SHIM_ARGUMENTS)
             .arg(folder.path())
             .env("LOCKSTEP_TOKEN", "secret")
+            .envs(variables.iter().copied())
             .stdout(Stdio::null())
             .stderr(Stdio::inherit())
             .spawn()
@@ -129,8 +170,13 @@ impl Case {
         i32::try_from(pid).unwrap()
     }
 
+    /// Where the ranks work.
+    fn workdir(&self) -> PathBuf {
+        self.folder.path().parent().unwrap().parent().unwrap().to_owned()
+    }
+
     fn wait_for_file(&self, name: &str) -> PathBuf {
-        let path = self.folder.path().parent().unwrap().parent().unwrap().join(name);
+        let path = self.workdir().join(name);
         let deadline = Instant::now() + PATIENCE;
         while !path.exists() {
             assert!(Instant::now() < deadline, "{name} never came");
@@ -147,7 +193,7 @@ impl Case {
         assert!(self.shim.wait().unwrap().success());
         assert_eq!(
             marked(std::slice::from_ref(&self.mark)),
-            [0_i32; 0],
+            [],
             "processes were left behind"
         );
         assert!(!self.folder.shim_lives());
@@ -169,11 +215,14 @@ impl Case {
 
 impl Drop for Case {
     fn drop(&mut self) {
-        for pid in marked(std::slice::from_ref(&self.mark)) {
-            signal(pid, Signal::KILL);
-        }
         let _ended = self.shim.kill();
         let _reaped = self.shim.wait();
+        let remains = Remains::of(&self.folder, vec![self.mark.clone()]);
+        let deadline = Instant::now() + PATIENCE;
+        while remains.kill() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        remains.close();
     }
 }
 
@@ -199,7 +248,7 @@ fn ranks_that_end_well_are_a_success() {
 fn a_killed_rank_is_the_first_to_fail_and_takes_the_others_along() {
     let case = Case::start("import time; time.sleep(600)");
     let _both = case.pid_of(0);
-    signal(case.pid_of(1), Signal::KILL);
+    signal(case.pid_of(1), SIGKILL);
     let began = Instant::now();
     let (end, exits) = case.end();
     assert!(began.elapsed() < Duration::from_secs(5));
@@ -236,7 +285,10 @@ fn sigterm_to_the_shim_is_a_stop_with_time_to_save() {
     let case = Case::start(script);
     case.wait_for_file("ready0");
     case.wait_for_file("ready1");
-    signal(i32::try_from(case.shim.id()).unwrap(), Signal::TERM);
+    signal(
+        i32::try_from(case.shim.id()).unwrap(),
+        rustix::process::Signal::TERM,
+    );
     case.wait_for_file("saved");
     let (end, exits) = case.end();
     assert_eq!(end.cause, EndCause::Stopped);
@@ -297,6 +349,19 @@ fn a_program_that_is_not_there_is_said_so() {
 }
 
 #[test]
+fn a_stop_that_was_wished_before_the_shim_came_starts_nothing() {
+    let case = Case::start_with(
+        "open('ran', 'w')",
+        &[],
+        &["sh", "-c", "echo 0 > @DIR/stop && exec \"$@\"", "sh"],
+    );
+    let ran = case.workdir().join("ran");
+    let reports = case.folder.clone();
+    assert_eq!(case.end().0.cause, EndCause::NeverStarted);
+    assert!(!ran.exists() && !reports.has(Owner::FILE));
+}
+
+#[test]
 fn datagrams_go_to_segments_and_the_oldest_goes() {
     let data = tempfile::tempdir().unwrap();
     let folder = Folder::at(data.path().join("a-rather-long-name-".repeat(8)));
@@ -348,7 +413,7 @@ fn real_torchrun_names_the_killed_rank() {
     ]);
     let case = Case::launch(argv, "");
     let _both = case.pid_of(0);
-    signal(case.pid_of(1), Signal::KILL);
+    signal(case.pid_of(1), SIGKILL);
     let (end, exits) = case.end();
     assert_eq!(codes(&exits), [(None, Some(15)), (None, Some(9))]);
     assert_eq!(end.code, Some(1));

@@ -6,7 +6,50 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::{Deserialize, Serialize};
+
+pub(crate) const SIGKILL: Signal = Signal::KILL;
+
+/// A process that is meant, and no other: the kernel gives the number of one that has ended to another one, but the two
+/// never start in the same tick of the clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    /// When it was started, in ticks since the machine was.
+    pub(crate) start: u64,
+}
+
+impl Process {
+    /// A living process by its number.
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        let stat = Stat::read(pid).filter(|stat| !stat.is_zombie())?;
+        let start = stat.start;
+        Some(Self { pid, start })
+    }
+
+    /// Whether it still lives.
+    pub(crate) fn lives(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+
+    /// Sends it a signal: takes hold of whoever has its number, and lets go when that is another one by now. One that is gone
+    /// is as good as signalled.
+    pub(crate) fn signal(self, signal: Signal) {
+        let held = Pid::from_raw(self.pid)
+            .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+        if let Some(held) = held.filter(|_| self.lives()) {
+            let _gone = rustix::process::pidfd_send_signal(held, signal);
+        }
+    }
+}
+
+/// Names this time of the machine between two restarts; empty where the kernel does not say.
+pub(crate) fn boot_id() -> String {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.trim().to_owned()
+}
 
 /// A process's line in `/proc/PID/stat`, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +58,8 @@ pub(crate) struct Stat {
     pub(crate) state: u8,
     /// Its parent.
     pub(crate) parent: i32,
+    /// When it was started, in ticks since the machine was.
+    pub(crate) start: u64,
     /// Its wait status once it is a zombie; 0 where the kernel does not show it.
     pub(crate) wait_status: i32,
 }
@@ -30,23 +75,29 @@ impl Stat {
     }
 }
 
-/// `PID (NAME) STATE PPID …`; the name may hold blanks and parentheses. Field 52, the last, is the wait status.
+/// `PID (NAME) STATE PPID …`; the name may hold blanks and parentheses. Field 22 is its start, field 52, the last,
+/// the wait status.
 fn parse_stat(text: &str) -> Option<Stat> {
     let rest = &text[text.rfind(')')? + 1..];
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     Some(Stat {
         state: *fields.first()?.as_bytes().first()?,
         parent: fields.get(1)?.parse().ok()?,
+        start: fields.get(19)?.parse().ok()?,
         wait_status: fields.get(49).and_then(|field| field.parse().ok()).unwrap_or(0),
     })
 }
 
 /// Every living process below `root`, itself left out.
-pub(crate) fn descendants(root: i32) -> Vec<i32> {
-    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+pub(crate) fn descendants(root: i32) -> Vec<Process> {
+    let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
     for pid in all_processes() {
         if let Some(stat) = Stat::read(pid).filter(|stat| !stat.is_zombie()) {
-            children.entry(stat.parent).or_default().push(pid);
+            let start = stat.start;
+            children
+                .entry(stat.parent)
+                .or_default()
+                .push(Process { pid, start });
         }
     }
     let mut found = Vec::new();
@@ -54,9 +105,9 @@ pub(crate) fn descendants(root: i32) -> Vec<i32> {
     let mut todo = vec![root];
     while let Some(parent) = todo.pop() {
         for child in children.remove(&parent).unwrap_or_default() {
-            if seen.insert(child) {
+            if seen.insert(child.pid) {
                 found.push(child);
-                todo.push(child);
+                todo.push(child.pid);
             }
         }
     }
@@ -90,19 +141,19 @@ fn children_by_parent(pid: i32) -> Vec<i32> {
 }
 
 /// Living processes whose environment, as it was at their start, holds all of these `NAME=VALUE`.
-pub(crate) fn marked(marks: &[String]) -> Vec<i32> {
+pub(crate) fn marked(marks: &[String]) -> Vec<Process> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
-    let carries = |pid: &i32| {
-        let environment = environment(*pid);
+    let carries = |process: &Process| {
+        let environment = environment(process.pid);
         marks
             .iter()
             .all(|mark| environment.iter().any(|variable| variable == mark.as_bytes()))
     };
-    let living = |pid: &i32| Stat::read(*pid).is_some_and(|stat| !stat.is_zombie());
     all_processes()
         .filter(|pid| *pid != own)
+        .filter_map(Process::of)
         .filter(carries)
-        .filter(living)
+        .filter(|process| process.lives())
         .collect()
 }
 
@@ -116,7 +167,8 @@ pub(crate) fn environment(pid: i32) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Sends a signal; a process that is gone is as good as signalled.
+/// Sends a signal to whoever has this number.
+#[cfg(test)]
 pub(crate) fn signal(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _gone = rustix::process::kill_process(pid, signal);
@@ -137,6 +189,7 @@ mod tests {
         let mut fields = vec!["0"; 50];
         fields[0] = "Z";
         fields[1] = "7";
+        fields[19] = "1234";
         fields[49] = "9";
         let text = format!("42 (a) (b c) {}\n", fields.join(" "));
         assert_eq!(
@@ -144,9 +197,29 @@ mod tests {
             Some(Stat {
                 state: b'Z',
                 parent: 7,
+                start: 1_234,
                 wait_status: 9
             })
         );
         assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn a_process_that_got_the_number_of_another_is_left_alone() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("600")
+            .spawn()
+            .expect("sleep");
+        let pid = i32::try_from(child.id()).expect("a pid");
+        let process = Process::of(pid).expect("it lives");
+        let before = Process {
+            start: process.start - 1,
+            ..process
+        };
+        before.signal(SIGKILL);
+        assert!(process.lives() && !before.lives());
+        process.signal(SIGKILL);
+        let ended = child.wait().expect("its end");
+        assert!(!ended.success() && !process.lives());
     }
 }

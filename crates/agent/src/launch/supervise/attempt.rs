@@ -4,7 +4,7 @@
 //! Prepare ──▶ prepare.json ──▶ Prepared │ PrepareFailed
 //! Start   ──▶ launch.json  ──▶ shim … its reports
 //! Stop    ──▶ stop         ──▶ the shim's Ended, or our own where no shim ever was
-//! shim gone without Ended  ──▶ what it left is killed, Ended (shim_died)
+//! shim gone without Ended  ──▶ burial: what it left is killed, Ended as far as it is known
 //! ```
 
 use std::collections::BTreeSet;
@@ -18,14 +18,13 @@ use domain::ident::{AttemptNo, RunId};
 use domain::run::spec::Spec;
 use domain::run::state::{EndCause, NodeCommand, NodeEnd, NodeReport, Start};
 use domain::run::torchrun::{self as command_line, Launch, Paths};
-use rustix::process::Signal;
 use tokio::sync::mpsc;
 
-use crate::launch::journal::{Entry, Folder, Reports, read_from};
+use crate::launch::journal::{Entry, Folder, Reports, is_end, read_from};
 use crate::launch::preflight::{Asked, is_seen, remove_token, token_of};
 use crate::launch::probe::{Reader, RunSeries};
-use crate::launch::shim::{marked, signal};
-use crate::launch::supervise::Supervisor;
+use crate::launch::shim::Owner;
+use crate::launch::supervise::{Supervisor, burial};
 use crate::launch::torchrun::{Lease, prepare};
 use crate::sample::nccl;
 use crate::sample::nccl::plugin::Choice;
@@ -116,7 +115,7 @@ impl Attempt {
             && entries.iter().all(|entry| state.acknowledged.contains(&entry.id))
     }
 
-    fn entries(&self) -> Vec<Entry> {
+    pub(super) fn entries(&self) -> Vec<Entry> {
         let read = |name: &str| {
             read_from(&self.folder.file(name), 0)
                 .map(|(entries, _)| entries)
@@ -214,7 +213,7 @@ impl Attempt {
     }
 
     /// Adds a report that must not get lost; a full disk is waited out.
-    async fn report(&self, report: NodeReport) {
+    pub(super) async fn report(&self, report: NodeReport) {
         while let Err(error) = self.add(report.clone()) {
             tracing::error!(run = %self.run, %error, "a report cannot be written; is the disk full? Trying again");
             tokio::time::sleep(TICK).await;
@@ -224,17 +223,6 @@ impl Attempt {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Whether a report closes the attempt on this node.
-fn is_end(report: &NodeReport) -> bool {
-    matches!(
-        report,
-        NodeReport::Ended(_)
-            | NodeReport::Refused { .. }
-            | NodeReport::PrepareFailed { .. }
-            | NodeReport::StartFailed { .. }
-    )
 }
 
 /// Follows one attempt to its end.
@@ -301,7 +289,6 @@ impl Follower {
 
     /// What an agent before this one began and did not finish.
     async fn take_up_again(&mut self) {
-        let entries = self.attempt.entries();
         let folder = self.attempt.folder.clone();
         if self.has_ended() || folder.shim_lives() {
             return;
@@ -310,21 +297,18 @@ impl Follower {
             return self.stop().await;
         }
         if folder.has("start.json") {
-            // With a word from the shim it has run; `tick` finds out that it is gone.
-            let ran =
-                read_from(&folder.file("shim.reports"), 0).is_ok_and(|(reports, _)| !reports.is_empty());
-            if !ran && let Ok(start) = folder.read::<Start>("start.json") {
+            // Where a shim has been, `tick` finds out that it is gone.
+            if let Ok(start) = folder.read::<Start>("start.json") {
                 self.start(&start).await;
             }
             return;
         }
-        let answered = entries
-            .iter()
-            .any(|entry| matches!(entry.report, NodeReport::Prepared(_)));
-        if !answered && let Ok(spec) = folder.read::<Spec>("prepare.json") {
+        if let Ok(spec) = folder.read::<Spec>("prepare.json") {
             self.prepare(&spec).await;
         }
-        let looked = entries
+        let looked = self
+            .attempt
+            .entries()
             .iter()
             .any(|entry| matches!(entry.report, NodeReport::Looked { .. }));
         if !looked && let Ok(path) = folder.read::<String>("look.json") {
@@ -341,7 +325,12 @@ impl Follower {
         }
     }
 
+    /// Once: a command may lie in the folder and wait in the queue as well.
     async fn prepare(&mut self, spec: &Spec) {
+        let answers = |entry: &Entry| matches!(entry.report, NodeReport::Prepared(_));
+        if self.has_ended() || self.attempt.entries().iter().any(answers) {
+            return;
+        }
         let around = match self.supervisor.surroundings() {
             Ok(around) => around,
             Err(error) => {
@@ -393,7 +382,7 @@ impl Follower {
 
     async fn start(&mut self, start: &Start) {
         self.clear_token();
-        if self.attempt.folder.has("stop") || self.has_ended() {
+        if self.attempt.folder.has("stop") || self.has_ended() || self.has_run() {
             return;
         }
         // torchrun binds the port itself.
@@ -401,6 +390,14 @@ impl Follower {
         if let Err(message) = self.start_shim(start) {
             self.attempt.report(NodeReport::StartFailed { message }).await;
         }
+    }
+
+    /// Whether a shim was started and came as far as starting anything itself, or may yet.
+    fn has_run(&self) -> bool {
+        let folder = &self.attempt.folder;
+        let said =
+            || read_from(&folder.file("shim.reports"), 0).is_ok_and(|(reports, _)| !reports.is_empty());
+        self.shim.is_some() || folder.has(Owner::FILE) || said()
     }
 
     fn start_shim(&mut self, start: &Start) -> Result<(), String> {
@@ -466,9 +463,12 @@ impl Follower {
     async fn stop(&mut self) {
         self.lease = None;
         self.clear_token();
-        let started = self.attempt.folder.has("launch.json")
-            && (self.shim.is_some() || self.attempt.folder.shim_lives());
-        if !started && !self.has_ended() && !self.attempt.folder.has("shim.reports") {
+        // Held while it is said: a shim that an earlier agent had just started comes too late then, and sees it.
+        let folder = self.attempt.folder.clone();
+        let Some(_held) = folder.lock().ok().flatten().filter(|_| self.shim.is_none()) else {
+            return;
+        };
+        if !self.has_ended() && !folder.has("shim.reports") {
             let end = NodeEnd {
                 cause: EndCause::NeverStarted,
                 ..NodeEnd::default()
@@ -503,7 +503,7 @@ impl Follower {
             tracing::warn!(run = %self.attempt.run, %error, "how far the probe's records were read cannot be noted");
         }
         if self.shim_is_gone() {
-            self.bury().await;
+            burial::bury(&self.attempt, &self.supervisor.setting.node).await;
         }
     }
 
@@ -522,33 +522,6 @@ impl Follower {
                 .is_some_and(|since| since.elapsed() < SHIM_STARTS_WITHIN);
         // The order matters: a shim writes its last word before it lets go of the lock.
         !starting && !self.attempt.folder.shim_lives() && !child_lives && !self.has_ended()
-    }
-
-    /// The shim was killed, or the machine went down: nothing it owned may go on without an owner.
-    async fn bury(&mut self) {
-        let attempt = &self.attempt;
-        let marks = [
-            format!("LOCKSTEP_RUN={}", attempt.run),
-            format!("LOCKSTEP_ATTEMPT={}", attempt.number),
-            format!("LOCKSTEP_NODE={}", self.supervisor.setting.node),
-        ];
-        tracing::error!(run = %attempt.run, attempt = %attempt.number, "a shim vanished; what it left is ended");
-        let deadline = Instant::now() + Duration::from_secs(30);
-        let mut left = marked(&marks);
-        while !left.is_empty() && Instant::now() < deadline {
-            left.iter().for_each(|pid| signal(*pid, Signal::KILL));
-            tokio::time::sleep(LOOK).await;
-            left = marked(&marks);
-        }
-        let log = std::fs::read_to_string(attempt.folder.file("shim.log")).unwrap_or_default();
-        let message = log.lines().last().unwrap_or_default().to_owned();
-        attempt
-            .report(NodeReport::Ended(NodeEnd {
-                cause: EndCause::ShimDied,
-                message,
-                ..NodeEnd::default()
-            }))
-            .await;
     }
 
     /// Asked ten times a second: reads the reports only when there are new ones.

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::launch::journal::read_from;
-use crate::launch::shim::{marked, signal};
+use crate::launch::shim::{Remains, marked, signal};
 use crate::launch::testing;
 
 /// Two steps, then it waits to be stopped.
@@ -32,7 +32,9 @@ print("trained", flush=True)
 time.sleep(600)
 "#;
 
+mod chaos;
 mod nccl;
+mod versions;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -117,7 +119,7 @@ impl Agent {
     async fn prepare(&self) -> NodeReport {
         self.command(
             2,
-            NodeCommand::Prepare {
+            NodeCommand::Prepare { resume_from: None,
                 spec: Box::new(self.spec()),
                 node_rank: 0,
                 nnodes: 1,
@@ -180,7 +182,7 @@ impl Agent {
         else {
             unreachable!()
         };
-        assert_eq!(marked(&[self.mark()]), [0_i32; 0], "processes were left behind");
+        assert_eq!(marked(&[self.mark()]), [], "processes were left behind");
         end
     }
 
@@ -207,9 +209,10 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         if Arc::strong_count(&self.data) == 1 {
-            marked(&[self.mark()])
-                .into_iter()
-                .for_each(|pid| signal(pid, Signal::KILL));
+            let folder = Folder::of(self.data.path(), &self.run, AttemptNo(1));
+            let remains = Remains::of(&folder, vec![self.mark()]);
+            remains.kill();
+            remains.close();
         }
     }
 }
@@ -329,7 +332,7 @@ async fn the_ddp_recipe_trains_and_is_seen() {
     agent
         .command(
             2,
-            NodeCommand::Prepare {
+            NodeCommand::Prepare { resume_from: None,
                 spec: Box::new(spec.clone()),
                 node_rank: 0,
                 nnodes: 1,

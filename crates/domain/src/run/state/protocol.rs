@@ -98,6 +98,9 @@ pub enum NodeReport {
         pid: u32,
         /// The torchrun command line, for people.
         command: String,
+        /// What keeps the processes together until all of them have ended, for people; empty from an older agent.
+        #[serde(default)]
+        kept_by: String,
     },
     /// The ranks could not be started.
     StartFailed {

@@ -101,6 +101,7 @@ impl Story {
                 NodeReport::ShimStarted {
                     pid: 1,
                     command: "torchrun".into(),
+                    kept_by: String::new(),
                 },
             );
             for local_rank in 0..2 {

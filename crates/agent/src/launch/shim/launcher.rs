@@ -1,0 +1,81 @@
+//! torchrun, as the shim sees it: a child that starts the ranks, takes their exit statuses, and may have something to say.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use domain::run::torchrun::Launch;
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::launch::journal::Folder;
+use crate::launch::shim::rank::End;
+
+/// How much of torchrun's own output is kept as a message.
+const LAST_OUTPUT_BYTES: usize = 2_048;
+
+/// The running torchrun.
+#[derive(Debug)]
+pub(crate) struct Launcher {
+    pub(crate) pid: i32,
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) end: Option<End>,
+    /// When it must have gone by itself, its ranks having ended.
+    pub(crate) go_by: Option<Instant>,
+}
+
+impl Launcher {
+    pub(crate) fn spawn(folder: &Folder, launch: &Launch) -> io::Result<Self> {
+        let (program, arguments) = launch.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let inherited = std::env::vars_os().filter(|(name, _)| !is_ours(&name.to_string_lossy()));
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env_clear()
+            .envs(inherited)
+            .envs(&launch.env)
+            .current_dir(&launch.workdir)
+            .stdin(Stdio::null())
+            .stdout(output(folder, "launcher.stdout")?)
+            .stderr(output(folder, "launcher.stderr")?)
+            .process_group(0);
+        let child = command.spawn()?;
+        // Not waited for through `Child`: the shim reaps whoever comes.
+        let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
+        let handle = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
+        let pidfd = rustix::process::pidfd_open(handle, PidfdFlags::empty())?;
+        Ok(Self {
+            pid,
+            pidfd,
+            end: None,
+            go_by: None,
+        })
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        if self.end.is_none() {
+            let _gone = rustix::process::pidfd_send_signal(&self.pidfd, signal);
+        }
+    }
+}
+
+/// The end of what torchrun itself wrote.
+pub(crate) fn last_output(folder: &Folder) -> String {
+    let bytes = std::fs::read(folder.file("launcher.stderr")).unwrap_or_default();
+    let from = bytes.len().saturating_sub(LAST_OUTPUT_BYTES);
+    String::from_utf8_lossy(&bytes[from..]).trim().to_owned()
+}
+
+/// What the agent was started with is not the training's business, tokens least of all.
+fn is_ours(name: &str) -> bool {
+    name.starts_with("LOCKSTEP_")
+}
+
+fn output(folder: &Folder, name: &str) -> io::Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(folder.file(name))
+}

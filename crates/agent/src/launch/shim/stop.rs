@@ -1,0 +1,254 @@
+//! Ending what the shim owns, in bounded time whatever it does.
+//!
+//! ```text
+//!  begin ──SIGTERM, SIGCONT to each rank──▶ grace ──SIGKILL to all but torchrun, again and again──▶ ranks ended, or 5 s
+//!     ──SIGCONT to torchrun: it says what it has to say──▶ 10 s ──SIGKILL──▶ torchrun ended, or 10 s
+//!     ──sweep: what is left, SIGTERM, 2 s, then the whole group──▶ nothing left, or 30 s: then it hangs in the kernel
+//! ```
+//! A rank that was stopped cannot take its SIGTERM: it is continued. One that hangs in the kernel takes no signal at all: it
+//! is given up, named, and left to the node's owner.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::{Duration, Instant};
+
+use domain::run::state::{EndCause, NodeEnd, NodeReport};
+use rustix::event::PollFd;
+use rustix::process::Signal;
+
+use crate::launch::shim::cgroup::Group;
+use crate::launch::shim::rank::{self, End, RankProcess};
+use crate::launch::shim::tree::{self, Process, SIGKILL};
+use crate::launch::shim::{
+    GRACE_DEFAULT, LOOK_AROUND, LOOK_FOR_RANKS, Shim, ShimError, launcher, now_ns, reap_one, timespec,
+};
+
+/// A disk that is full when everything has ended may get room again; until then the end waits to be told.
+const TELL_WITHIN: Duration = Duration::from_secs(600);
+
+/// How long each phase may take once it has begun.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// For SIGKILL to end the ranks.
+    pub(crate) killed: Duration,
+    /// For torchrun to notice that its ranks have ended, and again for SIGKILL to end it.
+    pub(crate) launcher: Duration,
+    /// For what the ranks left behind to end by SIGTERM.
+    pub(crate) sweep_nicely: Duration,
+    /// Processes that SIGKILL does not end by then hang in the kernel; the run is told about them and ends.
+    pub(crate) sweep: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            killed: Duration::from_secs(5),
+            launcher: Duration::from_secs(10),
+            sweep_nicely: Duration::from_secs(2),
+            sweep: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A stop under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stop {
+    /// A person or the collector asked; otherwise a rank failed.
+    asked: bool,
+    /// When SIGKILL follows.
+    kill_at: Instant,
+    killed: bool,
+}
+
+// === stopping ===
+
+impl Shim {
+    pub(super) fn look_for_stop(&mut self) {
+        let mut drain = [0_u8; 16];
+        let signalled = io::Read::read(&mut self.wakes, &mut drain).is_ok_and(|n| n > 0);
+        let asked = match std::fs::read_to_string(self.folder.file("stop")) {
+            Ok(text) => Some(text.trim().parse().map_or(GRACE_DEFAULT, Duration::from_millis)),
+            Err(_) => signalled.then_some(GRACE_DEFAULT),
+        };
+        let Some(grace) = asked else { return };
+        match &mut self.stop {
+            None => {
+                self.begin_stop(true, grace);
+                self.note_status("stopping");
+            }
+            // A stop can become more urgent, never less.
+            Some(stop) => stop.kill_at = stop.kill_at.min(Instant::now() + grace),
+        }
+    }
+
+    pub(super) fn begin_stop(&mut self, asked: bool, grace: Duration) {
+        self.stop = Some(Stop {
+            asked,
+            kill_at: Instant::now() + grace,
+            killed: false,
+        });
+        if self.ranks.is_empty() {
+            self.launcher.signal(Signal::TERM);
+            return;
+        }
+        self.launcher.signal(Signal::STOP);
+        self.ranks
+            .values()
+            .filter(|rank| rank.lives())
+            .for_each(RankProcess::ask_to_end);
+    }
+
+    /// Takes a stop further; whether torchrun is to be waited for any longer.
+    pub(super) fn pursue_stop(&mut self) -> bool {
+        let Some(stop) = &mut self.stop else { return true };
+        let (now, patience) = (Instant::now(), self.setting.patience);
+        stop.killed |= now >= stop.kill_at;
+        let (killed, killed_at) = (stop.killed, stop.kill_at);
+        let ranks_live = self.ranks.values().any(RankProcess::lives);
+        if killed && (ranks_live || self.ranks.is_empty()) {
+            // Each time anew: what was started between two looks is among those of the next.
+            let launcher = self.launcher.pid;
+            let others = self.owned().into_iter().filter(|process| process.pid != launcher);
+            others.for_each(|process| process.signal(SIGKILL));
+        }
+        let given_up = killed && now >= killed_at + patience.killed;
+        if (ranks_live && !given_up) || (self.ranks.is_empty() && !killed) {
+            return true;
+        }
+        // The ranks' statuses are known: now torchrun may see them, say what it has to say, and go.
+        self.launcher.signal(Signal::CONT);
+        let go_by = *self.launcher.go_by.get_or_insert(now + patience.launcher);
+        if now >= go_by {
+            self.launcher.signal(SIGKILL);
+        }
+        now < go_by + patience.launcher
+    }
+
+    /// Everything alive that is there because of this shim.
+    fn owned(&self) -> BTreeSet<Process> {
+        let own = i32::try_from(std::process::id()).unwrap_or(0);
+        let grouped = self.group.iter().flat_map(Group::processes);
+        let all = grouped.chain(tree::descendants(own));
+        all.filter(|process| process.pid != own).collect()
+    }
+}
+
+// === ending ===
+
+impl Shim {
+    pub(super) fn finish(mut self) -> Result<(), ShimError> {
+        self.take_datagrams()?;
+        let left = self.sweep()?;
+        self.note_exits_by_log();
+        let end = self.launcher.end.unwrap_or_default();
+        let asked = self.stop.is_some_and(|stop| stop.asked);
+        let mut message = if end.code == Some(0) || asked {
+            String::new()
+        } else {
+            launcher::last_output(&self.folder)
+        };
+        if !left.is_empty() {
+            let pids: Vec<i32> = left.iter().map(|process| process.pid).collect();
+            message = format!(
+                "processes {pids:?} hang in the kernel and cannot be ended; the node needs a look. {message}"
+            );
+        }
+        let cause = if asked {
+            EndCause::Stopped
+        } else {
+            EndCause::Finished
+        };
+        let ended = NodeReport::Ended(NodeEnd {
+            code: end.code,
+            signal: end.signal,
+            cause,
+            message,
+        });
+        if let Some(group) = &self.group {
+            group.remove();
+        }
+        self.note_status("ended");
+        self.say(ended);
+        let _gone = std::fs::remove_file(self.folder.file("probe.sock"));
+        let told_by = Instant::now() + TELL_WITHIN;
+        while !self.unsaid.is_empty() && Instant::now() < told_by {
+            std::thread::sleep(LOOK_AROUND);
+            self.say_the_rest();
+        }
+        Ok(())
+    }
+
+    /// Ranks whose status torchrun took before we saw it, and those that cannot be ended.
+    fn note_exits_by_log(&mut self) {
+        let log = std::fs::read(self.folder.file("launcher.stderr")).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let launcher_succeeded = self.launcher.end.is_some_and(|end| end.code == Some(0));
+        let mut exits = Vec::new();
+        for rank in self.ranks.values_mut().filter(|rank| rank.exit.is_none()) {
+            let by_log = rank::end_by_log(&log, rank.pid);
+            let end = by_log.unwrap_or(End {
+                code: launcher_succeeded.then_some(0),
+                signal: None,
+            });
+            let last_step = self.progress.last_step(rank.rank);
+            let mut exit = rank.describe(end, self.words.get(&rank.rank), now_ns(), false, last_step);
+            if !rank.has_ended() {
+                exit.message = Some(format!(
+                    "process {} hangs in the kernel, where no signal reaches it",
+                    rank.pid
+                ));
+            }
+            rank.exit = Some(exit.clone());
+            exits.push(exit);
+        }
+        exits
+            .into_iter()
+            .for_each(|exit| self.say(NodeReport::RankExited(exit)));
+    }
+
+    /// Ends everything that is left below the shim; what it returns cannot be ended.
+    fn sweep(&mut self) -> Result<BTreeSet<Process>, ShimError> {
+        let (began, patience) = (Instant::now(), self.setting.patience);
+        let mut asked_nicely: BTreeSet<Process> = BTreeSet::new();
+        loop {
+            self.take_datagrams()?;
+            self.reap();
+            self.note_exits()?;
+            let left = self.owned();
+            if left.is_empty() || began.elapsed() > patience.sweep {
+                // Who died since the last look lives no more, but has not been taken yet.
+                self.reap();
+                self.note_exits()?;
+                return Ok(left);
+            }
+            if began.elapsed() > patience.sweep_nicely || self.stop.is_some_and(|stop| stop.killed) {
+                self.group.iter().for_each(Group::kill);
+                left.iter().for_each(|process| process.signal(SIGKILL));
+            } else {
+                for process in left {
+                    if asked_nicely.insert(process) {
+                        process.signal(Signal::TERM);
+                        process.signal(Signal::CONT);
+                    }
+                }
+            }
+            let mut nothing: [PollFd<'_>; 0] = [];
+            let _interrupted = rustix::event::poll(&mut nothing, Some(&timespec(LOOK_FOR_RANKS)));
+        }
+    }
+
+    /// Takes all ended children, orphans handed to us among them; notes torchrun's end, and that of ranks whose parent it was.
+    pub(super) fn reap(&mut self) {
+        while let Some((pid, end)) = reap_one() {
+            if pid == self.launcher.pid {
+                self.launcher.end = Some(end);
+            } else if let Some(rank) = self
+                .ranks
+                .values_mut()
+                .find(|rank| rank.pid == pid && rank.lives())
+            {
+                rank.taken = Some(end);
+            }
+        }
+    }
+}

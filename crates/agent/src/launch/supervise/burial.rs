@@ -1,0 +1,190 @@
+//! What is done for an attempt whose shim vanished without a last word: killed, or gone with the machine.
+//!
+//! Nothing it owned may go on without an owner, so all of it is ended. Then the truth is told as far as it can be known: a
+//! rank whose exit the shim had noted, or torchrun's log names, has that exit; when all have, the attempt ended as they say,
+//! and only otherwise it ended because of the shim.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use domain::ident::{NodeName, Rank};
+use domain::run::state::{EndCause, NodeEnd, NodeReport, RankExit};
+use domain::run::torchrun::Launch;
+
+use crate::launch::journal::{Entry, Folder};
+use crate::launch::shim::{Remains, end_by_log};
+use crate::launch::supervise::Attempt;
+use crate::uplink::link::now_ms;
+
+/// How often what is left is counted while it dies.
+const LOOK: Duration = Duration::from_millis(100);
+/// What SIGKILL does not end by then hangs in the kernel.
+const ENDS_WITHIN: Duration = Duration::from_secs(30);
+
+/// Ends what is left of an attempt and reports its end.
+pub(super) async fn bury(attempt: &Attempt, node: &NodeName) {
+    let marks = vec![
+        format!("LOCKSTEP_RUN={}", attempt.run()),
+        format!("LOCKSTEP_ATTEMPT={}", attempt.number()),
+        format!("LOCKSTEP_NODE={node}"),
+    ];
+    tracing::error!(run = %attempt.run(), attempt = %attempt.number(), "a shim vanished; what it left is ended");
+    let remains = Remains::of(attempt.folder(), marks);
+    let deadline = Instant::now() + ENDS_WITHIN;
+    while remains.kill() && Instant::now() < deadline {
+        tokio::time::sleep(LOOK).await;
+    }
+    let left: Vec<i32> = remains.find().into_iter().map(|process| process.pid).collect();
+    remains.close();
+
+    let entries = attempt.entries();
+    let log = std::fs::read(attempt.folder().file("launcher.stderr")).unwrap_or_default();
+    let late = exits_by_log(&entries, &String::from_utf8_lossy(&log));
+    for exit in &late {
+        attempt.report(NodeReport::RankExited(exit.clone())).await;
+    }
+    let mut end = last_word(attempt.folder(), &entries, &late, remains.are_of_another_boot());
+    if !left.is_empty() {
+        end.message = format!(
+            "processes {left:?} hang in the kernel and cannot be ended; the node needs a look. {}",
+            end.message
+        );
+    }
+    attempt.report(NodeReport::Ended(end)).await;
+}
+
+/// Exits that the shim did not live to see.
+fn exits_by_log(entries: &[Entry], log: &str) -> Vec<RankExit> {
+    let known = exits(entries);
+    let started = entries.iter().filter_map(|entry| match &entry.report {
+        NodeReport::RankStarted { rank, pid, .. } => Some((*rank, *pid)),
+        _ => None,
+    });
+    let unknown = started.filter(|(rank, _)| !known.contains_key(rank));
+    let exits = unknown.filter_map(|(rank, pid)| {
+        let end = end_by_log(log, i32::try_from(pid).ok()?)?;
+        // Later than all that the shim saw; SIGTERM is torchrun's, for another one's failure.
+        let cascade = i64::from(end.signal == Some(libc::SIGTERM));
+        Some(RankExit {
+            rank,
+            code: end.code,
+            signal: end.signal,
+            at_ns: now_ms() * 1_000_000 + cascade,
+            ..RankExit::default()
+        })
+    });
+    exits.collect()
+}
+
+fn exits(entries: &[Entry]) -> BTreeMap<Rank, &RankExit> {
+    let exits = entries.iter().filter_map(|entry| match &entry.report {
+        NodeReport::RankExited(exit) => Some((exit.rank, exit)),
+        _ => None,
+    });
+    exits.collect()
+}
+
+fn last_word(folder: &Folder, entries: &[Entry], late: &[RankExit], other_boot: bool) -> NodeEnd {
+    let mut known = exits(entries);
+    known.extend(late.iter().map(|exit| (exit.rank, exit)));
+    let expected = folder
+        .read::<Launch>("launch.json")
+        .map_or(0, |launch| launch.nproc);
+    if expected > 0 && known.len() >= expected as usize {
+        let well = known.values().all(|exit| !exit.failed());
+        let cause = if folder.has("stop") {
+            EndCause::Stopped
+        } else {
+            EndCause::Finished
+        };
+        return NodeEnd {
+            code: well.then_some(0),
+            cause,
+            message: "the shim was killed when all ranks had ended".into(),
+            ..NodeEnd::default()
+        };
+    }
+    let log = std::fs::read_to_string(folder.file("shim.log")).unwrap_or_default();
+    let message = match log.lines().last() {
+        _ if other_boot => "the machine was restarted".into(),
+        Some(last) => last.to_owned(),
+        None => {
+            "the shim was killed; what it owned was ended, so the exits of its ranks are not known".into()
+        }
+    };
+    NodeEnd {
+        cause: EndCause::ShimDied,
+        message,
+        ..NodeEnd::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+
+    fn entries(reports: Vec<NodeReport>) -> Vec<Entry> {
+        let numbered = (1..).zip(reports);
+        numbered
+            .map(|(id, report)| Entry { id, at_ms: 0, report })
+            .collect()
+    }
+
+    fn started(rank: u32, pid: u32) -> NodeReport {
+        let (rank, local_rank) = (Rank(rank), rank);
+        NodeReport::RankStarted {
+            rank,
+            local_rank,
+            pid,
+        }
+    }
+
+    fn exited(rank: u32, code: i32) -> NodeReport {
+        NodeReport::RankExited(RankExit {
+            rank: Rank(rank),
+            code: Some(code),
+            ..RankExit::default()
+        })
+    }
+
+    #[test]
+    fn the_end_is_told_as_far_as_it_can_be_known() {
+        let data = tempfile::tempdir().unwrap();
+        let folder = Folder::at(data.path());
+        let launch = Launch {
+            nproc: 2,
+            ..Launch::default()
+        };
+        folder
+            .write("launch.json", &serde_json::to_vec(&launch).unwrap())
+            .unwrap();
+        let word = |reports: Vec<NodeReport>, log: &str, other_boot| {
+            let entries = entries(reports);
+            let end = last_word(&folder, &entries, &exits_by_log(&entries, log), other_boot);
+            (end.cause, end.code)
+        };
+        let both = || vec![started(0, 10), started(1, 11)];
+        let with = |more: Vec<NodeReport>| [both(), more].concat();
+        assert_eq!(word(both(), "", false), (EndCause::ShimDied, None));
+        assert_eq!(
+            word(with(vec![exited(0, 0)]), "", true),
+            (EndCause::ShimDied, None)
+        );
+        let well = with(vec![exited(0, 0), exited(1, 0)]);
+        assert_eq!(word(well.clone(), "", false), (EndCause::Finished, Some(0)));
+        let log = "failed (exitcode: -9) local_rank: 1 (pid: 11) of binary: python\n";
+        assert_eq!(
+            word(with(vec![exited(0, 0)]), log, false),
+            (EndCause::Finished, None)
+        );
+        let by_log = exits_by_log(&entries(both()), log);
+        assert_eq!(
+            (by_log.len(), by_log[0].rank, by_log[0].signal),
+            (1, Rank(1), Some(9))
+        );
+        folder.write("stop", b"0").unwrap();
+        assert_eq!(word(well, "", false), (EndCause::Stopped, Some(0)));
+    }
+}
