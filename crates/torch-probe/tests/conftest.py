@@ -70,29 +70,37 @@ class Finished:
 
 @pytest.fixture(scope="session")
 def torchrun(tmp_path_factory):
-    """torchrun(script, *arguments, options=()) -> Finished"""
+    """torchrun(script, *arguments, options=(), meanwhile=None) -> Finished; `meanwhile(folder, listener)` runs beside it"""
 
-    def run(*command, options=()):
+    def run(*command, options=(), meanwhile=None):
         folder = tmp_path_factory.mktemp("torchrun")
         listener = Listener(folder / "socket")
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", *options]
         try:
-            process = subprocess.run(
-                [*launcher, *map(str, command)], env=environment(listener.path),
-                cwd=folder, timeout=TIMEOUT_S, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            )
+            with open(folder / "output", "w") as output:
+                process = subprocess.Popen(
+                    [*launcher, *map(str, command)], env=environment(listener.path), cwd=folder, stdout=output, stderr=output
+                )
+            try:
+                if meanwhile is not None:
+                    meanwhile(folder, listener)
+                code = process.wait(timeout=TIMEOUT_S)
+            finally:
+                if process.poll() is None:
+                    process.terminate()  # it ends its ranks
+                    process.wait(timeout=TIMEOUT_S)
         finally:
             listener.close()
-        return Finished(process.returncode, process.stdout, listener)
+        return Finished(code, (folder / "output").read_text(), listener)
 
     return run
 
 
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory):
-    """ranks(script, *arguments, probe=True, count=RANKS, flags=()) -> Finished"""
+    """ranks(script, *arguments, probe=True, count=RANKS, flags=(), meanwhile=None) -> Finished; `meanwhile(folder, listener)` runs beside them"""
 
-    def run(*command, probe=True, count=RANKS, flags=()):
+    def run(*command, probe=True, count=RANKS, flags=(), meanwhile=None):
         from torch.distributed import TCPStore
 
         folder = tmp_path_factory.mktemp("ranks")
@@ -108,6 +116,8 @@ def ranks(tmp_path_factory):
                 line = [sys.executable, *flags, *map(str, command)]
                 with open(folder / f"output-{rank}", "w") as output:
                     processes.append(subprocess.Popen(line, env=env, cwd=folder, stdout=output, stderr=output))
+            if meanwhile is not None:
+                meanwhile(folder, listener)
             codes = [process.wait(timeout=TIMEOUT_S) for process in processes]
         finally:
             for process in processes:

@@ -5,6 +5,7 @@
 //!   launch.json      agent → shim    what to start
 //!   nccl.json        agent           what was decided about watching collectives
 //!   stop             agent → shim    the wish to end; holds the grace in ms
+//!   stop.after       agent → ranks, shim   the step after which every rank ends by itself
 //!   lock             held (flock) by the living shim, and by nobody else
 //!   owner.json       shim → agent    what the shim owns, for whoever ends it should the shim be killed
 //!   shim.reports     shim → agent    one line a report, append only, synced
@@ -170,6 +171,20 @@ pub(crate) fn is_end(report: &NodeReport) -> bool {
             | NodeReport::PrepareFailed { .. }
             | NodeReport::StartFailed { .. }
     )
+}
+
+/// What `stop.after` holds. The ranks' probes look for it at the end of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopOrder {
+    /// The last step, as the probe counts.
+    pub step: u64,
+    /// Time for the other ranks once one has failed behind that step.
+    pub grace_ms: u64,
+}
+
+impl StopOrder {
+    /// Its name in the attempt's folder; the probe knows it too.
+    pub const FILE: &str = "stop.after";
 }
 
 /// One line of a file of reports.

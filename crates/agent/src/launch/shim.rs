@@ -52,7 +52,7 @@ use domain::time::TimestampMs;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::WaitOptions;
 
-use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM, is_end, read_from};
+use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM, StopOrder, is_end, read_from};
 use cgroup::{Group, Hierarchies};
 use datagrams::Datagrams;
 use heard::{Heard, StepHead};
@@ -174,6 +174,7 @@ fn run(folder: &Folder, setting: Setting) -> Result<(), ShimError> {
         unsaid: VecDeque::new(),
         stop: None,
         memory,
+        came_to_stop_step: false,
     };
     shim.watch()
 }
@@ -235,6 +236,8 @@ struct Shim {
     unsaid: VecDeque<(TimestampMs, NodeReport)>,
     stop: Option<Stop>,
     memory: MemoryKills,
+    /// A rank came to the step of the stop order, and ends by itself.
+    came_to_stop_step: bool,
 }
 
 // === watching ===
@@ -253,7 +256,7 @@ impl Shim {
             self.take_datagrams()?;
             self.find_ranks();
             if self.note_exits()? && self.stop.is_none() {
-                self.begin_stop(false, FAILURE_GRACE);
+                self.begin_stop_after_failure();
             }
             self.look_at_ranks();
             self.look_for_stop();
@@ -300,7 +303,7 @@ impl Shim {
             launch,
             ..
         } = self;
-        let mut first = Vec::new();
+        let (mut first, mut stopping) = (Vec::new(), Vec::new());
         datagrams.take(|line| {
             // Whoever can write into the socket may say anything of anybody; ranks of this node are few.
             let ours = |heard: &Heard| heard.rank().wrapping_sub(launch.first_rank) < launch.nproc;
@@ -314,6 +317,7 @@ impl Shim {
                         first.push(step);
                     }
                 }
+                Some(Heard::Stop(head)) => stopping.push(head),
                 Some(Heard::Checkpoint(head)) => progress.moved(head.rank, now),
                 Some(Heard::Bye(head)) => progress.leaves(head.rank),
                 Some(Heard::Nccl(said)) => progress.collectives(said.rank, &said.comm, said.collectives()),
@@ -323,6 +327,11 @@ impl Shim {
         for StepHead { rank, step } in first {
             let rank = Rank(rank);
             self.say(NodeReport::FirstStep { rank, step });
+        }
+        for StepHead { rank, step } in stopping {
+            self.came_to_stop_step = true;
+            let rank = Rank(rank);
+            self.say(NodeReport::StopStep { rank, step });
         }
         Ok(())
     }

@@ -128,7 +128,10 @@ impl Supervisor {
         id: u64,
         command: Result<NodeCommand, String>,
     ) -> Option<Entry> {
-        let stops = matches!(command, Ok(NodeCommand::Stop { .. }));
+        let stops = matches!(
+            command,
+            Ok(NodeCommand::Stop { .. } | NodeCommand::StopAfter { .. })
+        );
         let followed = match self.attempt(run, attempt) {
             Some(followed) => followed,
             None => self.take_up(run, attempt, stops)?,

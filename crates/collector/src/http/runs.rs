@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use domain::api::checkpoints::ResumeRun;
-use domain::api::runs::{LogPiece, LogSource, RunSummary, RunView, StopRun};
+use domain::api::runs::{LogPiece, LogSource, RunSummary, RunView, StopAfter, StopRun};
 use domain::ident::{AttemptNo, Rank, RunId};
 use domain::run::spec::Spec;
 use domain::run::state::Event;
@@ -21,6 +21,8 @@ const LIST_MAX: u32 = 10_000;
 /// Time between SIGTERM and SIGKILL when the request does not say, and at most (an hour: a checkpoint may be large).
 const GRACE_MS_DEFAULT: u64 = 30_000;
 const GRACE_MS_MAX: u64 = 3_600_000;
+/// The same for a stop after a step: time for the others, and to save, once the first rank has come there.
+const GRACE_MS_AFTER_STEP: u64 = 120_000;
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
@@ -72,10 +74,23 @@ async fn stop(
             run.summary.state.as_str()
         )));
     }
-    app.audit(&caller.id, "run_stop", &id).await?;
     let wish = wish.map(|Json(wish)| wish).unwrap_or_default();
+    let (default_ms, after) = match wish.after {
+        None => (GRACE_MS_DEFAULT, None),
+        Some(after) => {
+            let point = app.runs.stop_point(&run_id(&id)?, after).await?;
+            let default_ms = if after == StopAfter::Step {
+                GRACE_MS_AFTER_STEP
+            } else {
+                GRACE_MS_DEFAULT
+            };
+            (default_ms, Some(point))
+        }
+    };
+    app.audit(&caller.id, "run_stop", &id).await?;
     let event = Event::StopRequested {
-        grace_ms: wish.grace_ms.unwrap_or(GRACE_MS_DEFAULT).min(GRACE_MS_MAX),
+        grace_ms: wish.grace_ms.unwrap_or(default_ms).min(GRACE_MS_MAX),
+        after,
     };
     app.runs.take(&app, &run_id(&id)?, &event, None).await?;
     Ok(Json(app.runs.view(&run_id(&id)?).await?))
@@ -164,7 +179,7 @@ impl From<RunError> for ApiError {
     fn from(error: RunError) -> Self {
         match error {
             RunError::Unknown(_) => Self::not_found(error.to_string()),
-            RunError::Busy(_) => Self::conflict(error.to_string()),
+            RunError::Busy(_) | RunError::CannotWait { .. } => Self::conflict(error.to_string()),
             RunError::State(error) => error.into(),
             RunError::Stored { .. } => Self::internal("reading a run", &error),
         }

@@ -7,6 +7,7 @@ use domain::ident::RunId;
 use domain::run::state::Machine;
 use query::Value;
 
+use super::stop::tell_loss;
 use super::{LogError, RunError, Runs};
 
 /// How far back the last step of a rank is looked for; steps that take longer are shown without.
@@ -24,6 +25,7 @@ impl Runs {
         if let Some(attempt) = view.attempts.last_mut() {
             attempt.last_step = attempt.last_step.max(steps.values().copied().max());
         }
+        tell_loss(&mut view, &machine, steps.values().max().copied());
         let ranks = view
             .attempts
             .last_mut()

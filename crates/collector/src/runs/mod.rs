@@ -14,6 +14,7 @@ mod look;
 mod orders;
 mod place;
 mod resume;
+mod stop;
 mod stored;
 
 use std::sync::Arc;
@@ -85,6 +86,16 @@ pub enum RunError {
         /// What is wrong.
         #[source]
         source: serde_json::Error,
+    },
+    /// A stop cannot wait for a step or a checkpoint.
+    #[error(
+        "run {run} cannot be stopped at a later moment: {reason}. A stop without `after` sends SIGTERM and leaves its ranks the grace to save"
+    )]
+    CannotWait {
+        /// The run.
+        run: RunId,
+        /// Why not.
+        reason: String,
     },
     /// Someone else changed it, again and again.
     #[error("run {0} changes too quickly; try again")]

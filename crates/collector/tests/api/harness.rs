@@ -209,8 +209,14 @@ impl Agent {
 
     /// Defines series by metric name and a label.
     pub(crate) async fn define(&self, segment: &str, first: u32, names: &[(&str, &str)]) {
-        let series = names.iter().map(|(name, gpu)| Series {
-            labels: ["__name__", name, "gpu", gpu].map(String::from).to_vec(),
+        let labels = names.iter().map(|(name, gpu)| vec!["__name__", name, "gpu", gpu]);
+        self.define_labels(segment, first, labels.collect()).await;
+    }
+
+    /// Defines series by all their labels, names and values in turn.
+    pub(crate) async fn define_labels(&self, segment: &str, first: u32, series: Vec<Vec<&str>>) {
+        let series = series.into_iter().map(|labels| Series {
+            labels: labels.into_iter().map(String::from).collect(),
         });
         let definitions = Definitions {
             segment: segment.into(),

@@ -115,6 +115,37 @@ async fn submit(server: &Server) -> String {
     run["id"].as_str().unwrap().to_owned()
 }
 
+/// Prepares and starts a run of two ranks on the one node; returns when both run.
+async fn start_ranks(server: &Server, agent: &mut Control, run: &str) {
+    let (prepare, _) = agent.command().await;
+    agent
+        .say(run, 1, NodeReport::Accepted { command: prepare.id })
+        .await;
+    let prepared = Prepared {
+        nproc_default: 2,
+        ..Prepared::default()
+    };
+    agent.say(run, 2, NodeReport::Prepared(prepared)).await;
+    let (start, _) = agent.command().await;
+    agent
+        .say(run, 3, NodeReport::Accepted { command: start.id })
+        .await;
+    for rank in [0, 1] {
+        let started = NodeReport::RankStarted {
+            rank: Rank(rank),
+            local_rank: rank,
+            pid: 7 + rank,
+        };
+        agent.say(run, 4 + u64::from(rank), started).await;
+    }
+    run_is(server, run, RunState::Running).await;
+}
+
+async fn stop(server: &Server, run: &str, after: &str) -> (StatusCode, serde_json::Value) {
+    let request = server.request(Method::POST, &format!("/api/runs/{run}/stop"));
+    answer(request.json(&json!({ "after": after }))).await
+}
+
 async fn run_is(server: &Server, run: &str, state: RunState) -> RunView {
     until("the run's state", async || {
         let (_, body) = server.get(&format!("/api/runs/{run}")).await;
@@ -206,6 +237,133 @@ async fn a_run_goes_from_the_form_to_its_end() {
     let view = run_is(&server, &run, RunState::Failed).await;
     let outcome = view.summary.outcome.unwrap();
     assert_eq!((outcome.cause.as_str(), outcome.rank), ("signal", Some(Rank(0))));
+}
+
+#[tokio::test]
+async fn a_stop_after_a_step_is_agreed_ahead_of_all_ranks_and_ends_as_stopped() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let run = submit(&server).await;
+    let (status, problem) = stop(&server, &run, "step").await;
+    assert_eq!(status, StatusCode::CONFLICT, "nothing runs: {problem}");
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    start_ranks(&server, &mut agent, &run).await;
+    let (status, problem) = stop(&server, &run, "step").await;
+    assert_eq!(status, StatusCode::CONFLICT);
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(
+        detail.contains("rank 0 and others has reported no step") && detail.contains("without `after`"),
+        "{detail}"
+    );
+
+    let mut telemetry = Agent::connect(&server, &credential, "n1").await.unwrap();
+    let labels = |metric, rank| vec!["__name__", metric, "run", run.as_str(), "rank", rank];
+    let series = [
+        ("train_step", "0"),
+        ("train_step", "1"),
+        ("train_step_seconds", "0"),
+        ("train_step_seconds", "1"),
+    ];
+    let series = series.map(|(metric, rank)| labels(metric, rank));
+    telemetry.define_labels("live", 0, series.into()).await;
+    let now_ms = collector::clock::now_ms();
+    // Rank 1 is a step ahead; a save among its steps does not count.
+    for (seq, step_s) in [(1, 0.5), (2, 40.0), (3, 0.5)] {
+        let at_ms = now_ms - 10_000 + seq * 1_000;
+        let values = [100.0, 101.0, 0.6, step_s];
+        telemetry
+            .sample("live", seq.cast_unsigned(), at_ms, &values)
+            .await;
+    }
+    telemetry.acked("live", 3).await;
+    let view = until("the steps to be seen", async || {
+        let (_, body) = server.get(&format!("/api/runs/{run}")).await;
+        let view: RunView = serde_json::from_value(body).unwrap();
+        (view.steps_since_checkpoint == Some(101)).then_some(view)
+    })
+    .await;
+    assert_eq!(view.stop, None);
+
+    let (status, view) = stop(&server, &run, "step").await;
+    assert_eq!(status, StatusCode::OK, "{view}");
+    assert_eq!(
+        view["stop"],
+        json!({"after_step": 113, "after_checkpoint": false, "steps_lost": 101})
+    );
+    assert_eq!(view["state"], "running");
+    let (order, asked) = agent.command().await;
+    assert_eq!(
+        asked,
+        NodeCommand::StopAfter {
+            step: 113,
+            grace_ms: 120_000
+        }
+    );
+
+    // Neither the agent's answer nor the step is lost with the collector.
+    let server = server.restart().await;
+    let mut agent = Control::connect(&server, &credential, &[(&run, 1)]).await;
+    let (again, asked_again) = agent.command().await;
+    assert_eq!((again.id, asked_again), (order.id, asked));
+    agent
+        .say(&run, 6, NodeReport::Accepted { command: order.id })
+        .await;
+    for rank in [0, 1] {
+        let came = NodeReport::StopStep {
+            rank: Rank(rank),
+            step: 113,
+        };
+        agent.say(&run, 7 + u64::from(rank), came).await;
+    }
+    run_is(&server, &run, RunState::Stopping).await;
+    for rank in [0, 1] {
+        let exit = RankExit {
+            rank: Rank(rank),
+            code: Some(143),
+            ..RankExit::default()
+        };
+        agent
+            .say(&run, 9 + u64::from(rank), NodeReport::RankExited(exit))
+            .await;
+    }
+    let end = NodeEnd {
+        code: Some(1),
+        cause: EndCause::Stopped,
+        ..NodeEnd::default()
+    };
+    agent.say(&run, 11, NodeReport::Ended(end)).await;
+    let view = run_is(&server, &run, RunState::Stopped).await;
+    assert_eq!(
+        view.summary.outcome.unwrap().message,
+        "stopped as asked, after step 113"
+    );
+    let (status, _) = stop(&server, &run, "checkpoint").await;
+    assert_eq!(status, StatusCode::CONFLICT, "it has ended");
+}
+
+#[tokio::test]
+async fn a_stop_after_a_checkpoint_waits_and_one_at_once_overtakes_it() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let run = submit(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    start_ranks(&server, &mut agent, &run).await;
+    let (status, view) = stop(&server, &run, "checkpoint").await;
+    assert_eq!(
+        (status, &view["stop"]),
+        (StatusCode::OK, &json!({"after_checkpoint": true}))
+    );
+    assert_eq!(view["state"], "running");
+    let (status, _) = answer(server.request(Method::POST, &format!("/api/runs/{run}/stop"))).await;
+    assert_eq!(status, StatusCode::OK);
+    let (_, asked) = agent.command().await;
+    assert_eq!(asked, NodeCommand::Stop { grace_ms: 30_000 });
+    let (status, problem) = stop(&server, &run, "step").await;
+    assert_eq!(status, StatusCode::CONFLICT);
+    assert!(
+        problem["detail"].as_str().unwrap().contains("stopping already"),
+        "{problem}"
+    );
 }
 
 #[tokio::test]

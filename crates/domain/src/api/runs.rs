@@ -51,6 +51,9 @@ pub struct RunView {
     /// The stop under way or wished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopView>,
+    /// Steps since the last complete checkpoint: what a stop now would lose. None when it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_since_checkpoint: Option<u64>,
     /// Only watched: started by `lockstep exec`, by Slurm or by hand, so that Lockstep cannot stop or restart it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub watched: bool,

@@ -624,6 +624,36 @@ pub const CATALOGUE: &[Metric] = &[
         RANK,
         "Time since a rank finished its last step, by the node's clock.",
     ),
+    gauge(
+        "train_save_seconds",
+        RANK,
+        "Time of a step the rank stood still for saving checkpoints, mean over the steps in the sample; absent without saves.",
+    ),
+    gauge(
+        "train_checkpoint_save_seconds",
+        RANK,
+        "Time the last finished save of a checkpoint took, from its begin to its end.",
+    ),
+    gauge(
+        "train_checkpoint_bytes",
+        RANK,
+        "Bytes of the last saved checkpoint: the file, or the whole distributed checkpoint from the rank that knows it.",
+    ),
+    gauge(
+        "train_checkpoint_saving_seconds",
+        RANK,
+        "How long the rank has stood still for the save under way; 0 when it is not.",
+    ),
+    counter(
+        "train_checkpoint_blocked_seconds_total",
+        RANK,
+        "Time the rank stood still for saving checkpoints.",
+    ),
+    counter(
+        "train_checkpoint_failures_total",
+        RANK,
+        "Saves of checkpoints that failed.",
+    ),
     gauge("run_ranks", &["run"], "Ranks of a run that live on this node."),
     // collectives
     counter(

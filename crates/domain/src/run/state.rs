@@ -39,6 +39,7 @@ mod preflight;
 mod protocol;
 mod report;
 mod settle;
+mod stop;
 mod view;
 
 pub use advance::{Action, Event, Task, advance};
@@ -47,6 +48,7 @@ pub use machine::{
 };
 pub use patience::{ABANDON_AFTER_MS, ALL_AWAY_MS, LOST_AFTER_MS, PREPARE_TIMEOUT_MS};
 pub use protocol::{EndCause, NodeCommand, NodeEnd, NodeReport, Prepared, StallCause, Start};
+pub use stop::{StopPlan, StopPoint, agreed_step};
 
 use std::fmt;
 

@@ -114,9 +114,7 @@ struct Chaos {
 impl Chaos {
     /// One run, with kills around it, and one of three ends.
     fn round(&mut self, kills: u64, round: u64) {
-        let run = self
-            .cluster
-            .submit(&["--recipe", "ddp", "--set", "steps=100000"]);
+        let run = self.cluster.submit(&["--recipe", "ddp", "--set", "steps=100000"]);
         self.cluster.wait_for_step(&run, 3.0);
         let pids = self.rank_pids(&run);
         for _ in 0..kills.div_ceil(2) {

@@ -5,12 +5,16 @@
     hooks    where the probe touches torch            cycle    what happened between two optimizer steps, as intervals
     timeline host clock or CUDA events                norms    gradient norms without a collective
     identity who this rank is                         errors   the last words of a failing rank
+    saves    checkpoints: begun, done, failed         stop     the end after an agreed step
 
 Rules: never raise into user code, never wait, drop and count instead; LOCKSTEP_PROBE=off turns everything off. Standard
 library and torch only; nothing here imports torch by itself.
 """
 
 from . import gate
+from .stop import StopTraining
+
+__all__ = ["StopTraining", "probe", "start"]
 
 probe = None
 

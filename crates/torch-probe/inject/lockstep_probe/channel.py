@@ -23,10 +23,11 @@ class Channel:
     def send(self, datagram):
         """True when the kernel took the record; False when it was dropped and counted."""
         try:
-            if self._socket is None and not self._connect():
+            connection = self._socket or self._connect()  # a save's own thread may close it meanwhile
+            if connection is None:
                 self.dropped += 1
                 return False
-            self._socket.send(datagram)
+            connection.send(datagram)
             return True
         except BlockingIOError:
             self.dropped += 1  # the agent is behind: its queue, not our connection, is the trouble
@@ -51,9 +52,10 @@ class Channel:
             self._socket = None
 
     def _connect(self):
+        """The connected socket, or None."""
         now = time.monotonic()
         if now < self._next_attempt:
-            return False
+            return None
         self._next_attempt = now + RECONNECT_S
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         try:
@@ -61,10 +63,10 @@ class Channel:
             connect_to(connection, self.path)
         except OSError:
             connection.close()
-            return False
+            return None
         self._socket = connection
         self.connections += 1
-        return True
+        return connection
 
 
 def connect_to(connection, path):

@@ -6,7 +6,8 @@
 `forward` runs from the end of the last fetch (or step, or backward) to the start of the backward pass. `sync` is the tail of the
 backward pass after the last local gradient is there: what the rank only waits for, hidden overlap not included; it is taken out
 of `backward`. Collectives that the script itself waits for are taken out of the span they fall into. With an LBFGS-like closure,
-forward and backward fall inside the optimizer's span and are taken out of it. So the parts never add up to more than the step.
+forward and backward fall inside the optimizer's span and are taken out of it. A save the script stands still for is taken out of its
+span as well, collectives inside it included. So the parts never add up to more than the step.
 """
 
 
@@ -23,8 +24,10 @@ class Cycle:
     def _start_from(self, mark):
         self._spans = []
         self._forward_start = mark
-        self._forward_waited_s = 0.0
+        self._forward_aside_s = 0.0
         self._waited_s = 0.0
+        self._saving = False
+        self._saved_s = 0.0
         self._batch = None
         self._in_optimizer = False
         self._backward_start = self._gradients_ready = self._optimizer_start = None
@@ -49,7 +52,7 @@ class Cycle:
     def begin_backward(self):
         mark = self.timeline.mark()
         if self._forward_start is not None:
-            self._add("forward", self._forward_start, mark, minus_s=self._waited_s - self._forward_waited_s)
+            self._add("forward", self._forward_start, mark, minus_s=self._aside_s() - self._forward_aside_s)
         self._count_batch()
         self._backward_start, self._gradients_ready = mark, None
 
@@ -67,7 +70,7 @@ class Cycle:
 
     def begin_optimizer(self):
         self._optimizer_start = self.timeline.mark()
-        self._optimizer_waited_s = self._waited_s
+        self._optimizer_aside_s = self._aside_s()
         self._start_forward(self._optimizer_start)
         self._in_optimizer = True
 
@@ -75,14 +78,25 @@ class Cycle:
         self._in_optimizer = False
         if self._optimizer_start is None:
             return
-        self._add("optimizer", self._optimizer_start, self.timeline.mark(), minus_s=self._waited_s - self._optimizer_waited_s)
+        self._add("optimizer", self._optimizer_start, self.timeline.mark(), minus_s=self._aside_s() - self._optimizer_aside_s)
         self._optimizer_start = None
 
     def waited(self, seconds):
         """The script itself waited for a collective, outside the backward pass."""
+        if self._saving:  # a part of the save
+            return
         self._collective_seen = True
         if self._backward_start is None:
             self._waited_s += seconds
+
+    def begin_save(self):
+        self._saving = True
+
+    def end_save(self, seconds):
+        """The script saved a checkpoint and stood still for it."""
+        self._saving = False
+        if self._backward_start is None:
+            self._saved_s += seconds
 
     def forget_losses(self):
         """After a step a GradScaler skipped: its loss and norm belong to no step."""
@@ -99,7 +113,11 @@ class Cycle:
         self._spans.append((name, start, end, minus_s, self._in_optimizer))
 
     def _start_forward(self, mark):
-        self._forward_start, self._forward_waited_s = mark, self._waited_s
+        self._forward_start, self._forward_aside_s = mark, self._aside_s()
+
+    def _aside_s(self):
+        """Time so far that is neither computing nor part of a span."""
+        return self._waited_s + self._saved_s
 
     def _count_batch(self):
         """A batch counts when it is trained on, so that a validation loop adds nothing."""
@@ -119,6 +137,7 @@ class Finished:
         self._spans = cycle._spans
         self._loader_seen = cycle._loader_seen
         self._waited_s = cycle._waited_s if cycle._collective_seen else None
+        self._saved_s = cycle._saved_s
         self._losses, self._norms, self._norms_are_local = len(cycle.losses), len(cycle.norms), cycle.norms_are_local
         self._scalars = self._timeline.stage(cycle.losses + cycle.norms)
         # The scalars' copies are enqueued after the step's end, so readiness needs a mark of its own.
@@ -166,6 +185,8 @@ class Finished:
             fields["sync_source"] = "collective_wait"
         if self._waited_s is not None:
             totals["sync"] = totals.get("sync", 0.0) + self._waited_s
+        if self._saved_s:
+            totals["save"] = self._saved_s
         if self._loader_seen:
             totals.setdefault("data", 0.0)
         if self._start is not None:

@@ -1,12 +1,14 @@
 """Every place where the probe touches torch, by the module it waits for.
 
 All of them are wrappers that call the original with what they were given and hand back what it returned; what the probe does around
-it goes through Probe.call and cannot fail outwards. Not used, because they change what they watch: full backward hooks (alter the
+it goes through Probe.call and cannot fail outwards; only the end after an agreed step does reach the script. Not used, because they change what they watch: full backward hooks (alter the
 graph, break torch.compile), DDP communication hooks (replace the all-reduce; one per model), completion hooks (NCCL only).
 """
 
 import functools
 import time
+
+from . import saves
 
 
 def after_import(probe):
@@ -22,6 +24,8 @@ def after_import(probe):
         "torch.distributed.distributed_c10d": watch_groups,
         "torch.amp.grad_scaler": watch_scaler,
         "torch.cuda.amp.grad_scaler": watch_scaler,  # where the class lives before torch 2.3
+        "torch.serialization": saves.watch_torch_save,
+        "torch.distributed.checkpoint.state_dict_saver": saves.watch_distributed,
     }
     return {name: functools.partial(patch, probe) for name, patch in patches.items()}
 
@@ -36,6 +40,8 @@ def watch_optimizers(probe, module):
 
     def after(optimizer, args, kwargs):
         probe.call(probe.end_optimizer, optimizer, closure_of(args, kwargs))
+        if probe.stop.due:
+            probe.end_after_step()
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
@@ -56,9 +62,12 @@ def watch_backward(probe, autograd):
         if not handle:
             return original(tensors, *args, **kwargs)
         try:
-            return original(tensors, *args, **kwargs)
+            result = original(tensors, *args, **kwargs)
         finally:
             probe.call(probe.end_backward, handle)
+        if probe.stop.due:  # the step of an optimizer that torch does not know
+            probe.end_after_step()
+        return result
 
     backward._torchdynamo_disable = True  # as torch.compiler.disable marks it, without importing the compiler
     autograd.backward = backward

@@ -14,6 +14,8 @@ from .errors import LastWords
 from .imports import AfterImport
 from .leader import Leader
 from .record import Envelope, head
+from .saves import Saves
+from .stop import StopOrder
 from .timeline import CudaTimeline, HostTimeline
 
 FAULTS_MAX = 10  # a probe that keeps failing inside is turned off for good
@@ -48,6 +50,8 @@ class Probe:
         self._device = self._root_device = None
         self._hello = None  # (connection, notes) of the last hello that left
         self._last_words = LastWords(self)
+        self.saves = Saves(self)
+        self.stop = StopOrder(environ["LOCKSTEP_PROBE_SOCKET"])
         self._meter = Meter() if environ.get("LOCKSTEP_PROBE_DEBUG") else None
 
     def install(self):
@@ -88,6 +92,18 @@ class Probe:
         self.note(f"the probe failed inside: {type(error).__name__}: {head(str(error), 200)}")
         if self.faults >= FAULTS_MAX:
             self.turn_off()
+
+    def is_training_thread(self):
+        return threading.get_ident() == self._thread
+
+    def end_after_step(self):
+        """The agreed step is over: its work on the device as well, or a rank that leaves early would take along what others need."""
+        self.call(self._finish_device)
+        self.stop.act()
+
+    def _finish_device(self):
+        if self.cycle.timeline.device != "cpu":
+            self.torch.cuda.synchronize()
 
     def note(self, text):
         if text not in self.notes and len(self.notes) < 8:
@@ -219,11 +235,14 @@ class Probe:
         memory = self.cycle.timeline.memory()
         if memory is not None:
             counters["cuda_allocated_bytes"], counters["cuda_reserved_bytes"] = memory
-        self._pending.append((finished, counters, time.time_ns(), time.monotonic_ns()))
+        mono_ns = time.monotonic_ns()
+        self._pending.append((finished, counters, time.time_ns(), mono_ns))
         if len(self._pending) > PENDING_MAX:
             self._pending.popleft()
             self._pending_dropped += 1
         self._flush()
+        if self.stop.step_ended(self.steps, mono_ns):
+            self.say_last("stop", {"step": self.steps, "how": self.stop.how()})
 
     def _flush(self):
         """Sends steps whose device times have arrived, in order; a rest is left to the next step's end."""
@@ -299,17 +318,22 @@ class Probe:
 
 
 class Meter:
-    """Counts the probe's own time, when LOCKSTEP_PROBE_DEBUG asks for it."""
+    """Counts the probe's own time in the training thread, when LOCKSTEP_PROBE_DEBUG asks for it."""
 
     def __init__(self):
+        self._thread = threading.get_ident()
         self.calls = self.depth = self.cpu_ns = self.wall_ns = 0
 
     def enter(self):
+        if threading.get_ident() != self._thread:
+            return
         if self.depth == 0:
             self._cpu, self._wall = time.thread_time_ns(), time.perf_counter_ns()
         self.depth += 1
 
     def leave(self):
+        if threading.get_ident() != self._thread:
+            return
         self.depth -= 1
         if self.depth == 0:
             self.cpu_ns += time.thread_time_ns() - self._cpu

@@ -18,6 +18,10 @@ pub(crate) enum Record {
     Error {},
     /// It ends well.
     Bye {},
+    /// It saves, or has saved.
+    Checkpoint(Box<Checkpoint>),
+    /// It ends after the agreed step, which the shim has read already.
+    Stop {},
     /// What it did on one communicator; from nccl-probe.
     Nccl(Box<Report>),
 }
@@ -57,6 +61,8 @@ pub(crate) struct Step {
     #[serde(deserialize_with = "number")]
     pub(crate) sync_s: Option<f64>,
     #[serde(deserialize_with = "number")]
+    pub(crate) save_s: Option<f64>,
+    #[serde(deserialize_with = "number")]
     pub(crate) loss: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) grad_norm: Option<f64>,
@@ -74,6 +80,51 @@ pub(crate) struct Step {
     pub(crate) dropped: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) skipped_steps: Option<f64>,
+}
+
+/// How far a save has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Phase {
+    /// It has begun.
+    #[default]
+    Begin,
+    /// Everything is written.
+    End,
+    /// It failed.
+    Failure,
+}
+
+/// A save as its rank tells of it, when it begins and when it is over.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Checkpoint {
+    pub(crate) rank: u32,
+    pub(crate) wall_ns: i64,
+    pub(crate) phase: Phase,
+    /// Absolute; an address like `s3://…` for other storage.
+    pub(crate) path: String,
+    /// `dcp` or `torch_save`.
+    pub(crate) format: String,
+    /// The optimizer step it holds, as the probe counts.
+    pub(crate) step: Option<u64>,
+    /// Training goes on while it is written.
+    pub(crate) background: bool,
+    /// Of the file, or of the whole distributed checkpoint from the rank that knows it.
+    #[serde(deserialize_with = "number")]
+    pub(crate) bytes: Option<f64>,
+    /// From begin to end.
+    #[serde(deserialize_with = "number")]
+    pub(crate) seconds: Option<f64>,
+    /// What of that the training stood still.
+    #[serde(deserialize_with = "number")]
+    pub(crate) blocked_s: Option<f64>,
+    /// Type and message.
+    pub(crate) error: Option<String>,
+    /// Like `ENOSPC`, when the system said so.
+    pub(crate) errno: Option<String>,
+    /// Room on the file system when it failed.
+    pub(crate) free_bytes: Option<u64>,
 }
 
 impl Record {
@@ -147,6 +198,18 @@ mod tests {
             Record::parse(br#"{"kind":"error","rank":0,"type":"E"}"#),
             Some(Record::Error {})
         ));
+        let line = br#"{"v":1,"run":"r","rank":3,"kind":"checkpoint","wall_ns":5,"phase":"failure","path":"/c/1","format":"dcp","step":40,"error":"OSError: full","errno":"ENOSPC","free_bytes":7,"seconds":1.5,"blocked_s":0.0,"background":true}"#;
+        let Some(Record::Checkpoint(save)) = Record::parse(line) else {
+            panic!("a save")
+        };
+        assert_eq!(
+            (save.rank, save.phase, save.step, save.seconds, save.background),
+            (3, Phase::Failure, Some(40), Some(1.5), true)
+        );
+        assert_eq!(
+            Record::parse(br#"{"kind":"stop","rank":0,"step":9,"how":"exit"}"#),
+            Some(Record::Stop {})
+        );
         assert_eq!(Record::parse(br#"{"kind":"later","rank":0}"#), None);
         assert_eq!(Record::parse(b"noise"), None);
     }

@@ -11,7 +11,7 @@ use domain::series::Labels;
 use domain::time::TimestampMs;
 use domain::topology::Inventory;
 
-use crate::launch::probe::record::{Hello, Record, Step};
+use crate::launch::probe::record::{Checkpoint, Hello, Phase, Record, Step};
 use crate::sample::nccl::NcclSeries;
 use crate::sample::series::series;
 use crate::sample::{Samples, assignment};
@@ -45,8 +45,19 @@ struct RankSeries {
     last_step_ms: Option<TimestampMs>,
     loss_best: f64,
     nonfinite: f64,
+    saves: RankSaves,
     /// `train_info` and `gpu_assignment_info`.
     infos: Vec<Labels>,
+}
+
+/// What a rank's saves cost it.
+#[derive(Debug, Default)]
+struct RankSaves {
+    /// Since when the rank stands still for one.
+    since_ms: Option<TimestampMs>,
+    blocked_s: f64,
+    failures: f64,
+    any: bool,
 }
 
 impl RunSeries {
@@ -75,7 +86,11 @@ impl RunSeries {
                 self.rank(step.rank).step(*step, &samples);
             }
             Record::Nccl(report) => self.nccl.take(&report),
-            Record::Error {} | Record::Bye {} => {}
+            Record::Checkpoint(save) => {
+                let samples = self.samples.clone();
+                self.rank(save.rank).save(&save, &samples);
+            }
+            Record::Error {} | Record::Bye {} | Record::Stop {} => {}
         }
     }
 
@@ -161,6 +176,7 @@ impl RunSeries {
             last_step_ms: None,
             loss_best: f64::INFINITY,
             nonfinite: 0.0,
+            saves: RankSaves::default(),
             infos: Vec::new(),
         })
     }
@@ -176,8 +192,48 @@ fn put_info(samples: &Samples, info: &Labels, at_ms: TimestampMs) {
 }
 
 impl RankSeries {
+    fn save(&mut self, save: &Checkpoint, samples: &Samples) {
+        let at_ms = save.wall_ns / 1_000_000;
+        if !self.saves.any {
+            // Counters that are there at 0 can be seen to rise.
+            self.saves.any = true;
+            self.push_save_counters(at_ms - 1, samples);
+        }
+        if save.phase == Phase::Begin {
+            self.saves.since_ms = (!save.background).then_some(at_ms);
+            return;
+        }
+        self.saves.since_ms = None;
+        self.saves.blocked_s += save.blocked_s.unwrap_or(0.0);
+        if save.phase == Phase::Failure {
+            self.saves.failures += 1.0;
+        } else {
+            self.push("train_checkpoint_save_seconds", at_ms, save.seconds, samples);
+            self.push("train_checkpoint_bytes", at_ms, save.bytes, samples);
+        }
+        self.push_save_counters(at_ms, samples);
+        self.push("train_checkpoint_saving_seconds", at_ms, Some(0.0), samples);
+    }
+
+    fn push_save_counters(&mut self, at_ms: TimestampMs, samples: &Samples) {
+        let RankSaves {
+            blocked_s, failures, ..
+        } = self.saves;
+        self.push(
+            "train_checkpoint_blocked_seconds_total",
+            at_ms,
+            Some(blocked_s),
+            samples,
+        );
+        self.push("train_checkpoint_failures_total", at_ms, Some(failures), samples);
+    }
+
     fn step(&mut self, step: Step, samples: &Samples) {
         let at_ms = step.wall_ns / 1_000_000;
+        // Whatever became of its last word: a rank that steps does not stand still for a save.
+        if self.saves.since_ms.is_some_and(|since| since < at_ms) {
+            self.saves.since_ms = None;
+        }
         self.last_step_ms = self.last_step_ms.max(Some(at_ms));
         if let Some(loss) = step.loss.filter(|loss| loss.is_finite()) {
             self.loss_best = self.loss_best.min(loss);
@@ -204,7 +260,18 @@ impl RankSeries {
             .last_step_ms
             .map(|last| (now_ms - last).max(0) as f64 / 1_000.0);
         self.push("train_last_step_age_seconds", now_ms, age_s, samples);
+        if self.saves.any {
+            #[expect(clippy::cast_precision_loss, reason = "an age in milliseconds")]
+            let saving_s = self
+                .saves
+                .since_ms
+                .map_or(0.0, |since| (now_ms - since).max(0) as f64 / 1_000.0);
+            self.push("train_checkpoint_saving_seconds", now_ms, Some(saving_s), samples);
+        }
         if repeat {
+            if self.saves.any {
+                self.push_save_counters(now_ms, samples);
+            }
             self.infos.iter().for_each(|info| put_info(samples, info, now_ms));
             self.push(
                 "train_nonfinite_steps_total",
@@ -258,6 +325,7 @@ impl RankSeries {
             ("train_backward_seconds", mean(&pool, |step| step.backward_s)),
             ("train_optimizer_seconds", mean(&pool, |step| step.optimizer_s)),
             ("train_sync_seconds", mean(&pool, |step| step.sync_s)),
+            ("train_save_seconds", mean(&pool, |step| step.save_s)),
             ("train_compute_ratio", ratio(mean(&pool, parts), step_s)),
             ("train_loss", loss(&pool)),
             (
@@ -431,6 +499,47 @@ mod tests {
             values(&samples, "train_last_step_age_seconds"),
             [(1_001_100, 1.061)]
         );
+    }
+
+    fn save(phase: Phase, at_ms: i64, background: bool) -> Record {
+        Record::Checkpoint(Box::new(Checkpoint {
+            wall_ns: at_ms * 1_000_000,
+            phase,
+            background,
+            seconds: Some(8.0),
+            blocked_s: Some(if background { 0.5 } else { 8.0 }),
+            bytes: Some(1e9),
+            ..Checkpoint::default()
+        }))
+    }
+
+    #[test]
+    fn a_rank_stands_still_for_a_save_until_it_is_over_or_the_next_step_is() {
+        let (mut series, samples) = run();
+        let none = Inventory::default();
+        let value = |metric: &str| values(&samples, metric)[0].1;
+        series.take(save(Phase::Begin, 10_000, false), &none);
+        series.tick(13_000);
+        assert_eq!(value("train_checkpoint_saving_seconds"), 3.0);
+        series.take(save(Phase::End, 18_000, false), &none);
+        assert_eq!(value("train_checkpoint_saving_seconds"), 0.0);
+        assert_eq!(
+            (
+                value("train_checkpoint_save_seconds"),
+                value("train_checkpoint_bytes")
+            ),
+            (8.0, 1e9)
+        );
+        series.take(save(Phase::Begin, 20_000, true), &none);
+        series.tick(25_000);
+        assert_eq!(value("train_checkpoint_saving_seconds"), 0.0, "training goes on");
+        series.take(save(Phase::Failure, 26_000, true), &none);
+        assert_eq!(value("train_checkpoint_blocked_seconds_total"), 8.5);
+        assert_eq!(value("train_checkpoint_failures_total"), 1.0);
+        series.take(save(Phase::Begin, 30_000, false), &none);
+        series.take(step(7, 31_000, 1.0), &none);
+        series.tick(33_000);
+        assert_eq!(value("train_checkpoint_saving_seconds"), 0.0, "its end was lost");
     }
 
     #[test]

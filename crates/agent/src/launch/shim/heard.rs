@@ -9,6 +9,8 @@ use crate::launch::shim::rank::LastWords;
 pub(crate) enum Heard {
     /// It finished a step.
     Step(StepHead),
+    /// It came to the step after which the run is to stop.
+    Stop(StepHead),
     /// It saves: no step, and yet no standstill.
     Checkpoint(Head),
     /// An exception ends it.
@@ -59,6 +61,7 @@ impl Heard {
     pub(crate) fn parse(line: &[u8]) -> Option<Self> {
         match kind(line)? {
             b"step" => serde_json::from_slice(line).ok().map(Self::Step),
+            b"stop" => serde_json::from_slice(line).ok().map(Self::Stop),
             b"nccl" => serde_json::from_slice(line).ok().map(Self::Nccl),
             b"checkpoint" => serde_json::from_slice(line).ok().map(Self::Checkpoint),
             b"error" => serde_json::from_slice(line).ok().map(Self::Error),
@@ -69,7 +72,7 @@ impl Heard {
 
     pub(crate) fn rank(&self) -> u32 {
         match self {
-            Self::Step(head) => head.rank,
+            Self::Step(head) | Self::Stop(head) => head.rank,
             Self::Checkpoint(head) | Self::Bye(head) => head.rank,
             Self::Error(words) => words.rank,
             Self::Nccl(head) => head.rank,

@@ -16,11 +16,13 @@ use domain::run::state::{EndCause, NodeEnd, NodeReport};
 use rustix::event::PollFd;
 use rustix::process::Signal;
 
+use crate::launch::journal::StopOrder;
 use crate::launch::shim::cgroup::Group;
 use crate::launch::shim::rank::{self, End, RankProcess};
 use crate::launch::shim::tree::{self, Process, SIGKILL};
 use crate::launch::shim::{
-    GRACE_DEFAULT, LOOK_AROUND, LOOK_FOR_RANKS, Shim, ShimError, launcher, now_ns, reap_one, timespec,
+    FAILURE_GRACE, GRACE_DEFAULT, LOOK_AROUND, LOOK_FOR_RANKS, Shim, ShimError, launcher, now_ns, reap_one,
+    timespec,
 };
 
 /// A disk that is full when everything has ended may get room again; until then the end waits to be told.
@@ -55,6 +57,8 @@ impl Default for Patience {
 pub(super) struct Stop {
     /// A person or the collector asked; otherwise a rank failed.
     asked: bool,
+    /// The ranks have had SIGTERM.
+    told: bool,
     /// When SIGKILL follows.
     kill_at: Instant,
     killed: bool,
@@ -76,6 +80,7 @@ impl Shim {
                 self.begin_stop(true, grace);
                 self.note_status("stopping");
             }
+            Some(stop) if !stop.told => self.begin_stop(true, grace),
             // A stop can become more urgent, never less.
             Some(stop) => stop.kill_at = stop.kill_at.min(Instant::now() + grace),
         }
@@ -84,6 +89,7 @@ impl Shim {
     pub(super) fn begin_stop(&mut self, asked: bool, grace: Duration) {
         self.stop = Some(Stop {
             asked,
+            told: true,
             kill_at: Instant::now() + grace,
             killed: false,
         });
@@ -98,8 +104,37 @@ impl Shim {
             .for_each(RankProcess::ask_to_end);
     }
 
+    /// A rank has failed. Behind the step that all were told to end after, the others have their time; before it they have nothing
+    /// left to wait for.
+    pub(super) fn begin_stop_after_failure(&mut self) {
+        match self.stop_order().filter(|_| self.came_to_stop_step) {
+            Some(order) => self.let_end(Duration::from_millis(order.grace_ms)),
+            None => self.begin_stop(false, FAILURE_GRACE),
+        }
+    }
+
+    /// The ranks end by themselves, behind the step they were told: whoever still saves has time to, without a signal that would
+    /// look like a second wish. torchrun is held, or it would end them by its own ideas.
+    fn let_end(&mut self, grace: Duration) {
+        self.stop = Some(Stop {
+            asked: true,
+            told: false,
+            kill_at: Instant::now() + grace,
+            killed: false,
+        });
+        self.launcher.signal(Signal::STOP);
+    }
+
+    fn stop_order(&self) -> Option<StopOrder> {
+        self.folder.read(StopOrder::FILE).ok()
+    }
+
     /// Takes a stop further; whether torchrun is to be waited for any longer.
     pub(super) fn pursue_stop(&mut self) -> bool {
+        let untold = |stop: &Stop| !stop.told && Instant::now() >= stop.kill_at;
+        if self.stop.as_ref().is_some_and(untold) {
+            self.begin_stop(true, GRACE_DEFAULT);
+        }
         let Some(stop) = &mut self.stop else { return true };
         let (now, patience) = (Instant::now(), self.setting.patience);
         stop.killed |= now >= stop.kill_at;

@@ -337,6 +337,63 @@ fn an_exception_travels_from_the_probe_into_the_exit() {
     assert_eq!((exits[1].code, exits[0].signal), (Some(1), Some(15)));
 }
 
+/// Rank 0 comes to the agreed step and ends with 3; rank 1 comes there and saves for longer than torchrun would wait.
+const COMES_TO_THE_STEP: &str = r#"
+import json, os, signal, socket, sys, time
+rank = int(os.environ["RANK"])
+def signalled(*_):
+    open("signalled", "w"); sys.exit(9)
+signal.signal(signal.SIGTERM, signalled)
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.connect(os.environ["SOCKET"])
+while not os.path.exists(os.path.dirname(os.environ["SOCKET"]) + "/stop.after"): time.sleep(0.02)
+time.sleep(0.2 * rank)
+s.send(json.dumps(dict(v=1, kind="stop", rank=rank, step=12, how="signal"), separators=(",", ":")).encode())
+if rank == 0: sys.exit(3)
+time.sleep(float(os.environ.get("SAVES_S", "1.5"))); open("saved", "w")
+"#;
+
+#[test]
+fn behind_the_agreed_step_a_rank_that_fails_takes_nobody_along_who_still_saves() {
+    let case = Case::start(COMES_TO_THE_STEP);
+    let _both = (case.pid_of(0), case.pid_of(1));
+    let order = StopOrder {
+        step: 12,
+        grace_ms: 15_000,
+    };
+    case.folder
+        .write(StopOrder::FILE, &serde_json::to_vec(&order).unwrap())
+        .unwrap();
+    let saved = case.wait_for_file("saved");
+    assert!(!saved.with_file_name("signalled").exists());
+    let came: Vec<NodeReport> = case.reports().into_iter().map(|entry| entry.report).collect();
+    for rank in [Rank(0), Rank(1)] {
+        assert!(
+            came.contains(&NodeReport::StopStep { rank, step: 12 }),
+            "{came:?}"
+        );
+    }
+    let (end, exits) = case.end();
+    assert_eq!(codes(&exits), [(Some(3), None), (Some(0), None)]);
+    assert_eq!((end.cause, end.message.as_str()), (EndCause::Stopped, ""));
+}
+
+#[test]
+fn a_rank_that_does_not_end_behind_the_agreed_step_is_told_and_then_killed() {
+    let case = Case::start(&COMES_TO_THE_STEP.replace("1.5", "600"));
+    let _both = (case.pid_of(0), case.pid_of(1));
+    let order = StopOrder {
+        step: 12,
+        grace_ms: 300,
+    };
+    case.folder
+        .write(StopOrder::FILE, &serde_json::to_vec(&order).unwrap())
+        .unwrap();
+    case.wait_for_file("signalled");
+    let (end, exits) = case.end();
+    assert_eq!(codes(&exits), [(Some(3), None), (Some(9), None)]);
+    assert_eq!(end.cause, EndCause::Stopped);
+}
+
 #[test]
 fn a_program_that_is_not_there_is_said_so() {
     let mut case = Case::launch(vec!["/nonexistent/python".into()], "");

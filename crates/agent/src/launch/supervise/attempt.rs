@@ -4,6 +4,7 @@
 //! Prepare ──▶ prepare.json ──▶ Prepared │ PrepareFailed
 //! Start   ──▶ launch.json  ──▶ shim … its reports
 //! Stop    ──▶ stop         ──▶ the shim's Ended, or our own where no shim ever was
+//! StopAfter ▶ stop.after   ──▶ StopStep of each rank that comes to the step, then the shim's Ended
 //! shim gone without Ended  ──▶ burial: what it left is killed, Ended as far as it is known
 //! ```
 
@@ -20,9 +21,9 @@ use domain::run::state::{EndCause, NodeCommand, NodeEnd, NodeReport, Start};
 use domain::run::torchrun::{self as command_line, Launch, Paths};
 use tokio::sync::mpsc;
 
-use crate::launch::journal::{Entry, Folder, Reports, is_end, read_from};
+use crate::launch::journal::{Entry, Folder, Reports, StopOrder, is_end, read_from};
 use crate::launch::preflight::{Asked, is_seen, remove_token, token_of};
-use crate::launch::probe::{Reader, RunSeries};
+use crate::launch::probe::{Reader, Record, RunSeries, Saves};
 use crate::launch::shim::Owner;
 use crate::launch::supervise::{Supervisor, burial};
 use crate::launch::torchrun::{Lease, prepare};
@@ -143,6 +144,7 @@ impl Attempt {
             NodeCommand::LookFor { path } => self.note("look.json", path),
             NodeCommand::Start(start) => self.note("start.json", start),
             NodeCommand::Stop { grace_ms } => self.note_stop(*grace_ms),
+            NodeCommand::StopAfter { step, grace_ms } => self.note_stop_after(*step, *grace_ms),
         };
         let entry = noted.and_then(|()| self.add(NodeReport::Accepted { command: id }));
         match entry {
@@ -208,6 +210,14 @@ impl Attempt {
         self.folder.write("stop", grace_ms.to_string().as_bytes())
     }
 
+    /// The first order stays: ranks may have read it.
+    fn note_stop_after(&self, step: u64, grace_ms: u64) -> io::Result<()> {
+        if self.folder.has(StopOrder::FILE) {
+            return Ok(());
+        }
+        self.note(StopOrder::FILE, &StopOrder { step, grace_ms })
+    }
+
     fn add(&self, report: NodeReport) -> io::Result<Entry> {
         self.lock().reports.add(now_ms(), report)
     }
@@ -236,6 +246,8 @@ pub(super) struct Follower {
     shim_since: Option<Instant>,
     reader: Reader,
     series: RunSeries,
+    /// Where the ranks save.
+    saves: Saves,
     /// Since there is something to follow.
     nccl: Option<nccl::Watch>,
     /// Sizes of the files of reports when `ended` was found.
@@ -260,6 +272,7 @@ impl Follower {
             shim_since: None,
             reader,
             series,
+            saves: Saves::default(),
             nccl: None,
             reports_seen: None,
             ended: false,
@@ -322,6 +335,8 @@ impl Follower {
             NodeCommand::LookFor { path } => self.look_for(path).await,
             NodeCommand::Start(start) => self.start(&start).await,
             NodeCommand::Stop { .. } => self.stop().await,
+            // The ranks read it for themselves.
+            NodeCommand::StopAfter { .. } => {}
         }
     }
 
@@ -478,14 +493,19 @@ impl Follower {
     }
 
     fn take_records(&mut self) {
-        let inventory = self.supervisor.inventory.borrow().clone();
         match self.reader.read() {
-            Ok(records) => records
-                .into_iter()
-                .for_each(|record| self.series.take(record, &inventory)),
+            Ok(records) => self.note_records(records),
             Err(error) => {
                 tracing::warn!(run = %self.attempt.run, %error, "the probe's records cannot be read")
             }
+        }
+    }
+
+    fn note_records(&mut self, records: Vec<Record>) {
+        let inventory = self.supervisor.inventory.borrow().clone();
+        for record in records {
+            self.saves.note(&record);
+            self.series.take(record, &inventory);
         }
     }
 
@@ -542,10 +562,7 @@ impl Follower {
             if records.is_empty() {
                 break;
             }
-            let inventory = self.supervisor.inventory.borrow().clone();
-            records
-                .into_iter()
-                .for_each(|record| self.series.take(record, &inventory));
+            self.note_records(records);
         }
         self.series.end(now_ms());
         let _saved_or_over = self.reader.save();

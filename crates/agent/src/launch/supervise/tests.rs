@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use tokio::sync::watch;
 
 use super::*;
-use crate::launch::journal::read_from;
+use crate::launch::journal::{StopOrder, read_from};
 use crate::launch::shim::{Remains, marked, signal};
 use crate::launch::testing;
 
@@ -119,7 +119,7 @@ impl Agent {
     async fn prepare(&self) -> NodeReport {
         self.command(
             2,
-            NodeCommand::Prepare { resume_from: None,
+            NodeCommand::Prepare {
                 spec: Box::new(self.spec()),
                 node_rank: 0,
                 nnodes: 1,
@@ -268,6 +268,44 @@ async fn a_new_agent_adopts_the_living_shim_and_goes_on_reading() {
 }
 
 #[tokio::test]
+async fn the_order_to_stop_after_a_step_reaches_the_folder_once_and_outlives_the_agent() {
+    let agent = Agent::new();
+    agent.train().await;
+    let after = |id, step| {
+        let grace_ms = 5_000;
+        agent
+            .command(id, NodeCommand::StopAfter { step, grace_ms })
+            .unwrap()
+    };
+    let accepted = after(4, 40);
+    assert_eq!(accepted.report, NodeReport::Accepted { command: 4 });
+    assert_eq!(after(4, 40), accepted);
+    // Ranks may have read the first by then.
+    after(5, 90);
+    let agent = agent.restarted().await;
+    let folder = Folder::of(agent.data.path(), &agent.run, AttemptNo(1));
+    let order: StopOrder = folder.read(StopOrder::FILE).unwrap();
+    assert_eq!((order.step, order.grace_ms), (40, 5_000));
+    let again = agent
+        .command(
+            4,
+            NodeCommand::StopAfter {
+                step: 40,
+                grace_ms: 5_000,
+            },
+        )
+        .unwrap();
+    assert_eq!(again, accepted);
+    let ended = |report: &NodeReport| matches!(report, NodeReport::Ended(_));
+    assert!(
+        !agent.reports().iter().any(ended),
+        "the ranks have not come there yet"
+    );
+    agent.command(6, NodeCommand::Stop { grace_ms: 1_000 }).unwrap();
+    assert_eq!(agent.end().await.cause, EndCause::Stopped);
+}
+
+#[tokio::test]
 async fn a_shim_that_is_killed_takes_its_ranks_along_and_is_reported() {
     let agent = Agent::new();
     agent.train().await;
@@ -332,7 +370,7 @@ async fn the_ddp_recipe_trains_and_is_seen() {
     agent
         .command(
             2,
-            NodeCommand::Prepare { resume_from: None,
+            NodeCommand::Prepare {
                 spec: Box::new(spec.clone()),
                 node_rank: 0,
                 nnodes: 1,

@@ -12,6 +12,7 @@ use crate::run::spec::Spec;
 use crate::run::state::machine::{Attempt, FaultKind, Machine, NodeTask, Wished};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
 use crate::run::state::settle::Beginning;
+use crate::run::state::stop::StopPoint;
 use crate::run::state::{Outcome, RunState};
 use crate::time::TimestampMs;
 
@@ -51,6 +52,9 @@ pub enum Event {
     StopRequested {
         /// Time between SIGTERM and SIGKILL.
         grace_ms: u64,
+        /// The moment to wait for; none to stop at once.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<StopPoint>,
     },
     /// A person wants a run that has ended to go on.
     ResumeRequested {
@@ -131,6 +135,7 @@ impl Machine {
             restart_at_ms: None,
             attempts: Vec::new(),
             checkpoints: Vec::new(),
+            stop: None,
         };
         let mut actions = Vec::new();
         machine.begin_attempt(Beginning::asked("submitted"), now_ms, &mut actions);
@@ -165,7 +170,7 @@ impl Machine {
                 self.reported(node, report, now_ms);
             }
             Event::Reported { .. } => {}
-            Event::StopRequested { grace_ms } => self.wished = self.wished.or_stop(*grace_ms),
+            Event::StopRequested { grace_ms, after } => self.stop_requested(*grace_ms, *after, actions),
             Event::ResumeRequested { from, from_start } => {
                 self.resume(from.clone(), *from_start, now_ms, actions);
             }
@@ -322,7 +327,7 @@ impl Machine {
 
 impl Wished {
     /// A second stop can only be more impatient.
-    fn or_stop(self, grace_ms: u64) -> Self {
+    pub(super) fn or_stop(self, grace_ms: u64) -> Self {
         match self {
             Self::Run => Self::Stop { grace_ms },
             Self::Stop { grace_ms: before } => Self::Stop {

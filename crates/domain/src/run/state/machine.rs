@@ -8,7 +8,7 @@ use crate::api::runs::{Provenance, ResumedFrom};
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::checkpoint::Checkpoint;
 use crate::run::spec::Spec;
-use crate::run::state::{NodeEnd, Outcome, Prepared, RankExit, RunState, StallCause};
+use crate::run::state::{NodeEnd, Outcome, Prepared, RankExit, RunState, StallCause, StopPlan};
 use crate::time::TimestampMs;
 
 /// What the person wants, as opposed to what is.
@@ -50,6 +50,9 @@ pub struct Machine {
     /// What it has saved, as its nodes told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checkpoints: Vec<Checkpoint>,
+    /// A stop that waits for a step or a checkpoint, or waited before it became `wished`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopPlan>,
 }
 
 /// One try at the whole run.

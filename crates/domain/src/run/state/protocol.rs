@@ -37,6 +37,14 @@ pub enum NodeCommand {
         /// Time between SIGTERM and SIGKILL.
         grace_ms: u64,
     },
+    /// Let every rank end at the end of this optimizer step, by itself.
+    StopAfter {
+        /// The step, as the probe counts.
+        step: u64,
+        /// Time for ranks that have come there to save, whatever becomes of the others.
+        #[serde(default)]
+        grace_ms: u64,
+    },
 }
 
 /// What a node needs to know to start its ranks.
@@ -139,6 +147,13 @@ pub enum NodeReport {
     RankRecovered {
         /// Which rank.
         rank: Rank,
+    },
+    /// A rank came to the step after which the run was to stop, and is ending.
+    StopStep {
+        /// Which rank.
+        rank: Rank,
+        /// The step's number.
+        step: u64,
     },
     /// A rank ended.
     RankExited(RankExit),

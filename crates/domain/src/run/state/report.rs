@@ -11,6 +11,9 @@ use crate::time::TimestampMs;
 
 impl Machine {
     pub(super) fn reported(&mut self, node: &NodeName, report: &NodeReport, now_ms: TimestampMs) {
+        if self.stop_reported(report, now_ms) {
+            return;
+        }
         let attempt = self.current_mut();
         let Some(task) = attempt.task_mut(node) else {
             return;
@@ -42,7 +45,7 @@ impl Machine {
 
     /// The attempt cannot end well any more. Only what came before a wished stop counts as a failure.
     pub(super) fn fail(&mut self, trouble: Option<Outcome>, now_ms: TimestampMs) {
-        if self.wished != Wished::Run {
+        if self.wished != Wished::Run || self.stop_excuses_failure() {
             return;
         }
         let attempt = self.current_mut();
@@ -104,7 +107,7 @@ impl NodeTask {
 
     fn note(&mut self, report: &NodeReport, now_ms: TimestampMs) {
         match report {
-            NodeReport::Accepted { .. } => {}
+            NodeReport::Accepted { .. } | NodeReport::StopStep { .. } => {}
             NodeReport::Refused { reason: message, .. }
             | NodeReport::PrepareFailed { message }
             | NodeReport::StartFailed { message } => {

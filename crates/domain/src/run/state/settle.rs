@@ -43,6 +43,7 @@ impl Machine {
     /// Issues what the new situation asks for and derives the state from it.
     pub(super) fn settle(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {
         if self.current().ended_ms.is_none() {
+            self.pursue_stop(now_ms);
             if !self.is_stopping() {
                 self.start_when_prepared(now_ms, actions);
             }
@@ -181,7 +182,7 @@ impl Machine {
         if !over {
             return;
         }
-        let outcome = judge(attempt, self.wished);
+        let outcome = self.with_stop_told(judge(attempt, self.wished));
         let next = policy::next(self, &outcome, now_ms);
         self.end_attempt(outcome.clone(), now_ms);
         let (state, outcome) = match next {
@@ -223,7 +224,7 @@ impl Machine {
             RunState::Restarting
         } else if attempt.nodes.is_empty() {
             RunState::Queued
-        } else if self.is_stopping() {
+        } else if self.is_stopping() || self.stop_is_reached() {
             RunState::Stopping
         } else if attempt.nodes.iter().any(is_lost) {
             RunState::Lost

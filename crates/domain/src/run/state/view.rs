@@ -42,7 +42,8 @@ impl Machine {
             summary: self.summary(),
             spec: self.spec.clone(),
             attempts,
-            stop: None,
+            stop: self.stop_view(),
+            steps_since_checkpoint: None,
             watched: false,
         }
     }

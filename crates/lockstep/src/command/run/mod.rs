@@ -4,12 +4,12 @@ mod follow;
 mod logs;
 mod resume;
 mod show;
+mod stop;
 mod submit;
 mod why;
 
 use clap::{Args, Subcommand};
-use domain::api::runs::{RunSummary, RunView, StopRun};
-use domain::time::parse_duration_ms;
+use domain::api::runs::{RunSummary, RunView};
 
 use crate::client::Target;
 use crate::command::token::path_part;
@@ -22,6 +22,8 @@ use crate::failure::Failure;
   lockstep run logs -f RUN --rank 1
   lockstep run why RUN
   lockstep run stop RUN --grace 2m --wait
+  lockstep run stop RUN --after-step --wait
+
   lockstep run resume RUN --wait")]
 pub(crate) struct Run {
     #[command(subcommand)]
@@ -43,17 +45,8 @@ enum Action {
     },
     /// Print a run's output.
     Logs(logs::Logs),
-    /// Stop a run: SIGTERM to its ranks, then SIGKILL to what is left.
-    Stop {
-        /// The run's id.
-        run: String,
-        /// Time between SIGTERM and SIGKILL, like 30s.
-        #[arg(long, value_parser = grace)]
-        grace: Option<u64>,
-        /// Wait until it has ended.
-        #[arg(long)]
-        wait: bool,
-    },
+    /// Stop a run: SIGTERM to its ranks, then SIGKILL to what is left; or after a step or a checkpoint.
+    Stop(stop::Stop),
     /// Go on with a run that has ended, from its last complete checkpoint.
     Resume(resume::Resume),
     /// Say what is wrong with a run: cause, culprit, evidence, what to do.
@@ -77,23 +70,7 @@ impl Run {
                 Ok(())
             }
             Action::Logs(logs) => logs.execute(&client).await,
-            Action::Stop { run, grace, wait } => {
-                let path = run_path(&run)?;
-                let _accepted: serde_json::Value = client
-                    .post(
-                        &format!("{path}/stop"),
-                        &StopRun {
-                            grace_ms: grace,
-                            ..StopRun::default()
-                        },
-                    )
-                    .await?;
-                if wait {
-                    follow::until_ended(&client, &run).await.map(drop)
-                } else {
-                    Ok(())
-                }
-            }
+            Action::Stop(stop) => stop.execute(&client).await,
             Action::Resume(resume) => resume.execute(&client).await,
             Action::Why { run } => why::why(&client, &run).await,
         }
@@ -102,9 +79,4 @@ impl Run {
 
 fn run_path(run: &str) -> Result<String, Failure> {
     Ok(format!("/api/runs/{}", path_part(run)?))
-}
-
-fn grace(text: &str) -> Result<u64, String> {
-    let ms = parse_duration_ms(text).map_err(|error| error.to_string())?;
-    u64::try_from(ms).map_err(|_| "must not be negative".to_owned())
 }

@@ -2,6 +2,7 @@
 
 use domain::api::runs::{AttemptView, RankView, RunSummary, RunView};
 
+use super::stop;
 use crate::table::{self, printable};
 
 /// The list.
@@ -34,6 +35,9 @@ pub(super) fn list(runs: &[RunSummary]) {
 pub(super) fn run(view: &RunView) {
     let summary = &view.summary;
     say!("{}  {}  {}", summary.id, summary.state.as_str(), summary.program);
+    if view.stop.is_some() {
+        say!("{}", stop::told(view));
+    }
     view.attempts.iter().for_each(attempt);
 }
 

@@ -114,7 +114,8 @@ impl Point {
         match prepared {
             None if !accepted(2) => {
                 let spec = Box::new(agent.spec());
-                let prepare = NodeCommand::Prepare { resume_from: None,
+                let prepare = NodeCommand::Prepare {
+                    resume_from: None,
                     spec,
                     node_rank: 0,
                     nnodes: 1,

@@ -215,6 +215,13 @@ fn ended(code: i32) -> NodeReport {
     })
 }
 
+fn stop_now(grace_ms: u64) -> Event {
+    Event::StopRequested {
+        grace_ms,
+        after: None,
+    }
+}
+
 /// An action as the stories write it: `prepare n0`, `stop n1 10000`.
 fn word(action: &Action) -> String {
     match &action.task {
@@ -240,6 +247,10 @@ fn word(action: &Action) -> String {
             node,
             command: NodeCommand::Stop { grace_ms },
         } => format!("stop {node} {grace_ms}"),
+        Task::Command {
+            node,
+            command: NodeCommand::StopAfter { step, .. },
+        } => format!("stop {node} after {step}"),
     }
 }
 
@@ -339,12 +350,9 @@ fn an_exception_is_named_with_its_type_and_message() {
 #[test]
 fn a_wished_stop_ends_as_stopped_though_ranks_die_by_signals() {
     let mut story = Story::running(1, 5);
-    assert_eq!(
-        story.event(&Event::StopRequested { grace_ms: 30_000 }),
-        ["stop n0 30000"]
-    );
-    assert_eq!(story.event(&Event::StopRequested { grace_ms: 60_000 }), [""; 0]);
-    assert_eq!(story.event(&Event::StopRequested { grace_ms: 0 }), ["stop n0 0"]);
+    assert_eq!(story.event(&stop_now(30_000)), ["stop n0 30000"]);
+    assert_eq!(story.event(&stop_now(60_000)), [""; 0]);
+    assert_eq!(story.event(&stop_now(0)), ["stop n0 0"]);
     story.report("n0", killed(0, 15, 1));
     story.report("n0", killed(1, 9, 2));
     story.report("n0", ended(1));
@@ -356,7 +364,7 @@ fn a_wished_stop_ends_as_stopped_though_ranks_die_by_signals() {
 fn a_failure_before_the_stop_stays_with_its_attempt_and_the_run_ends_as_wished() {
     let mut story = Story::running(1, 5);
     story.report("n0", killed(1, 9, 1));
-    story.event(&Event::StopRequested { grace_ms: 30_000 });
+    story.event(&stop_now(30_000));
     story.report("n0", ended(1));
     assert_eq!(story.outcome(), (RunState::Stopped, "stopped", None, None));
     assert_eq!(
@@ -375,7 +383,7 @@ fn a_queued_run_stops_at_once_and_a_late_placement_changes_nothing() {
         hopeless: false,
     });
     assert_eq!(story.outcome(), (RunState::Queued, "no_nodes", None, None));
-    story.event(&Event::StopRequested { grace_ms: 0 });
+    story.event(&stop_now(0));
     assert_eq!(story.machine.state, RunState::Stopped);
     assert_eq!(story.place(), [""; 0]);
 }
@@ -541,7 +549,7 @@ fn a_node_that_was_prepared_and_comes_back_empty_is_not_waited_for() {
 fn a_stop_comes_to_an_end_without_a_node_that_never_returns() {
     let mut story = Story::running(2, 0);
     story.event(&Event::NodeLost { node: node("n1") });
-    story.event(&Event::StopRequested { grace_ms: 1_000 });
+    story.event(&stop_now(1_000));
     story.report("n0", ended(1));
     story.wait(ABANDON_AFTER_MS - 1_000);
     assert_eq!(story.machine.state, RunState::Stopping);

@@ -126,7 +126,8 @@ fn events(attempt: AttemptNo) -> Vec<(&'static str, Event)> {
             "shim started",
             said(NodeReport::ShimStarted {
                 pid: 1,
-                command: text(), kept_by: text(),
+                command: text(),
+                kept_by: text(),
             }),
         ),
         ("start failed", said(NodeReport::StartFailed { message: text() })),
