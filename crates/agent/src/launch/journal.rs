@@ -3,7 +3,9 @@
 //! ```text
 //! DATA/runs/RUN.ATTEMPT/          0700
 //!   launch.json      agent → shim    what to start
+//!   secrets.json     agent → shim    0600: variables for the ranks that nobody is shown; gone when the collector has everything
 //!   nccl.json        agent           what was decided about watching collectives
+//!   watch.json       exec → agent    this is a command that is only watched: `lockstep exec` is its shim, and nobody may stop it
 //!   stop             agent → shim    the wish to end; holds the grace in ms
 //!   stop.after       agent → ranks, shim   the step after which every rank ends by itself
 //!   lock             held (flock) by the living shim, and by nobody else
@@ -130,6 +132,12 @@ impl Folder {
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.file(name).exists()
+    }
+
+    /// Whether it is a command's that is only watched.
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        self.has("watch.json")
     }
 
     /// Takes the lock that only a living shim holds; `None` when one lives. The lock ends with the returned file, even when

@@ -17,6 +17,7 @@ pub mod torchrun;
 
 pub mod output;
 pub(crate) mod probe;
+pub mod secrets;
 
 #[cfg(test)]
 mod testing;

@@ -1,17 +1,42 @@
-//! The log files of an attempt, read from where the collector's copies end.
+//! The log files of an attempt, read from where the collector's copies end, and kept small behind that.
+//!
+//! ```text
+//!   0            kept_from          acknowledged      sent         length
+//!   │ punched out │ 4 MiB for people │  on its way …   │  …backlog  │
+//! ```
+//! A rank holds its file open for as long as it runs, so the file can be neither moved nor cut: moving it leaves the rank writing
+//! to the moved one, cutting it loses what is written between the look and the cut, and leaves a writer without `O_APPEND` behind
+//! at its old offset. What the collector has acknowledged is instead punched out of the file (`FALLOC_FL_PUNCH_HOLE`): its blocks
+//! go back to the disk, its length and every offset stay, and bytes that are being written are not touched. On a file system that
+//! cannot do that the file stays whole until the attempt's folder goes.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::FallocateFlags;
 
 use crate::launch::journal::Folder;
+use crate::launch::secrets::Secrets;
 
 /// One piece on the wire.
 pub const CHUNK_BYTES: usize = 64 << 10;
 /// Sent and not yet acknowledged, per file: enough for a long round trip, little enough that a flood of one rank does not
 /// fill the connection.
 const WINDOW_BYTES: u64 = 256 << 10;
-/// torchrun's own output, as the protocol numbers it.
+/// What stays of a file that the collector has: for people who look into the folder, and for a collector that lost its last
+/// seconds.
+const KEPT_BYTES: u64 = 4 << 20;
+/// Punched out at once, so that it is seldom done.
+const PUNCH_BYTES: u64 = 1 << 20;
+/// The most that may wait for the collector in one file: twenty seconds of a rank that writes 50 MB/s, weeks of one that behaves.
+/// Beyond, the older half of it is given up, which the log says.
+const BACKLOG_BYTES_MAX: u64 = 1 << 30;
+/// What may be the beginning of a secret is not sent before its end can be seen, or this long.
+const HELD_BACK: Duration = Duration::from_secs(1);
+/// torchrun's own output, as the protocol numbers it. It is short, and read whole for its last words: nothing is punched out.
 pub const LAUNCHER: i32 = -1;
 
 /// A file that may still grow.
@@ -26,6 +51,12 @@ pub struct LogFile {
     acknowledged: Option<u64>,
     /// How much was sent on this connection.
     sent: u64,
+    /// What stands before this is gone from the disk.
+    kept_from: u64,
+    /// The file system cannot punch holes.
+    stays_whole: bool,
+    /// The file's length when its end began to look like a secret, and when that was.
+    held_back: Option<(u64, Instant)>,
 }
 
 /// All of an attempt's log files.
@@ -45,6 +76,8 @@ pub struct Chunk {
     pub offset: u64,
     /// What is there.
     pub bytes: Vec<u8>,
+    /// What stands before this is not to be had any more.
+    pub kept_from: u64,
 }
 
 impl Logs {
@@ -53,15 +86,9 @@ impl Logs {
         for stream in ["stdout", "stderr"] {
             self.add(LAUNCHER, stream, folder.file(&format!("launcher.{stream}")));
         }
-        // torchrun: LOG_DIR/ID_RANDOM/attempt_0/LOCAL_RANK/std*.log
-        for of_run in folders(&folder.file("ranks")) {
-            for of_rank in folders(&of_run.join("attempt_0")) {
-                let local: Option<u32> = of_rank.file_name().and_then(|name| name.to_str()?.parse().ok());
-                let Some(rank) = local.and_then(|local| i32::try_from(first_rank + local).ok()) else {
-                    continue;
-                };
-                self.add(rank, "stdout", of_rank.join("stdout.log"));
-                self.add(rank, "stderr", of_rank.join("stderr.log"));
+        for (local, stream, path) in of_ranks(folder) {
+            if let Ok(rank) = i32::try_from(first_rank + local) {
+                self.add(rank, stream, path);
             }
         }
     }
@@ -75,20 +102,23 @@ impl Logs {
             self.files.push(LogFile {
                 rank,
                 stream,
+                kept_from: first_kept(&path),
                 path,
                 acknowledged: None,
                 sent: 0,
+                stays_whole: rank == LAUNCHER,
+                held_back: None,
             });
         }
     }
 
-    /// The next piece of some file; `None` when everything is sent or waits for an acknowledgement.
+    /// The next piece of some file, secrets hidden; `None` when everything is sent or waits for an acknowledgement.
     ///
     /// # Errors
     /// When a file cannot be read.
-    pub fn next_chunk(&mut self) -> io::Result<Option<Chunk>> {
+    pub fn next_chunk(&mut self, secrets: &Secrets) -> io::Result<Option<Chunk>> {
         for at in 0..self.files.len() {
-            if let Some(chunk) = self.files[at].next_chunk()? {
+            if let Some(chunk) = self.files[at].next_chunk(secrets)? {
                 // The next call begins with another file.
                 self.files.rotate_left(at + 1);
                 return Ok(Some(chunk));
@@ -108,6 +138,7 @@ impl Logs {
             let lost = file.acknowledged.is_some_and(|before| length < before);
             file.sent = if lost { length } else { file.sent.max(length) };
             file.acknowledged = Some(length);
+            file.punch(length.saturating_sub(KEPT_BYTES));
         }
     }
 
@@ -121,29 +152,138 @@ impl Logs {
 }
 
 impl LogFile {
-    fn next_chunk(&mut self) -> io::Result<Option<Chunk>> {
-        let unanswered = self.acknowledged.is_none() && self.sent > 0;
-        let full = self.sent.saturating_sub(self.acknowledged.unwrap_or(0)) >= WINDOW_BYTES;
-        if unanswered || full || self.length() <= self.sent {
+    fn next_chunk(&mut self, secrets: &Secrets) -> io::Result<Option<Chunk>> {
+        let length = self.length();
+        self.sent = self.sent.max(self.kept_from);
+        let acknowledged = self.acknowledged.unwrap_or(self.kept_from).max(self.kept_from);
+        let unanswered = self.acknowledged.is_none() && self.sent > acknowledged;
+        let full = self.sent.saturating_sub(acknowledged) >= WINDOW_BYTES;
+        if unanswered || full || length <= self.sent {
             return Ok(None);
         }
         let mut file = File::open(&self.path)?;
-        file.seek(SeekFrom::Start(self.sent))?;
-        let mut bytes = Vec::new();
-        file.take(CHUNK_BYTES as u64).read_to_end(&mut bytes)?;
-        let chunk = Chunk {
+        self.skip_hole(&file);
+        let bytes = self.read_hidden(&mut file, secrets)?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let offset = self.sent;
+        self.sent += bytes.len() as u64;
+        Ok(Some(Chunk {
             rank: self.rank,
             stream: self.stream,
-            offset: self.sent,
+            offset,
             bytes,
-        };
-        self.sent += chunk.bytes.len() as u64;
-        Ok(Some(chunk).filter(|chunk| !chunk.bytes.is_empty()))
+            kept_from: self.kept_from,
+        }))
+    }
+
+    /// The next piece with what is secret hidden, which needs a look at what stands around it.
+    fn read_hidden(&mut self, file: &mut File, secrets: &Secrets) -> io::Result<Vec<u8>> {
+        let reach = secrets.reach() as u64;
+        let from = self.sent.saturating_sub(reach).max(self.kept_from.min(self.sent));
+        let before = usize::try_from(self.sent - from).unwrap_or(0);
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        let wanted = (self.sent - from) + CHUNK_BYTES as u64 + reach;
+        let read = file.take(wanted).read_to_end(&mut bytes)?;
+        let mut end = bytes.len().min(before + CHUNK_BYTES);
+        if (read as u64) < wanted {
+            let begun = secrets.begun_at_end(&bytes);
+            if begun > 0 && self.holds_back(from + read as u64) {
+                end = end.min(bytes.len() - begun);
+            }
+        }
+        secrets.hide(&mut bytes);
+        bytes.truncate(end);
+        bytes.drain(..before.min(end));
+        Ok(bytes)
+    }
+
+    /// Whether to wait for more, at this length of the file.
+    fn holds_back(&mut self, length: u64) -> bool {
+        match self.held_back {
+            Some((before, since)) if before == length => since.elapsed() < HELD_BACK,
+            _ => {
+                self.held_back = Some((length, Instant::now()));
+                true
+            }
+        }
+    }
+
+    /// What was given up by [`bound`] since, or punched by an agent before this one.
+    fn skip_hole(&mut self, file: &File) {
+        if let Ok(data) = rustix::fs::seek(file, rustix::fs::SeekFrom::Data(self.sent))
+            && data > self.sent
+        {
+            (self.sent, self.kept_from) = (data, data);
+        }
+    }
+
+    fn punch(&mut self, until: u64) {
+        let until = until - until % PUNCH_BYTES;
+        if self.stays_whole || until < self.kept_from + PUNCH_BYTES {
+            return;
+        }
+        let from = self.kept_from - self.kept_from % PUNCH_BYTES;
+        match punch_out(&self.path, from, until) {
+            Ok(()) => self.kept_from = until,
+            Err(error) => {
+                self.stays_whole = true;
+                tracing::warn!(path = %self.path.display(), %error, "no holes can be punched into this log; it stays whole until its attempt's folder goes");
+            }
+        }
     }
 
     fn length(&self) -> u64 {
         std::fs::metadata(&self.path).map_or(0, |meta| meta.len())
     }
+}
+
+/// Bounds what waits for the collector on disk, also while no collector is there: of a file that takes too much the older half
+/// is given up. Called every few seconds.
+pub(crate) fn bound(folder: &Folder) {
+    for (_, stream, path) in of_ranks(folder) {
+        let Ok(meta) = path.metadata() else { continue };
+        if meta.blocks() * 512 <= BACKLOG_BYTES_MAX {
+            continue;
+        }
+        let until = meta.len().saturating_sub(BACKLOG_BYTES_MAX / 2);
+        match punch_out(&path, 0, until - until % PUNCH_BYTES) {
+            Ok(()) => {
+                tracing::warn!(path = %path.display(), stream, until, "a log grows faster than the collector takes it; its older part is given up");
+            }
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a log that is too large cannot be made smaller")
+            }
+        }
+    }
+}
+
+/// The files torchrun writes, LOG_DIR/ID_RANDOM/attempt_0/LOCAL_RANK/std*.log: `(local rank, stream, path)`.
+fn of_ranks(folder: &Folder) -> Vec<(u32, &'static str, PathBuf)> {
+    let mut files = Vec::new();
+    for of_run in folders(&folder.file("ranks")) {
+        for of_rank in folders(&of_run.join("attempt_0")) {
+            let local = of_rank.file_name().and_then(|name| name.to_str()?.parse().ok());
+            let Some(local) = local else { continue };
+            files.push((local, "stdout", of_rank.join("stdout.log")));
+            files.push((local, "stderr", of_rank.join("stderr.log")));
+        }
+    }
+    files
+}
+
+fn punch_out(path: &Path, from: u64, until: u64) -> io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let file = OpenOptions::new().write(true).open(path)?;
+    Ok(rustix::fs::fallocate(file, flags, from, until - from)?)
+}
+
+/// Where a file begins that an agent before this one may have punched.
+fn first_kept(path: &Path) -> u64 {
+    let data = File::open(path).and_then(|file| Ok(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0))?));
+    data.unwrap_or(0)
 }
 
 fn folders(path: &Path) -> impl Iterator<Item = PathBuf> {
@@ -155,6 +295,11 @@ fn folders(path: &Path) -> impl Iterator<Item = PathBuf> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+    use std::collections::BTreeMap;
+    use std::io::Write;
+
+    use domain::run::secret::SecretValue;
+
     use super::*;
 
     #[test]
@@ -164,26 +309,107 @@ mod tests {
         let of_rank = data.path().join("ranks/x_1/attempt_0/1");
         std::fs::create_dir_all(&of_rank).unwrap();
         std::fs::write(of_rank.join("stdout.log"), vec![b'a'; 400_000]).unwrap();
-        let mut logs = Logs::default();
+        let (mut logs, none) = (Logs::default(), Secrets::default());
         logs.look(&folder, 4);
         logs.look(&folder, 4);
-        let first = logs.next_chunk().unwrap().unwrap();
+        let first = logs.next_chunk(&none).unwrap().unwrap();
         assert_eq!(
             (first.rank, first.stream, first.offset, first.bytes.len()),
             (5, "stdout", 0, CHUNK_BYTES)
         );
         assert_eq!(
-            logs.next_chunk().unwrap(),
+            logs.next_chunk(&none).unwrap(),
             None,
             "until the collector has said how much it has"
         );
         logs.acknowledge(5, "stdout", 100_000);
-        assert_eq!(logs.next_chunk().unwrap().unwrap().offset, 100_000);
-        while logs.next_chunk().unwrap().is_some() {}
+        assert_eq!(logs.next_chunk(&none).unwrap().unwrap().offset, 100_000);
+        while logs.next_chunk(&none).unwrap().is_some() {}
         assert!(!logs.complete());
         logs.acknowledge(5, "stdout", 300_000);
-        while logs.next_chunk().unwrap().is_some() {}
+        while logs.next_chunk(&none).unwrap().is_some() {}
         logs.acknowledge(5, "stdout", 400_000);
+        assert!(logs.complete());
+    }
+
+    /// An attempt with the log of rank 0, and the log, opened as a rank holds it.
+    fn rank_0() -> (tempfile::TempDir, PathBuf, File) {
+        let data = tempfile::tempdir().unwrap();
+        let of_rank = data.path().join("ranks/x_1/attempt_0/0");
+        std::fs::create_dir_all(&of_rank).unwrap();
+        let path = of_rank.join("stdout.log");
+        let file = File::create(&path).unwrap();
+        (data, path, file)
+    }
+
+    /// Sends all there is to a collector that takes it at once.
+    fn send_all(logs: &mut Logs, secrets: &Secrets) -> Vec<u8> {
+        let mut taken = Vec::new();
+        while let Some(chunk) = logs.next_chunk(secrets).unwrap() {
+            taken.extend(&chunk.bytes);
+            logs.acknowledge(chunk.rank, chunk.stream, chunk.offset + chunk.bytes.len() as u64);
+        }
+        taken
+    }
+
+    #[test]
+    fn what_the_collector_has_leaves_the_disk_while_the_rank_writes_on() {
+        let (data, path, mut rank) = rank_0();
+        let (mut logs, none) = (Logs::default(), Secrets::default());
+        let mut sent = 0;
+        for n in 0..24_u8 {
+            rank.write_all(&vec![n + 1; 1 << 20]).unwrap();
+            logs.look(&Folder::at(data.path()), 0);
+            let taken = send_all(&mut logs, &none);
+            assert!(
+                taken.iter().all(|byte| *byte == n + 1),
+                "each line once, in order"
+            );
+            sent += taken.len();
+        }
+        let meta = std::fs::metadata(&path).unwrap();
+        assert_eq!((sent, meta.len()), (24 << 20, 24 << 20));
+        let on_disk = meta.blocks() * 512;
+        assert!(
+            on_disk < KEPT_BYTES + 3 * PUNCH_BYTES,
+            "{on_disk} bytes are left of 24 MiB"
+        );
+        let mut again = Logs::default();
+        again.look(&Folder::at(data.path()), 0);
+        let first = again.next_chunk(&none).unwrap().unwrap();
+        assert!(
+            first.offset > 0 && first.offset == first.kept_from,
+            "a new agent knows what is gone"
+        );
+        again.acknowledge(0, "stdout", 24 << 20);
+        assert!(again.complete() && again.next_chunk(&none).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_secret_never_leaves_the_node_however_it_is_cut() {
+        let value = "sk-0123456789abcdef";
+        let named = BTreeMap::from([("KEY".to_owned(), SecretValue::new(value))]);
+        let secrets = Secrets::from(named);
+        let text = format!("{}{value}{}{value}", "x".repeat(CHUNK_BYTES - 7), "y".repeat(100));
+        let (data, _, mut rank) = rank_0();
+        let mut logs = Logs::default();
+        let mut taken = Vec::new();
+        // The rank's second write ends in the midst of the value.
+        for part in [&text[..10], &text[10..text.len() - 9], &text[text.len() - 9..]] {
+            rank.write_all(part.as_bytes()).unwrap();
+            logs.look(&Folder::at(data.path()), 0);
+            taken.extend(send_all(&mut logs, &secrets));
+        }
+        let taken = String::from_utf8(taken).unwrap();
+        assert_eq!(taken, text.replace(value, &"*".repeat(value.len())));
+        rank.write_all(b" sk-0").unwrap();
+        let mut tail = send_all(&mut logs, &secrets);
+        assert_eq!(tail, b" ", "it may become one");
+        let deadline = Instant::now() + 10 * HELD_BACK;
+        while tail.len() < 5 && Instant::now() < deadline {
+            tail.extend(send_all(&mut logs, &secrets));
+        }
+        assert_eq!(tail, b" sk-0", "it did not");
         assert!(logs.complete());
     }
 }

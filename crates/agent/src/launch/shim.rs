@@ -30,6 +30,7 @@ mod setting;
 mod stop;
 mod telling;
 mod tree;
+pub mod watched;
 
 pub(crate) use datagrams::{segment_path, segments};
 pub(crate) use owner::{Owner, Remains};

@@ -24,12 +24,15 @@ use crate::config::AgentConfig;
 use crate::launch::companions;
 use crate::launch::journal::{Entry, FORMAT, Folder};
 use crate::launch::probe::SharedInventory;
+use crate::launch::secrets::Secrets;
 use crate::launch::shim::Owner;
 use crate::launch::torchrun::Surroundings;
 use crate::sample::Samples;
 
 /// Attempts one node follows at once: far more than have room on it; beyond, new ones are refused.
 const ATTEMPTS_MAX: usize = 64;
+/// How often commands that are only watched are looked for.
+const LOOK_FOR_WATCHED: Duration = Duration::from_secs(1);
 /// Folders of attempts that are over are kept this long for people who want to look.
 const KEEP_DONE: Duration = Duration::from_secs(24 * 3_600);
 
@@ -111,6 +114,13 @@ impl Supervisor {
             shutdown,
         });
         supervisor.adopt();
+        let looking = supervisor.clone();
+        supervisor.tasks.spawn(async move {
+            tokio::select! {
+                () = looking.shutdown.cancelled() => {}
+                () = looking.look_for_watched() => {}
+            }
+        });
         supervisor
     }
 
@@ -174,6 +184,7 @@ impl Supervisor {
 
     /// The collector has everything: the attempt is closed and forgotten.
     pub(crate) fn forget(&self, attempt: &Attempt) {
+        Secrets::remove(attempt.folder());
         if let Err(error) = attempt.folder().write("done", b"") {
             tracing::warn!(run = %attempt.run(), %error, "a finished attempt could not be closed; it will be reported again");
         }
@@ -198,6 +209,25 @@ impl Supervisor {
                 tracing::error!(%run, %attempt, %error, "an attempt cannot be adopted; look at its folder");
             } else {
                 tracing::info!(%run, %attempt, "an attempt of an earlier agent is adopted");
+            }
+        }
+    }
+
+    /// Takes up what `lockstep exec` started meanwhile.
+    async fn look_for_watched(self: &Arc<Self>) {
+        let mut looks = tokio::time::interval(LOOK_FOR_WATCHED);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            for (run, attempt, folder) in Folder::all(&self.setting.data_dir).unwrap_or_default() {
+                let fresh =
+                    folder.is_watched() && !folder.has("done") && self.attempt(&run, attempt).is_none();
+                if fresh && self.lock().len() < ATTEMPTS_MAX {
+                    match self.follow(&run, attempt, folder) {
+                        Ok(_) => tracing::info!(%run, %attempt, "a command of lockstep exec is watched"),
+                        Err(error) => tracing::error!(%run, %attempt, %error, "a command cannot be watched"),
+                    }
+                }
             }
         }
     }

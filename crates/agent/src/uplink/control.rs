@@ -19,6 +19,7 @@ use wire::proto::{
 use crate::launch::Supervisor;
 use crate::launch::journal::{Entry, read_from};
 use crate::launch::output::Logs;
+use crate::launch::secrets::Secrets;
 use crate::launch::supervise::Attempt;
 use crate::uplink::events::Events;
 use crate::uplink::link::{Link, LinkError, Retry, now_ms};
@@ -115,6 +116,8 @@ struct Outlet {
     first_rank: u32,
     logs: Logs,
     waiting: Vec<Entry>,
+    /// Known from the start of the attempt.
+    secrets: Option<Secrets>,
 }
 
 impl Session {
@@ -131,9 +134,14 @@ impl Session {
                         }
                     }
                     Some(control_down::Message::LogAck(ack)) => {
+                        let attempt = self.find(&ack.run, ack.attempt);
                         let key = RunId::new(ack.run).ok().map(|run| (run, AttemptNo(ack.attempt)));
                         if let Some(outlet) = key.and_then(|key| self.outlets.get_mut(&key)) {
                             outlet.logs.acknowledge(ack.rank, &ack.stream, ack.length);
+                            // At once: a rank that writes much must not wait for the next look with each window.
+                            if let Some(attempt) = attempt {
+                                outlet.send_logs(&attempt, &self.outbound);
+                            }
                         }
                     }
                     Some(control_down::Message::Burst(burst)) => {
@@ -189,6 +197,7 @@ impl Session {
             let Some(outlet) = self.outlets.get_mut(&(attempt.run().clone(), attempt.number())) else {
                 continue;
             };
+            outlet.look_for_logs(attempt);
             outlet.send_logs(attempt, &self.outbound);
             if outlet.waiting.is_empty() && attempt.all_reported() && outlet.logs.complete() {
                 self.supervisor.forget(attempt);
@@ -199,6 +208,10 @@ impl Session {
 
 impl Outlet {
     fn read(&mut self, attempt: &Attempt) {
+        // Before the start there are none, and nothing that could tell them.
+        if self.secrets.is_none() && attempt.folder().has("start.json") {
+            self.secrets = Some(Secrets::of(attempt.folder()));
+        }
         for (name, offset) in [
             ("agent.reports", &mut self.agent_offset),
             ("shim.reports", &mut self.shim_offset),
@@ -219,9 +232,11 @@ impl Outlet {
 
     fn send_reports(&mut self, attempt: &Attempt, outbound: &mpsc::Sender<ControlUp>) {
         let mut sent = 0;
+        let none = Secrets::default();
+        let secrets = self.secrets.as_ref().unwrap_or(&none);
         for entry in &self.waiting {
             let Ok(room) = outbound.try_reserve() else { break };
-            let report_json = serde_json::to_string(&entry.report).unwrap_or_default();
+            let report_json = secrets.report(&entry.report);
             let (run, attempt) = (attempt.run().to_string(), attempt.number().0);
             let event = RunEvent {
                 run,
@@ -238,13 +253,18 @@ impl Outlet {
         self.waiting.drain(..sent);
     }
 
-    fn send_logs(&mut self, attempt: &Attempt, outbound: &mpsc::Sender<ControlUp>) {
+    fn look_for_logs(&mut self, attempt: &Attempt) {
         if self.first_rank == 0 {
             self.first_rank = attempt.first_rank();
         }
         self.logs.look(attempt.folder(), self.first_rank);
+    }
+
+    fn send_logs(&mut self, attempt: &Attempt, outbound: &mpsc::Sender<ControlUp>) {
+        let none = Secrets::default();
+        let secrets = self.secrets.as_ref().unwrap_or(&none);
         while outbound.capacity() > KEPT_FOR_REPORTS {
-            let chunk = match self.logs.next_chunk() {
+            let chunk = match self.logs.next_chunk(secrets) {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) => return,
                 Err(error) => return tracing::warn!(run = %attempt.run(), %error, "a log cannot be read"),
@@ -257,6 +277,7 @@ impl Outlet {
                 stream: chunk.stream.to_owned(),
                 offset: chunk.offset,
                 bytes: chunk.bytes,
+                kept_from: chunk.kept_from,
             };
             room.send(ControlUp {
                 message: Some(control_up::Message::Log(log)),

@@ -12,6 +12,7 @@ pub mod error;
 
 pub mod alerts;
 pub mod events;
+pub mod logs;
 pub mod nodes;
 pub mod runs;
 pub mod session;
@@ -63,6 +64,7 @@ fn http(app: Shared) -> Router {
         .merge(nodes::routes())
         .merge(events::routes())
         .merge(runs::routes())
+        .merge(logs::routes())
         .merge(alerts::routes())
         .merge(prometheus::routes())
         .merge(store::routes())

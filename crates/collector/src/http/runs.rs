@@ -1,19 +1,19 @@
-//! `/api/runs`: listing, submitting, looking at, stopping, resuming, and reading logs.
+//! `/api/runs`: listing, submitting, looking at, stopping, resuming.
 
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use domain::api::checkpoints::ResumeRun;
-use domain::api::runs::{LogPiece, LogSource, RunSummary, RunView, StopAfter, StopRun};
-use domain::ident::{AttemptNo, Rank, RunId};
+use domain::api::runs::{RunSummary, RunView, StopAfter, StopRun};
+use domain::ident::RunId;
 use domain::run::spec::Spec;
 use domain::run::state::Event;
 use serde::Deserialize;
 
 use super::{ApiError, ApiResult, Caller};
 use crate::app::Shared;
-use crate::runs::{LogError, PIECE_BYTES_MAX, ResumeError, RunError};
+use crate::runs::{ResumeError, RunError};
 
 /// Runs listed when the request does not say, and at most.
 const LIST_DEFAULT: u32 = 200;
@@ -30,7 +30,6 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/runs/{id}", get(show))
         .route("/api/runs/{id}/stop", post(stop))
         .route("/api/runs/{id}/resume", post(resume))
-        .route("/api/runs/{id}/logs", get(logs))
 }
 
 #[derive(Deserialize)]
@@ -43,11 +42,21 @@ async fn list(State(app): State<Shared>, Query(query): Query<ListQuery>) -> ApiR
     Ok(Json(app.runs.list(limit).await?))
 }
 
+#[derive(Deserialize)]
+struct SubmitQuery {
+    /// A run whose spec this one was copied from: what its page does not show is taken from it.
+    secrets_from: Option<String>,
+}
+
 async fn submit(
     State(app): State<Shared>,
     Extension(caller): Extension<Caller>,
-    Json(spec): Json<Spec>,
+    Query(query): Query<SubmitQuery>,
+    Json(mut spec): Json<Spec>,
 ) -> ApiResult<(StatusCode, Json<RunView>)> {
+    if let Some(from) = &query.secrets_from {
+        app.runs.fill_in(&mut spec, &run_id(from)?).await?;
+    }
     let problems = spec.problems();
     if !problems.is_empty() {
         return Err(ApiError::invalid("the run cannot be submitted", problems));
@@ -68,6 +77,11 @@ async fn stop(
     wish: Option<Json<StopRun>>,
 ) -> ApiResult<Json<RunView>> {
     let run = app.runs.stored_view(&run_id(&id)?).await?;
+    if run.watched {
+        return Err(ApiError::conflict(format!(
+            "run {id} is only watched: end it where `lockstep exec` was started, by Ctrl-C or a signal"
+        )));
+    }
     if run.summary.state.is_final() {
         return Err(ApiError::conflict(format!(
             "run {id} has ended already: {}",
@@ -96,82 +110,7 @@ async fn stop(
     Ok(Json(app.runs.view(&run_id(&id)?).await?))
 }
 
-async fn resume(
-    State(app): State<Shared>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    wish: Option<Json<ResumeRun>>,
-) -> ApiResult<Json<RunView>> {
-    let run = run_id(&id)?;
-    let wish = wish.map(|Json(wish)| wish).unwrap_or_default();
-    let event = app.runs.resumption(&run, &wish).await?;
-    app.audit(&caller.id, "run_resume", &id).await?;
-    app.runs.take(&app, &run, &event, None).await?;
-    Ok(Json(app.runs.view(&run).await?))
-}
-
-#[derive(Deserialize)]
-struct LogsQuery {
-    attempt: Option<u32>,
-    node: Option<String>,
-    rank: Option<u32>,
-    stream: Option<String>,
-    offset: Option<u64>,
-    limit: Option<u64>,
-}
-
-/// Without a rank it is the launcher's log; without a node, that of the rank's node or the first.
-async fn logs(
-    State(app): State<Shared>,
-    Path(id): Path<String>,
-    Query(query): Query<LogsQuery>,
-) -> ApiResult<Json<LogPiece>> {
-    let run = app.runs.stored_view(&run_id(&id)?).await?;
-    let attempt = AttemptNo(query.attempt.unwrap_or(run.summary.attempt.0));
-    let found = run.attempts.iter().find(|view| view.attempt == attempt);
-    let Some(found) = found else {
-        return Err(ApiError::not_found(format!("run {id} has no attempt {attempt}")));
-    };
-    let rank = query.rank.map(Rank);
-    let has_rank =
-        |rank: Rank| move |node: &&domain::api::runs::NodeTaskView| node.ranks.iter().any(|r| r.rank == rank);
-    let node = match (query.node, rank) {
-        (Some(node), _) => Some(node),
-        (None, Some(rank)) => found
-            .nodes
-            .iter()
-            .find(has_rank(rank))
-            .map(|node| node.node.clone()),
-        (None, None) => found.nodes.first().map(|node| node.node.clone()),
-    };
-    let stream = query.stream.unwrap_or_else(|| "stdout".to_owned());
-    // Before it is placed a run has no nodes, and its logs are empty.
-    let Some(node) = node else {
-        let source = LogSource {
-            attempt,
-            node: String::new(),
-            rank,
-            stream,
-        };
-        return Ok(Json(LogPiece {
-            source,
-            offset: 0,
-            next_offset: 0,
-            length: 0,
-            text: String::new(),
-        }));
-    };
-    let source = LogSource {
-        attempt,
-        node,
-        rank,
-        stream,
-    };
-    let (offset, limit) = (query.offset.unwrap_or(0), query.limit.unwrap_or(PIECE_BYTES_MAX));
-    Ok(Json(app.runs.log(&run_id(&id)?, &source, offset, limit).await?))
-}
-
-fn run_id(id: &str) -> ApiResult<RunId> {
+use crate::runs::{ResumeError, RunError};
     RunId::new(id).map_err(|error| ApiError::bad_request(error.to_string()))
 }
 
@@ -182,6 +121,7 @@ impl From<RunError> for ApiError {
             RunError::Busy(_) | RunError::CannotWait { .. } => Self::conflict(error.to_string()),
             RunError::State(error) => error.into(),
             RunError::Stored { .. } => Self::internal("reading a run", &error),
+            RunError::Secrets(_) => Self::internal("keeping a run's secrets", &error),
         }
     }
 }
@@ -194,15 +134,6 @@ impl From<ResumeError> for ApiError {
                 Self::conflict(error.to_string())
             }
             ResumeError::NotAbsolute(_) | ResumeError::Both => Self::bad_request(error.to_string()),
-        }
-    }
-}
-
-impl From<LogError> for ApiError {
-    fn from(error: LogError) -> Self {
-        match error {
-            LogError::Name => Self::not_found(error.to_string()),
-            LogError::Io(_) => Self::internal("reading a log", &error),
         }
     }
 }

@@ -210,7 +210,7 @@ async fn take_log(app: &Shared, node: &NodeName, chunk: LogChunk, outbound: &Out
     let source = log_source(AttemptNo(chunk.attempt), node, chunk.rank, &chunk.stream);
     let length = match app
         .runs
-        .write_log(&run, &source, chunk.offset, &chunk.bytes)
+        .write_log(&run, &source, (chunk.offset, chunk.kept_from), &chunk.bytes)
         .await
     {
         Ok(length) => length,

@@ -1,26 +1,37 @@
-//! Log files of runs: written at offsets as agents send them, read in pieces.
+//! Logs of runs: written at offsets as agents send them, read in pieces, searched, kept as long as the run's series.
 //!
 //! ```text
-//! DATA/logs/RUN/ATTEMPT/NODE/rank-3.stdout   launcher.stderr
+//! DATA/logs/RUN/ATTEMPT/NODE/rank-3.stdout/…   launcher.stderr/…   segments, see [`file`]
 //! ```
 //! Every part of the path is checked before it becomes one: run and node are names without slashes, the rest we make.
 
-use std::collections::HashMap;
+mod file;
+mod keep;
+mod search;
+
+pub use search::{Search, SearchError};
+
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::api::runs::{LogPiece, LogSource};
 use domain::ident::{AttemptNo, NodeName, Rank, RunId};
-use tokio::fs::{self, File, OpenOptions};
-use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt, SeekFrom};
+use tokio::sync::Semaphore;
 
-/// What all logs of one run may take on disk; what comes beyond is acknowledged and dropped.
+use self::file::{Found, LogFile};
+
+/// What all logs of one run may take on disk, packed; some gigabytes of text. Beyond, the longest log loses its middle.
 const RUN_BYTES_MAX: u64 = 256 << 20;
-/// Runs whose sizes are remembered; beyond, those nobody writes to are forgotten and counted again when somebody does.
+/// Runs whose logs are remembered as open; beyond, those nobody writes to are forgotten and read again when somebody does.
 const OPEN_MAX: usize = 1_024;
+/// Searches at a time: each takes a core for seconds. The next wait.
+const SEARCHES_MAX: usize = 2;
 /// The most one read returns.
 pub const PIECE_BYTES_MAX: u64 = 1 << 20;
+/// A segment that is packed or dropped just while it is read is looked for again; never more than once in practice.
+const READS_MAX: u32 = 4;
 
 /// A log that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -35,17 +46,25 @@ pub enum LogError {
     Io(#[from] io::Error),
 }
 
-/// The log files of all runs.
+/// The logs of all runs.
 pub struct Logs {
     root: PathBuf,
     run_bytes_max: u64,
     /// Runs written to lately.
     open: Mutex<HashMap<RunId, Arc<Room>>>,
+    /// Searches under way.
+    searches: Semaphore,
 }
 
-/// The bytes a run has on disk, once counted. Held while a piece is written: two connections of one node, an old one that
-/// does not know yet and a new one, must not append the same piece twice.
-type Room = tokio::sync::Mutex<Option<u64>>;
+/// The logs of a run, once looked at. Held while a piece is written: two connections of one node, an old one that does not know
+/// yet and a new one, must not append the same piece twice.
+type Room = tokio::sync::Mutex<Option<OpenRun>>;
+
+#[derive(Debug)]
+struct OpenRun {
+    used: u64,
+    logs: BTreeMap<PathBuf, LogFile>,
+}
 
 impl Logs {
     pub(super) fn new(root: PathBuf) -> Self {
@@ -53,11 +72,12 @@ impl Logs {
             root,
             run_bytes_max: RUN_BYTES_MAX,
             open: Mutex::default(),
+            searches: Semaphore::new(SEARCHES_MAX),
         }
     }
 
-    /// Writes bytes where they belong and returns how long the log is then. Bytes beyond the end are not written: the
-    /// returned length tells the agent to go back.
+    /// Writes bytes where they belong and returns how long the log is then. Bytes beyond the end are not written: the returned
+    /// length tells the agent to go back, unless it has said that there is nothing left before `kept_from`.
     ///
     /// # Errors
     /// When the name is none, or the disk fails.
@@ -65,36 +85,24 @@ impl Logs {
         &self,
         run: &RunId,
         source: &LogSource,
-        offset: u64,
+        (offset, kept_from): (u64, u64),
         bytes: &[u8],
     ) -> Result<u64, LogError> {
         let path = self.path(run, source)?;
-        let room = self.room(run);
-        let mut taken = room.lock().await;
-        let length = fs::metadata(&path).await.map_or(0, |found| found.len());
-        let end = offset.saturating_add(bytes.len() as u64);
-        if end <= length {
-            return Ok(length);
-        }
-        let used = match *taken {
-            Some(used) => used,
-            None => folder_bytes(self.root.join(run.as_str())).await,
-        };
-        // A full run's logs have a hole at their end for good: asking the agent to go back would never end. Once full, full:
-        // a smaller piece that would still fit must not land behind the hole.
-        if used.saturating_add(end - length.max(offset)) > self.run_bytes_max {
-            *taken = Some(self.run_bytes_max);
-            return Ok(end);
-        }
-        if offset > length {
-            return Ok(length);
-        }
-        let fresh = &bytes[usize::try_from(length - offset).unwrap_or(0)..];
-        // Counted anew when the write fails half-way.
-        *taken = None;
-        append(&path, fresh).await?;
-        *taken = Some(used + fresh.len() as u64);
-        Ok(end)
+        let mut room = self.room(run).lock_owned().await;
+        let (root, bytes_max) = (self.root.join(run.as_str()), self.run_bytes_max);
+        let bytes = bytes.to_vec();
+        let written = tokio::task::spawn_blocking(move || {
+            let mut open = match room.take() {
+                Some(open) => open,
+                None => OpenRun::look(&root)?,
+            };
+            let length = open.write(&path, (offset, kept_from), &bytes, bytes_max)?;
+            // Looked at anew when a write fails half-way.
+            *room = Some(open);
+            io::Result::Ok(length)
+        });
+        Ok(written.await.map_err(io::Error::other)??)
     }
 
     /// Whether a run was written to lately.
@@ -102,7 +110,7 @@ impl Logs {
         self.open().contains_key(run)
     }
 
-    /// Reads a piece. A log that is not there yet is empty.
+    /// Reads a piece. A log that is not there yet is empty; where bytes are missing the piece says so.
     ///
     /// # Errors
     /// When the name is none, or the disk fails.
@@ -113,23 +121,11 @@ impl Logs {
         offset: u64,
         limit: u64,
     ) -> Result<LogPiece, LogError> {
-        let path = self.path(run, source)?;
-        let mut file = match File::open(&path).await {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(piece(source, 0, 0, vec![])),
-            Err(error) => return Err(error.into()),
-        };
-        let length = file.metadata().await?.len();
-        let offset = offset.min(length);
-        let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(offset)).await?;
-        file.take(limit.min(PIECE_BYTES_MAX))
-            .read_to_end(&mut bytes)
-            .await?;
-        if offset + (bytes.len() as u64) < length {
-            bytes.truncate(whole_characters(&bytes));
-        }
-        Ok(piece(source, offset, length, bytes))
+        let (path, source) = (self.path(run, source)?, source.clone());
+        let read = tokio::task::spawn_blocking(move || {
+            read_piece(&path, source, offset, limit.min(PIECE_BYTES_MAX))
+        });
+        Ok(read.await.map_err(io::Error::other)??)
     }
 
     fn path(&self, run: &RunId, source: &LogSource) -> Result<PathBuf, LogError> {
@@ -161,13 +157,114 @@ impl Logs {
     }
 }
 
-async fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).await?;
+impl OpenRun {
+    fn look(root: &Path) -> io::Result<Self> {
+        let mut logs = BTreeMap::new();
+        for (path, _) in all_logs(root) {
+            logs.insert(path.clone(), LogFile::open(&path)?);
+        }
+        let used = logs.values().map(LogFile::disk).sum();
+        Ok(Self { used, logs })
     }
-    let mut file = OpenOptions::new().create(true).append(true).open(path).await?;
-    file.write_all(bytes).await?;
-    file.flush().await
+
+    fn write(
+        &mut self,
+        path: &Path,
+        (offset, kept_from): (u64, u64),
+        bytes: &[u8],
+        bytes_max: u64,
+    ) -> io::Result<u64> {
+        if !self.logs.contains_key(path) {
+            self.logs.insert(path.to_owned(), LogFile::open(path)?);
+        }
+        let Some(log) = self.logs.get_mut(path) else {
+            return Ok(0);
+        };
+        let length = log.end();
+        let end = offset.saturating_add(bytes.len() as u64);
+        let hole_for_good = offset > length && kept_from >= offset;
+        if end <= length || (offset > length && !hole_for_good) {
+            return Ok(length);
+        }
+        let (at, fresh) = if hole_for_good {
+            (offset, bytes)
+        } else {
+            (length, &bytes[usize::try_from(length - offset).unwrap_or(0)..])
+        };
+        let before = log.disk();
+        log.append(at, fresh)?;
+        self.used = self.used - before + log.disk();
+        self.make_room(path, bytes_max)?;
+        Ok(end)
+    }
+
+    /// The longest log loses its oldest middle segment until all fit; where none has a middle, its head. What is left then are
+    /// ends alone: the one just written gives way, and says so.
+    fn make_room(&mut self, written: &Path, bytes_max: u64) -> io::Result<()> {
+        while self.used > bytes_max {
+            let middle = self.logs.values_mut().filter(|log| log.droppable() > 0);
+            let freed = match middle.max_by_key(|log| log.droppable()) {
+                Some(log) => log.drop_one(false)?,
+                None => match self.logs.values_mut().max_by_key(|log| log.disk()) {
+                    Some(log) => log.drop_one(true)?,
+                    None => 0,
+                },
+            };
+            self.used -= freed;
+            if freed == 0 {
+                let Some(log) = self.logs.get_mut(written) else {
+                    return Ok(());
+                };
+                let (before, end) = (log.disk(), log.end());
+                log.cut_end(end)?;
+                self.used = self.used - before + log.disk();
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_piece(path: &Path, source: LogSource, offset: u64, limit: u64) -> io::Result<LogPiece> {
+    for _ in 1..READS_MAX {
+        match try_read_piece(path, &source, offset, limit) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            piece => return piece,
+        }
+    }
+    try_read_piece(path, &source, offset, limit)
+}
+
+fn try_read_piece(path: &Path, source: &LogSource, offset: u64, limit: u64) -> io::Result<LogPiece> {
+    let log = LogFile::open(path)?;
+    let length = log.end();
+    let offset = offset.min(length);
+    if offset == length {
+        return Ok(piece(source, (offset, offset, length), String::new(), 0));
+    }
+    match log.read_on(offset, limit)? {
+        Found::Bytes(mut bytes) => {
+            if offset + (bytes.len() as u64) < length {
+                bytes.truncate(whole_characters(&bytes));
+            }
+            let next = offset + bytes.len() as u64;
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            Ok(piece(source, (offset, next, length), text, 0))
+        }
+        Found::Missing { until } => {
+            let missing = until - offset;
+            let text = missing_note(missing);
+            Ok(piece(source, (offset, until, length), text, missing))
+        }
+    }
+}
+
+/// Says in the log that something is not there.
+fn missing_note(bytes: u64) -> String {
+    format!(
+        "\n[lockstep: {} of this log are missing here; the logs of the run were too large, and its beginning and end were kept]\n",
+        domain::bytes::DisplayBytes(bytes)
+    )
 }
 
 /// The source of a chunk as the wire names it: rank -1 is the launcher.
@@ -181,15 +278,19 @@ pub(crate) fn source(attempt: AttemptNo, node: &NodeName, rank: i32, stream: &st
     }
 }
 
-fn piece(source: &LogSource, offset: u64, length: u64, bytes: Vec<u8>) -> LogPiece {
-    let next_offset = offset + bytes.len() as u64;
-    let text = String::from_utf8_lossy(&bytes).into_owned();
+fn piece(
+    source: &LogSource,
+    (offset, next_offset, length): (u64, u64, u64),
+    text: String,
+    missing: u64,
+) -> LogPiece {
     LogPiece {
         source: source.clone(),
         offset,
         next_offset,
         length,
         text,
+        missing,
     }
 }
 
@@ -201,22 +302,46 @@ fn whole_characters(bytes: &[u8]) -> usize {
     }
 }
 
-async fn folder_bytes(root: PathBuf) -> u64 {
-    let mut folders = vec![root];
-    let mut total = 0;
-    while let Some(folder) = folders.pop() {
-        let Ok(mut entries) = fs::read_dir(&folder).await else {
+/// The logs of a run that are on disk, by attempt, node and rank: `(path, what it is)`.
+fn all_logs(root: &Path) -> Vec<(PathBuf, LogSource)> {
+    let names = |folder: &Path| -> Vec<(PathBuf, String)> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let named = entries.filter_map(|entry| Some((entry.path(), entry.file_name().to_str()?.to_owned())));
+        named.collect()
+    };
+    let mut all = Vec::new();
+    for (attempt_folder, attempt) in names(root) {
+        let Ok(attempt) = attempt.parse().map(AttemptNo) else {
             continue;
         };
-        while let Ok(Some(entry)) = entries.next_entry().await {
-            match entry.metadata().await {
-                Ok(found) if found.is_dir() => folders.push(entry.path()),
-                Ok(found) => total += found.len(),
-                Err(_) => {}
+        for (node_folder, node) in names(&attempt_folder) {
+            for (path, name) in names(&node_folder) {
+                if let Some((rank, stream)) = parse_log_name(&name) {
+                    let (node, stream) = (node.clone(), stream.to_owned());
+                    let source = LogSource {
+                        attempt,
+                        node,
+                        rank,
+                        stream,
+                    };
+                    all.push((path, source));
+                }
             }
         }
     }
-    total
+    all.sort_by(|(_, a), (_, b)| a.cmp(b));
+    all
+}
+
+/// `rank-3.stdout`, `launcher.stderr`.
+fn parse_log_name(name: &str) -> Option<(Option<Rank>, &str)> {
+    let (who, stream) = name.rsplit_once('.')?;
+    let rank = match who.strip_prefix("rank-") {
+        Some(number) => Some(Rank(number.parse().ok()?)),
+        None if who == "launcher" => None,
+        None => return None,
+    };
+    matches!(stream, "stdout" | "stderr").then_some((rank, stream))
 }
 
 #[cfg(test)]
@@ -233,7 +358,7 @@ mod tests {
     #[tokio::test]
     async fn repeats_and_holes_do_no_harm() {
         let (_folder, logs, run, source) = place();
-        let write = |offset, bytes: &'static [u8]| logs.write(&run, &source, offset, bytes);
+        let write = |offset, bytes: &'static [u8]| logs.write(&run, &source, (offset, 0), bytes);
         assert_eq!(write(0, b"hello ").await.expect("writes"), 6);
         assert_eq!(write(0, b"hello ").await.expect("writes"), 6, "a repeat");
         assert_eq!(write(3, b"lo world").await.expect("writes"), 11, "an overlap");
@@ -249,7 +374,7 @@ mod tests {
     async fn an_old_and_a_new_connection_do_not_write_a_piece_twice() {
         let (_folder, logs, run, source) = place();
         let piece = vec![b'x'; 100_000];
-        let writes = (0..8).map(|_| logs.write(&run, &source, 0, &piece));
+        let writes = (0..8).map(|_| logs.write(&run, &source, (0, 0), &piece));
         for length in futures::future::join_all(writes).await {
             assert_eq!(length.expect("writes"), 100_000);
         }
@@ -257,30 +382,86 @@ mod tests {
             logs.read(&run, &source, 0, 1).await.expect("reads").length,
             100_000
         );
-        let nowhere = logs.write(&run, &source, u64::MAX, b"!").await;
+        let nowhere = logs.write(&run, &source, (u64::MAX, 0), b"!").await;
         assert_eq!(nowhere.expect("answers"), 100_000, "a hole: go back");
     }
 
     #[tokio::test]
-    async fn a_full_run_takes_no_more_and_asks_for_nothing_again() {
-        let (_folder, mut logs, run, source) = place();
-        logs.run_bytes_max = 8;
-        let write = |offset, bytes: &'static [u8]| logs.write(&run, &source, offset, bytes);
-        assert_eq!(write(0, b"hello ").await.expect("writes"), 6);
-        assert_eq!(
-            write(6, b"world").await.expect("answers"),
-            11,
-            "dropped, but acknowledged"
+    async fn a_full_run_keeps_beginning_and_end_of_each_log_and_says_what_is_missing() {
+        let (folder, mut logs, run, source) = place();
+        logs.run_bytes_max = 8 << 20;
+        let random = |n: u64| -> Vec<u8> {
+            let mut x = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut next = move || {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                (x as u8) | 1
+            };
+            std::iter::repeat_with(&mut next).take(500_000).collect()
+        };
+        let mut at = 0;
+        for n in 0..60 {
+            at = logs
+                .write(&run, &source, (at, 0), &random(n))
+                .await
+                .expect("writes");
+        }
+        assert_eq!(at, 30_000_000, "all is acknowledged");
+        let used = OpenRun::look(&folder.path().join("r")).expect("looks").used;
+        assert!(used <= 8 << 20, "{used}");
+        let head = logs.read(&run, &source, 0, 10).await.expect("reads");
+        assert_eq!(head.text, String::from_utf8_lossy(&random(0)[..10]));
+        let end = logs.read(&run, &source, at - 10, 10).await.expect("reads");
+        assert_eq!(end.text, String::from_utf8_lossy(&random(59)[499_990..]));
+        let gone = logs.read(&run, &source, 2 << 20, 10).await.expect("reads");
+        assert!(
+            gone.missing > 10 << 20 && gone.text.contains("are missing here"),
+            "{gone:?}"
         );
-        assert_eq!(write(11, b"!").await.expect("answers"), 12, "behind the hole");
-        let piece = logs.read(&run, &source, 0, 100).await.expect("reads");
-        assert_eq!(piece.text, "hello ");
+        let again = Logs::new(folder.path().to_owned());
+        let after = again.write(&run, &source, (0, 0), b"").await.expect("answers");
+        assert_eq!(after, at, "known after a restart");
+    }
+
+    #[tokio::test]
+    async fn many_small_logs_of_a_full_run_are_bounded_too() {
+        let (folder, mut logs, run, source) = place();
+        logs.run_bytes_max = 1_000;
+        for rank in 0..20 {
+            let source = LogSource {
+                rank: Some(Rank(rank)),
+                ..source.clone()
+            };
+            let end = logs
+                .write(&run, &source, (0, 0), &[b'x'; 300])
+                .await
+                .expect("answers");
+            assert_eq!(end, 300, "acknowledged, or it would come again for ever");
+        }
+        let used = OpenRun::look(&folder.path().join("r")).expect("looks").used;
+        assert!(used <= 1_000, "{used}");
+    }
+
+    #[tokio::test]
+    async fn what_the_node_has_no_more_is_a_hole_for_good() {
+        let (_folder, logs, run, source) = place();
+        let write = |offset, kept_from| logs.write(&run, &source, (offset, kept_from), b"abc");
+        assert_eq!(write(0, 0).await.expect("writes"), 3);
+        assert_eq!(
+            write(10, 5).await.expect("answers"),
+            3,
+            "there is more to be had: go back"
+        );
+        assert_eq!(write(10, 10).await.expect("writes"), 13);
+        let piece = logs.read(&run, &source, 3, 100).await.expect("reads");
+        assert_eq!((piece.missing, piece.next_offset), (7, 10));
     }
 
     #[tokio::test]
     async fn a_piece_ends_with_a_whole_character() {
         let (_folder, logs, run, source) = place();
-        logs.write(&run, &source, 0, "aé€".as_bytes())
+        logs.write(&run, &source, (0, 0), "aé€".as_bytes())
             .await
             .expect("writes");
         let piece = logs.read(&run, &source, 0, 4).await.expect("reads");

@@ -78,13 +78,13 @@ impl Runs {
         &self,
         run: &RunId,
         source: &LogSource,
-        offset: u64,
+        (offset, kept_from): (u64, u64),
         bytes: &[u8],
     ) -> Result<u64, LogError> {
         if !self.logs.is_open(run) && matches!(self.state.run(run).await, Ok(None)) {
             return Ok(offset.saturating_add(bytes.len() as u64));
         }
-        self.logs.write(run, source, offset, bytes).await
+        self.logs.write(run, source, (offset, kept_from), bytes).await
     }
 
     /// A piece of a log file.

@@ -14,6 +14,7 @@ mod look;
 mod orders;
 mod place;
 mod resume;
+mod secrets;
 mod stop;
 mod stored;
 
@@ -24,14 +25,15 @@ use domain::api::runs::RunView;
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::spec::Spec;
-use domain::run::state::{Action, Event, Machine, NodeReport, RunState, advance};
+use domain::run::state::{Action, Event, Machine, NodeReport, RunState, Watched, advance};
 use domain::time::TimestampMs;
 
-use store::StateStore;
 use store::state::StateError;
 use store::state::runs::{RunUpdate, Updated};
+use store::{StateStore, StoreConfig};
 use tokio::sync::Mutex;
 
+use self::secrets::Secrets;
 use self::stored::{new_id, read, record, stored_actions, unless_unreadable};
 use crate::app::Shared;
 use crate::changes::{Change, Changes};
@@ -41,13 +43,15 @@ use crate::evaluator::Evaluator;
 
 pub use agents::{Agents, Connection};
 pub(crate) use logs::source as log_source;
-pub use logs::{LogError, Logs, PIECE_BYTES_MAX};
+pub use logs::{LogError, Logs, PIECE_BYTES_MAX, Search, SearchError};
 pub use resume::ResumeError;
 
 /// How often time passes for the machines, and waiting runs look for nodes.
 const TICK: Duration = Duration::from_secs(1);
 /// Every so many ticks, commands that no agent has accepted are sent again.
 const SEND_AGAIN_TICKS: u64 = 10;
+/// How often old logs are looked for.
+const KEEP_EVERY: Duration = Duration::from_secs(3_600);
 /// A run's state is read, advanced and written again when someone else was faster; never seen more than once in practice.
 const CONFLICTS_MAX: u32 = 5;
 
@@ -63,6 +67,7 @@ pub struct Runs {
     pub agents: Agents,
     /// Log files.
     pub logs: Logs,
+    secrets: Secrets,
     /// Held while one event is taken: events of a run must not overtake each other.
     turn: Mutex<()>,
     /// Held while nodes are chosen: two runs must not be given the same GPUs.
@@ -97,6 +102,9 @@ pub enum RunError {
         /// Why not.
         reason: String,
     },
+    /// The values of its secrets.
+    #[error("the run's secrets cannot be kept; look at the space and the rights of the data folder")]
+    Secrets(#[source] std::io::Error),
     /// Someone else changed it, again and again.
     #[error("run {0} changes too quickly; try again")]
     Busy(RunId),
@@ -134,7 +142,22 @@ pub async fn start(app: &Shared) -> Result<(), StartError> {
             }
         }
     });
+    let (shared, kept_ms) = (Arc::clone(app), logs_kept_ms(&app.config));
+    app.spawn(async move {
+        let mut ticks = tokio::time::interval(KEEP_EVERY);
+        loop {
+            ticks.tick().await;
+            shared.runs.keep_logs(shared.now_ms(), kept_ms).await;
+        }
+    });
     Ok(())
+}
+
+/// As long as the run's series by the minute: what can be seen of a run and what it said go together.
+fn logs_kept_ms(config: &Config) -> i64 {
+    let defaults = StoreConfig::new(&config.data_dir);
+    let samples_ms = config.retention_ms.unwrap_or(defaults.retention_ms);
+    samples_ms.max(config.retention_1m_ms.unwrap_or(defaults.rollup_1m_ms))
 }
 
 impl Runs {
@@ -148,6 +171,7 @@ impl Runs {
             evaluator,
             agents: Agents::default(),
             logs,
+            secrets: Secrets::new(config.data_dir.join("secrets")),
             turn: Mutex::default(),
             placing: Mutex::default(),
         }
@@ -157,9 +181,11 @@ impl Runs {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn submit(&self, app: &Shared, spec: Spec) -> Result<RunView, RunError> {
+    pub async fn submit(&self, app: &Shared, mut spec: Spec) -> Result<RunView, RunError> {
         let now_ms = app.now_ms();
         let id = new_id(&spec);
+        let values = spec.take_secrets();
+        self.secrets.keep(&id, &values).map_err(RunError::Secrets)?;
         let (machine, actions) = Machine::submit(id, spec, now_ms);
         let record = record(&machine, 0)?;
         self.state
@@ -172,6 +198,16 @@ impl Runs {
         }
         let newest = self.machine(&machine.id).await;
         Ok(newest.map_or(machine, |(_, machine)| machine).view())
+    }
+
+    /// Fills in what a run's page does not show, in a spec that was copied from it.
+    ///
+    /// # Errors
+    /// When there is no such run, or the store fails.
+    pub async fn fill_in(&self, spec: &mut Spec, from: &RunId) -> Result<(), RunError> {
+        let (_, machine) = self.machine(from).await?;
+        spec.fill_in(&machine.spec, &self.secrets.of(from));
+        Ok(())
     }
 
     /// Takes one event. One with an id that was taken before changes nothing.
@@ -240,6 +276,9 @@ impl Runs {
         id: u64,
         report: NodeReport,
     ) -> Result<(), RunError> {
+        if let NodeReport::Watched(watched) = &report {
+            self.watch(app, (run, attempt), watched).await?;
+        }
         let accepted = match &report {
             NodeReport::Accepted { command } | NodeReport::Refused { command, .. } => {
                 u32::try_from(*command).ok()
@@ -259,6 +298,24 @@ impl Runs {
         if let Some(n) = accepted {
             self.state.action_done(run, attempt, n, app.now_ms()).await?;
         }
+        Ok(())
+    }
+
+    /// A run that a node watches, when it is the first to tell of it.
+    async fn watch(
+        &self,
+        app: &Shared,
+        (run, attempt): (&RunId, AttemptNo),
+        watched: &Watched,
+    ) -> Result<(), RunError> {
+        let _in_turn = self.turn.lock().await;
+        if self.state.run(run).await?.is_some() {
+            return Ok(());
+        }
+        let now_ms = app.now_ms();
+        let machine = Machine::watch(run.clone(), attempt, watched, now_ms);
+        self.state.insert_run(&record(&machine, 0)?, &[], now_ms).await?;
+        self.tell(app, None, &machine).await;
         Ok(())
     }
 

@@ -108,7 +108,7 @@ impl Runs {
             };
             let is_stop = matches!(command, NodeCommand::Stop { .. });
             if machine.is_live(action.attempt) && (is_stop || !machine.is_stopping()) {
-                self.agents.send(&node, &run, action.attempt, action.n, &command);
+                self.send(&node, &run, (action.attempt, action.n), &command);
             } else {
                 self.state
                     .action_done(&run, action.attempt, action.n, app.now_ms())
@@ -121,8 +121,21 @@ impl Runs {
     pub(super) fn send_commands(&self, run: &RunId, actions: &[Action]) {
         for action in actions {
             if let Task::Command { node, command } = &action.task {
-                self.agents.send(node, run, action.attempt, action.n, command);
+                self.send(node, run, (action.attempt, action.n), command);
             }
+        }
+    }
+
+    /// Secrets come in only here, on the way to the node: what is stored holds none.
+    fn send(&self, node: &NodeName, run: &RunId, (attempt, n): (AttemptNo, u32), command: &NodeCommand) {
+        match command {
+            NodeCommand::Start(start) if !start.spec.secrets.is_empty() => {
+                let mut start = start.clone();
+                start.secrets = self.secrets.of(run);
+                self.agents
+                    .send(node, run, attempt, n, &NodeCommand::Start(start));
+            }
+            command => self.agents.send(node, run, attempt, n, command),
         }
     }
 

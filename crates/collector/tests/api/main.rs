@@ -9,6 +9,7 @@ mod corpus;
 mod grafana;
 mod hostile;
 mod limits;
+mod logs;
 mod metrics;
 mod prometheus;
 mod prometheus_writes;
@@ -17,10 +18,12 @@ mod remote_write;
 mod rolled_up;
 mod rules;
 mod runs;
+mod secrets;
 mod start;
 mod store;
 mod stream;
 mod telemetry;
+mod watched;
 mod webhooks;
 
 /// The product's allocator with the product's settings: what a query leaves behind with another says nothing.

@@ -17,13 +17,13 @@ use wire::proto::{
 use crate::harness::{Agent, DEADLINE, Server, answer, until};
 
 /// An agent's control stream, after its hello.
-struct Control {
-    outgoing: mpsc::Sender<ControlUp>,
+pub(crate) struct Control {
+    pub(crate) outgoing: mpsc::Sender<ControlUp>,
     incoming: Streaming<ControlDown>,
 }
 
 impl Control {
-    async fn connect(server: &Server, credential: &str, held: &[(&str, u32)]) -> Self {
+    pub(crate) async fn connect(server: &Server, credential: &str, held: &[(&str, u32)]) -> Self {
         let mut client = UplinkClient::connect(server.running.url()).await.unwrap();
         let (outgoing, receiver) = mpsc::channel(64);
         let mut hello = Agent::hello("n1");
@@ -62,14 +62,14 @@ impl Control {
         control
     }
 
-    async fn next(&mut self) -> control_down::Message {
+    pub(crate) async fn next(&mut self) -> control_down::Message {
         let next = tokio::time::timeout(DEADLINE, self.incoming.message())
             .await
             .unwrap();
         next.unwrap().unwrap().message.unwrap()
     }
 
-    async fn command(&mut self) -> (Command, NodeCommand) {
+    pub(crate) async fn command(&mut self) -> (Command, NodeCommand) {
         loop {
             if let control_down::Message::Command(command) = self.next().await {
                 let asked = serde_json::from_str(&command.command_json).unwrap();
@@ -78,7 +78,7 @@ impl Control {
         }
     }
 
-    async fn say(&mut self, run: &str, id: u64, report: NodeReport) {
+    pub(crate) async fn say(&mut self, run: &str, id: u64, report: NodeReport) {
         let report_json = serde_json::to_string(&report).unwrap();
         let event = RunEvent {
             run: run.into(),
@@ -97,7 +97,7 @@ impl Control {
     }
 }
 
-async fn credential(server: &Server) -> String {
+pub(crate) async fn credential(server: &Server) -> String {
     let (_, token) = answer(server.request(Method::POST, "/api/tokens/join")).await;
     Agent::connect(server, token["token"].as_str().unwrap(), "n1")
         .await
@@ -106,7 +106,7 @@ async fn credential(server: &Server) -> String {
         .credential
 }
 
-async fn submit(server: &Server) -> String {
+pub(crate) async fn submit(server: &Server) -> String {
     let request = server
         .request(Method::POST, "/api/runs")
         .json(&json!({"recipe": "ddp"}));
@@ -146,7 +146,7 @@ async fn stop(server: &Server, run: &str, after: &str) -> (StatusCode, serde_jso
     answer(request.json(&json!({ "after": after }))).await
 }
 
-async fn run_is(server: &Server, run: &str, state: RunState) -> RunView {
+pub(crate) async fn run_is(server: &Server, run: &str, state: RunState) -> RunView {
     until("the run's state", async || {
         let (_, body) = server.get(&format!("/api/runs/{run}")).await;
         let view: RunView = serde_json::from_value(body).unwrap();
@@ -201,6 +201,7 @@ async fn a_run_goes_from_the_form_to_its_end() {
         stream: "stdout".into(),
         offset: 0,
         bytes: b"step 1\n".into(),
+        kept_from: 0,
     };
     agent
         .outgoing

@@ -234,8 +234,17 @@ pub struct LogPiece {
     pub next_offset: u64,
     /// The file's length now.
     pub length: u64,
-    /// The bytes, invalid UTF-8 replaced.
+    /// The bytes as they were written, escape sequences in them ([`log_text`](crate::run::log_text) takes those out); invalid UTF-8
+    /// is replaced.
     pub text: String,
+    /// So many bytes behind `offset` are not kept any more; `text` is a note that says so.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub missing: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// Which log file of an attempt.

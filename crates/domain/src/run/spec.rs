@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::run::secret::{REDACTED, SECRET_BYTES_MIN, SECRETS_MAX, SecretValue};
+
 /// Recipes that ship with Lockstep: `(name, what it does)`.
 pub const RECIPES: &[(&str, &str)] = &[(
     "ddp",
@@ -67,6 +69,9 @@ pub struct Spec {
     pub workdir: Option<String>,
     /// Additional environment variables.
     pub env: BTreeMap<String, String>,
+    /// More of them, whose values nobody is shown; see [`secret`](crate::run::secret). Stored and shown without their values.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, SecretValue>,
     /// Python interpreter or virtual environment on the nodes; the agent's default when empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
@@ -151,6 +156,7 @@ impl Spec {
         self.check_sizes(&mut problems);
         self.check_texts(&mut problems);
         self.check_settings(&mut problems);
+        self.check_secrets(&mut problems);
         problems.0
     }
 
@@ -244,6 +250,38 @@ impl Spec {
                 problems.add(&field, "is set by Lockstep or torchrun for each rank");
             }
             problems.check_text(&field, value);
+            if value == REDACTED {
+                problems.add(
+                    &field,
+                    "is a mark that hides a value, not a value; give the value",
+                );
+            }
+        }
+    }
+
+    /// No message holds a value.
+    fn check_secrets(&self, problems: &mut Problems) {
+        if self.secrets.len() > SECRETS_MAX {
+            problems.add("secrets", format!("at most {SECRETS_MAX} secrets"));
+        }
+        for (name, value) in &self.secrets {
+            let field = format!("secrets.{name}");
+            if !is_variable_name(name) {
+                problems.add(&field, "is not a name for an environment variable");
+            } else if is_reserved(name) {
+                problems.add(&field, "is set by Lockstep or torchrun for each rank");
+            } else if self.env.contains_key(name) {
+                problems.add(&field, "is given in env too; give it once");
+            } else if value.is_empty() || value.expose() == REDACTED {
+                problems.add(&field, "has no value; give it anew");
+            } else if value.expose().len() < SECRET_BYTES_MIN {
+                problems.add(
+                    &field,
+                    format!("is shorter than {SECRET_BYTES_MIN} bytes: it could be guessed, and hiding it would hide half the log"),
+                );
+            } else {
+                problems.check_text(&field, value.expose());
+            }
         }
     }
 

@@ -18,7 +18,7 @@
 //!
 //! The wished state ([`Wished`]) is kept apart from what is. An attempt ends only when each of its nodes reports that
 //! nothing of it is left, or is given up; only then may the next begin, and not on a node that was given up: two attempts never
-//! share a GPU.
+//! share a GPU. A run that is only watched has a drawing of its own, in [`watched`].
 //!
 //! | file | what it decides |
 //! |---|---|
@@ -41,6 +41,7 @@ mod report;
 mod settle;
 mod stop;
 mod view;
+mod watched;
 
 pub use advance::{Action, Event, Task, advance};
 pub use machine::{
@@ -49,6 +50,7 @@ pub use machine::{
 pub use patience::{ABANDON_AFTER_MS, ALL_AWAY_MS, LOST_AFTER_MS, PREPARE_TIMEOUT_MS};
 pub use protocol::{EndCause, NodeCommand, NodeEnd, NodeReport, Prepared, StallCause, Start};
 pub use stop::{StopPlan, StopPoint, agreed_step};
+pub use watched::Watched;
 
 use std::fmt;
 

@@ -200,7 +200,7 @@ mod tests {
                 nproc: 4,
                 master_addr: "10.0.0.1".into(),
                 master_port: 29_500,
-                resume_from: None,
+                ..Start::default()
             };
             let launch = line(&start);
             assert_eq!(

@@ -170,7 +170,7 @@ impl Agent {
 }
 
 /// The host's name with what a node name cannot hold replaced.
-fn host_name() -> String {
+pub(super) fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name: String = name
         .chars()

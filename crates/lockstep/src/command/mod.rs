@@ -3,6 +3,7 @@
 mod agent;
 mod collector;
 mod doctor;
+mod exec;
 mod query;
 mod rules;
 mod run;
@@ -27,6 +28,8 @@ pub(crate) enum Command {
     Agent(agent::Agent),
     /// Submit, watch and stop training runs.
     Run(run::Run),
+    /// Run any command, like torchrun, and watch it as a run without managing it.
+    Exec(exec::Exec),
     /// Evaluate a PromQL query.
     Query(query::Query),
     /// Show what every GPU does, a line each, refreshed.
@@ -52,6 +55,7 @@ impl Command {
             Self::Collector(collector) => serve(collector.execute()),
             Self::Agent(agent) => serve_on(AGENT_THREADS, agent.execute()),
             Self::Run(run) => ask(run.execute()),
+            Self::Exec(exec) => exec.execute(),
             Self::Query(query) => ask(query.execute()),
             Self::Top(top) => ask(top.execute()),
             Self::Doctor(doctor) => ask(doctor.execute()),

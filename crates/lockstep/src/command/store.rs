@@ -25,7 +25,8 @@ use crate::failure::Failure;
   lockstep store check --data /var/lib/lockstep --full    the same with the collector stopped, and more thorough
 
 A backup holds series, runs, events, alerts, tokens (as hashes) and webhooks with their secrets: keep it as safe as the
-collector itself. It does not hold admin.token, TLS keys, the logs of runs (DATA/logs) or the local agent's folder (DATA/agent).")]
+collector itself. It does not hold admin.token, TLS keys, the logs of runs (DATA/logs), their secrets
+(DATA/secrets) or the local agent's folder (DATA/agent).")]
 pub(crate) struct Store {
     #[command(subcommand)]
     action: Action,

@@ -9,6 +9,8 @@ mod receiver;
 
 mod crashes;
 mod diagnosis;
+mod exec;
+mod logs;
 mod peers;
 mod rules;
 mod runs;

@@ -11,6 +11,7 @@ use domain::run::torchrun::Launch;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::launch::journal::Folder;
+use crate::launch::secrets::Secrets;
 use crate::launch::shim::rank::End;
 
 /// How much of torchrun's own output is kept as a message.
@@ -36,6 +37,7 @@ impl Launcher {
             .env_clear()
             .envs(inherited)
             .envs(&launch.env)
+            .envs(Secrets::of(folder).variables())
             .current_dir(&launch.workdir)
             .stdin(Stdio::null())
             .stdout(output(folder, "launcher.stdout")?)

@@ -22,8 +22,10 @@ use domain::run::torchrun::{self as command_line, Launch, Paths};
 use tokio::sync::mpsc;
 
 use crate::launch::journal::{Entry, Folder, Reports, StopOrder, is_end, read_from};
+use crate::launch::output;
 use crate::launch::preflight::{Asked, is_seen, remove_token, token_of};
 use crate::launch::probe::{Reader, Record, RunSeries, Saves};
+use crate::launch::secrets::Secrets;
 use crate::launch::shim::Owner;
 use crate::launch::supervise::{Supervisor, burial};
 use crate::launch::torchrun::{Lease, prepare};
@@ -35,6 +37,8 @@ use crate::uplink::link::now_ms;
 const LOOK: Duration = Duration::from_millis(100);
 /// How often series that age are written and the shim is looked for.
 const TICK: Duration = Duration::from_secs(1);
+/// How often logs are looked at for their size: in that time no rank writes more than a few of the gigabytes it may have.
+const BOUND_LOGS: Duration = Duration::from_secs(5);
 /// Time for a new shim to take its lock.
 const SHIM_STARTS_WITHIN: Duration = Duration::from_secs(10);
 /// Commands that wait for their turn; an attempt gets three or four in its life.
@@ -131,8 +135,8 @@ impl Attempt {
         if let Some(before) = self.answer_to(id) {
             return Some(before);
         }
-        if self.entries().iter().any(|entry| is_end(&entry.report)) {
-            // Late: what was asked for is over.
+        if self.folder.is_watched() || self.entries().iter().any(|entry| is_end(&entry.report)) {
+            // Not ours to stop, or late: what was asked for is over.
             return self.add(NodeReport::Accepted { command: id }).ok();
         }
         // Noted only when there is room to carry it out; else the collector sends it again.
@@ -142,7 +146,7 @@ impl Attempt {
                 .note("asked.json", &self.asked(&command))
                 .and_then(|()| self.note("prepare.json", spec)),
             NodeCommand::LookFor { path } => self.note("look.json", path),
-            NodeCommand::Start(start) => self.note("start.json", start),
+            NodeCommand::Start(start) => self.note_start(start),
             NodeCommand::Stop { grace_ms } => self.note_stop(*grace_ms),
             NodeCommand::StopAfter { step, grace_ms } => self.note_stop_after(*step, *grace_ms),
         };
@@ -201,6 +205,12 @@ impl Attempt {
         self.folder.write(name, &serde_json::to_vec(what)?)
     }
 
+    /// The secrets lie apart from all else that is noted.
+    fn note_start(&self, start: &Start) -> io::Result<()> {
+        Secrets::note(&self.folder, &start.secrets)?;
+        self.note("start.json", &start.without_secrets())
+    }
+
     /// The shortest grace ever wished stays.
     fn note_stop(&self, grace_ms: u64) -> io::Result<()> {
         let before = std::fs::read_to_string(self.folder.file("stop"))
@@ -253,6 +263,8 @@ pub(super) struct Follower {
     /// Sizes of the files of reports when `ended` was found.
     reports_seen: Option<(u64, u64)>,
     ended: bool,
+    /// When the logs were last looked at for their size.
+    bounded: Instant,
 }
 
 impl Follower {
@@ -276,6 +288,7 @@ impl Follower {
             nccl: None,
             reports_seen: None,
             ended: false,
+            bounded: Instant::now(),
         }
     }
 
@@ -421,6 +434,12 @@ impl Follower {
             .surroundings()
             .map_err(|error| explained(&error))?;
         let folder = &self.attempt.folder;
+        let secrets = Secrets::of(folder);
+        if let Some(name) = start.spec.secrets.keys().find(|name| !secrets.has(name)) {
+            return Err(format!(
+                "the value of the secret {name} is not kept any more; submit the run anew with --secret {name}"
+            ));
+        }
         let text = |path: &std::path::Path| path.display().to_string();
         let python = self
             .attempt
@@ -518,6 +537,10 @@ impl Follower {
                 nccl::Watch::new(&self.attempt.run, self.supervisor.samples.clone(), plan)
             });
             watch.tick(heard, now_ms()).await;
+        }
+        if self.bounded.elapsed() >= BOUND_LOGS {
+            self.bounded = Instant::now();
+            output::bound(&self.attempt.folder);
         }
         if let Err(error) = self.reader.save() {
             tracing::warn!(run = %self.attempt.run, %error, "how far the probe's records were read cannot be noted");

@@ -23,6 +23,15 @@ const ENDS_WITHIN: Duration = Duration::from_secs(30);
 
 /// Ends what is left of an attempt and reports its end.
 pub(super) async fn bury(attempt: &Attempt, node: &NodeName) {
+    if attempt.folder().is_watched() {
+        let message = "lockstep exec was killed; the command may go on, unwatched".to_owned();
+        let end = NodeEnd {
+            cause: EndCause::ShimDied,
+            message,
+            ..NodeEnd::default()
+        };
+        return attempt.report(NodeReport::Ended(end)).await;
+    }
     let marks = vec![
         format!("LOCKSTEP_RUN={}", attempt.run()),
         format!("LOCKSTEP_ATTEMPT={}", attempt.number()),

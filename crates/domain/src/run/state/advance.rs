@@ -13,7 +13,7 @@ use crate::run::state::machine::{Attempt, FaultKind, Machine, NodeTask, Wished};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
 use crate::run::state::settle::Beginning;
 use crate::run::state::stop::StopPoint;
-use crate::run::state::{Outcome, RunState};
+use crate::run::state::{Outcome, RunState, watched};
 use crate::time::TimestampMs;
 
 /// Something happened to a run.
@@ -136,6 +136,7 @@ impl Machine {
             attempts: Vec::new(),
             checkpoints: Vec::new(),
             stop: None,
+            watched: false,
         };
         let mut actions = Vec::new();
         machine.begin_attempt(Beginning::asked("submitted"), now_ms, &mut actions);
@@ -147,6 +148,9 @@ impl Machine {
 /// attempt) changes nothing.
 #[must_use]
 pub fn advance(machine: &Machine, event: &Event, now_ms: TimestampMs) -> (Machine, Vec<Action>) {
+    if machine.watched {
+        return (watched::advance(machine, event, now_ms), Vec::new());
+    }
     let mut next = machine.clone();
     let mut actions = Vec::new();
     let resumes = matches!(event, Event::ResumeRequested { .. });

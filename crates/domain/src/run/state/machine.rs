@@ -53,6 +53,9 @@ pub struct Machine {
     /// A stop that waits for a step or a checkpoint, or waited before it became `wished`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopPlan>,
+    /// Only watched, not managed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub watched: bool,
 }
 
 /// One try at the whole run.

@@ -2,12 +2,15 @@
 //!
 //! Both sides may be older or newer than the other: fields are only ever added, with a default.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::api::runs::Provenance;
 use crate::ident::Rank;
+use crate::run::secret::SecretValue;
 use crate::run::spec::Spec;
-use crate::run::state::RankExit;
+use crate::run::state::{RankExit, Watched};
 
 /// To a node. Carrying out the same command twice must do no more than once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -66,6 +69,20 @@ pub struct Start {
     /// The checkpoint to go on from; ranks find it in `LOCKSTEP_RESUME_FROM`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<String>,
+    /// The values of the spec's secrets, put in when the command is sent; in what is stored there are none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, SecretValue>,
+}
+
+impl Start {
+    /// The same as it may be stored.
+    #[must_use]
+    pub fn without_secrets(&self) -> Self {
+        Self {
+            secrets: BTreeMap::new(),
+            ..self.clone()
+        }
+    }
 }
 
 /// From a node.
@@ -115,6 +132,8 @@ pub enum NodeReport {
         /// Why.
         message: String,
     },
+    /// A command is there that is only watched; comes before all else of it.
+    Watched(Watched),
     /// A rank is there.
     RankStarted {
         /// Its place in the world.

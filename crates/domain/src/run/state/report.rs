@@ -107,7 +107,7 @@ impl NodeTask {
 
     fn note(&mut self, report: &NodeReport, now_ms: TimestampMs) {
         match report {
-            NodeReport::Accepted { .. } | NodeReport::StopStep { .. } => {}
+            NodeReport::Accepted { .. } | NodeReport::StopStep { .. } | NodeReport::Watched(_) => {}
             NodeReport::Refused { reason: message, .. }
             | NodeReport::PrepareFailed { message }
             | NodeReport::StartFailed { message } => {

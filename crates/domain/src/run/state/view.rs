@@ -40,11 +40,11 @@ impl Machine {
         let attempts = self.attempts.iter().map(Attempt::view).collect();
         RunView {
             summary: self.summary(),
-            spec: self.spec.clone(),
+            spec: self.spec.shown(),
             attempts,
             stop: self.stop_view(),
             steps_since_checkpoint: None,
-            watched: false,
+            watched: self.watched,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use domain::api::runs::RunView;
+use domain::run::secret::SecretValue;
 use domain::run::spec::Spec;
 
 use super::follow;
@@ -16,6 +17,7 @@ use crate::failure::Failure;
 #[command(after_help = "Examples:
   lockstep run submit --recipe ddp --set steps=200 --wait
   lockstep run submit train.toml --nodes 2 --nproc-per-node 8
+  lockstep run submit train.toml --secret HF_TOKEN --secret WANDB_API_KEY=@wandb.key
 
 train.toml:
   name = \"my-model\"
@@ -23,6 +25,9 @@ train.toml:
   args = [\"--epochs\", \"3\"]
   python = \"/home/me/venv\"
   max_restarts = 2
+
+A secret is a variable for the ranks whose value is kept apart: it is not stored with the run, not shown, and replaced where a
+log or an exception would tell it. Other variables go into [env].
 
 Exit codes with --wait: 0 succeeded, 1 failed or stopped, 2 not a usable description, 3 no collector.")]
 pub(super) struct Submit {
@@ -44,6 +49,10 @@ pub(super) struct Submit {
     /// A name for people.
     #[arg(long)]
     name: Option<String>,
+    /// A variable for the ranks whose value nobody is shown: its value is taken from the environment, or, as NAME=@FILE, from a
+    /// file. May be repeated.
+    #[arg(long = "secret", value_name = "NAME[=@FILE]", value_parser = secret)]
+    secrets: Vec<(String, SecretValue)>,
     /// Follow the run until it ends; exit code 1 if it fails.
     #[arg(long)]
     wait: bool,
@@ -63,6 +72,9 @@ impl Submit {
                 "the run cannot be submitted{}",
                 lines.concat()
             )));
+        }
+        for hint in spec.hints() {
+            eprintln!("hint: {hint}");
         }
         let run: RunView = client.post("/api/runs", &spec).await?;
         say!("{}", run.summary.id);
@@ -87,10 +99,34 @@ impl Submit {
             },
         };
         spec.set.extend(self.settings);
+        spec.secrets.extend(self.secrets);
         spec.nodes = self.nodes.or(spec.nodes);
         spec.nproc_per_node = self.nproc_per_node.or(spec.nproc_per_node);
         spec.name = self.name.unwrap_or(spec.name);
         Ok(spec)
+    }
+}
+
+/// Never `NAME=VALUE`: arguments can be read by every user of the machine, and stay in the shell's history.
+fn secret(text: &str) -> Result<(String, SecretValue), String> {
+    match text.split_once('=') {
+        None => {
+            let value = std::env::var(text).map_err(|_| {
+                format!("the environment has no usable variable {text}; set it, or give a file: {text}=@FILE")
+            })?;
+            Ok((text.to_owned(), SecretValue::new(value)))
+        }
+        Some((name, value)) => {
+            let path = value.strip_prefix('@').ok_or_else(|| {
+                format!("a value in an argument is no secret; export {name} and write --secret {name}, or --secret {name}=@FILE")
+            })?;
+            let value = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+            // The line end is the editor's.
+            Ok((
+                name.to_owned(),
+                SecretValue::new(value.trim_end_matches(['\r', '\n'])),
+            ))
+        }
     }
 }
 
@@ -102,5 +138,25 @@ fn setting(text: &str) -> Result<(String, String), String> {
         Err("the name before = is empty".to_owned())
     } else {
         Ok((name.to_owned(), value.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_comes_from_the_environment_or_a_file_and_never_from_an_argument() {
+        let refused = secret("HF_TOKEN=hf_visible").expect_err("visible to all");
+        assert!(
+            refused.contains("--secret HF_TOKEN") && !refused.contains("hf_visible"),
+            "{refused}"
+        );
+        assert!(secret("LOCKSTEP_TEST_NO_SUCH_VARIABLE").is_err());
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("key");
+        std::fs::write(&path, "two\nlines\n").expect("writes");
+        let (name, value) = secret(&format!("KEY=@{}", path.display())).expect("a secret");
+        assert_eq!((name.as_str(), value.expose()), ("KEY", "two\nlines"));
     }
 }

@@ -67,6 +67,7 @@ mod tests {
             next_offset,
             length: next_offset,
             text: text.into(),
+            missing: 0,
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::run::state::{FaultKind, NodePhase};
+use crate::run::state::{FaultKind, NodePhase, StopPoint};
 
 const WALKS: u64 = 10_000;
 const STEPS: u32 = 30;
@@ -74,7 +74,11 @@ impl World {
                 let step = self.random(50) as u64;
                 self.event(&Event::Stepped { attempt, step });
             }
-            15 if self.random(12) == 0 => self.event(&Event::StopRequested { grace_ms: 5 }),
+            15 if self.random(12) == 0 => {
+                let after = [None, Some(StopPoint::Step(3)), Some(StopPoint::Checkpoint)];
+                let after = after[self.random(3)];
+                self.event(&Event::StopRequested { grace_ms: 5, after });
+            }
             16 if self.random(4) == 0 => self.event(&Event::ResumeRequested {
                 from: None,
                 from_start: false,
@@ -212,6 +216,12 @@ impl World {
                             pid,
                         },
                     );
+                }
+            }
+            NodeCommand::StopAfter { step, .. } => {
+                let held = self.nodes[&name].holds.get(&attempt).cloned();
+                for rank in held.into_iter().flatten().map(Rank) {
+                    self.say(attempt, &name, NodeReport::StopStep { rank, step });
                 }
             }
             NodeCommand::Stop { .. } => {
@@ -429,7 +439,7 @@ impl World {
             self.find_nodes();
             // Nodes whose hardware broke are not given back by waiting.
             if round == 300 {
-                self.event(&Event::StopRequested { grace_ms: 0 });
+                self.event(&Event::StopRequested { grace_ms: 0, after: None });
             }
         }
         panic!("the walk does not end: {:?}", self.story.machine);

@@ -1,0 +1,244 @@
+//! The values of a run's secrets on this node: for the ranks' environment, and to be kept out of whatever is told about them.
+//!
+//! `secrets.json` lies in the attempt's folder for the agent's user alone (0600) from the start until the collector has
+//! everything; after that neither ranks nor logs are left that need it. Values are looked for in each piece of a log before it
+//! leaves the node, and in each report: what a script prints of a secret is never sent, stored or shown. A value that was
+//! encoded (Base64, split over lines by other text) is not recognised.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+
+use domain::run::secret::{REDACTED, SecretValue};
+use domain::run::state::NodeReport;
+use memchr::memmem;
+use serde_json::Value;
+
+use crate::launch::journal::Folder;
+
+const FILE: &str = "secrets.json";
+/// Lines of a value of several lines (a key in PEM) are hidden one by one when they are this long: shorter ones say little, and
+/// hide too much.
+const LINE_BYTES_MIN: usize = 16;
+
+/// The secrets of an attempt.
+#[derive(Debug, Default)]
+pub struct Secrets {
+    values: BTreeMap<String, SecretValue>,
+    /// What is hidden: the values, and their lines; longest first.
+    hidden: Vec<Vec<u8>>,
+}
+
+impl Secrets {
+    /// Keeps values for an attempt; none need no file.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn note(folder: &Folder, values: &BTreeMap<String, SecretValue>) -> io::Result<()> {
+        if values.is_empty() {
+            return Ok(());
+        }
+        let beside = folder.file("secrets.json.new");
+        // Left by a crash, perhaps with other rights.
+        let _none = std::fs::remove_file(&beside);
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&beside)?;
+        file.write_all(&serde_json::to_vec(values)?)?;
+        file.sync_all()?;
+        std::fs::rename(beside, folder.file(FILE))
+    }
+
+    /// Those of an attempt; none when nothing was kept.
+    #[must_use]
+    pub fn of(folder: &Folder) -> Self {
+        Self::from(
+            folder
+                .read::<BTreeMap<String, SecretValue>>(FILE)
+                .unwrap_or_default(),
+        )
+    }
+
+    /// Removes them.
+    pub fn remove(folder: &Folder) {
+        match std::fs::remove_file(folder.file(FILE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::error!(folder = %folder.path().display(), %error, "the secrets of an attempt that is over cannot be removed");
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether there is a value for a name.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+    }
+
+    /// Variables for the ranks.
+    pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.values
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.expose()))
+    }
+
+    /// How many bytes before and behind a place decide whether it is part of a secret.
+    #[must_use]
+    pub fn reach(&self) -> usize {
+        self.hidden.first().map_or(0, |longest| longest.len() - 1)
+    }
+
+    /// Replaces every byte of a secret by an asterisk: offsets in the log stay what they are. What is hidden depends on the bytes
+    /// alone, not on how they were cut into pieces, as long as [`Secrets::reach`] bytes around the piece are there.
+    pub fn hide(&self, text: &mut [u8]) {
+        let mut covered = Vec::new();
+        for value in &self.hidden {
+            let mut from = 0;
+            // Each match, overlapping ones too.
+            while let Some(at) = memmem::find(&text[from..], value) {
+                covered.push((from + at, value.len()));
+                from += at + 1;
+            }
+        }
+        for (at, length) in covered {
+            text[at..at + length].fill(b'*');
+        }
+    }
+
+    /// How many bytes at the end of a text may be the beginning of a secret.
+    #[must_use]
+    pub fn begun_at_end(&self, text: &[u8]) -> usize {
+        let begun = |value: &Vec<u8>| {
+            let most = (value.len() - 1).min(text.len());
+            (1..=most).rev().find(|length| text.ends_with(&value[..*length]))
+        };
+        self.hidden.iter().filter_map(begun).max().unwrap_or(0)
+    }
+
+    /// A report as JSON, with `[redacted]` where it holds a secret: in the message of an exception, in torchrun's last words.
+    #[must_use]
+    pub fn report(&self, report: &NodeReport) -> String {
+        if self.hidden.is_empty() {
+            return serde_json::to_string(report).unwrap_or_default();
+        }
+        let mut json = serde_json::to_value(report).unwrap_or_default();
+        self.redact(&mut json);
+        json.to_string()
+    }
+
+    fn redact(&self, json: &mut Value) {
+        match json {
+            Value::String(text) => {
+                for value in self
+                    .hidden
+                    .iter()
+                    .filter_map(|value| std::str::from_utf8(value).ok())
+                {
+                    if text.contains(value) {
+                        *text = text.replace(value, REDACTED);
+                    }
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.redact(item)),
+            Value::Object(fields) => fields.values_mut().for_each(|field| self.redact(field)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+}
+
+impl From<BTreeMap<String, SecretValue>> for Secrets {
+    fn from(values: BTreeMap<String, SecretValue>) -> Self {
+        let mut hidden: Vec<Vec<u8>> = Vec::new();
+        for value in values
+            .values()
+            .map(SecretValue::expose)
+            .filter(|value| !value.is_empty())
+        {
+            hidden.push(value.into());
+            let lines = value.lines().filter(|line| line.len() >= LINE_BYTES_MIN);
+            hidden.extend(lines.map(|line| line.as_bytes().to_vec()));
+        }
+        hidden.sort_by_key(|value| std::cmp::Reverse(value.len()));
+        hidden.dedup();
+        Self { values, hidden }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use std::os::unix::fs::PermissionsExt;
+
+    use domain::ident::Rank;
+    use domain::run::state::RankExit;
+
+    use super::*;
+
+    fn secrets(values: &[&str]) -> Secrets {
+        let values = values.iter().enumerate();
+        let named: BTreeMap<_, _> = values
+            .map(|(n, value)| (format!("S{n}"), SecretValue::new(*value)))
+            .collect();
+        Secrets::from(named)
+    }
+
+    #[test]
+    fn they_are_for_the_agents_user_alone_and_go() {
+        let data = tempfile::tempdir().unwrap();
+        let folder = Folder::at(data.path());
+        let values = BTreeMap::from([("TOKEN".to_owned(), SecretValue::new("hunter2-hunter2"))]);
+        Secrets::note(&folder, &values).unwrap();
+        let path = folder.file(FILE);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        let secrets = Secrets::of(&folder);
+        assert_eq!(
+            secrets.variables().collect::<Vec<_>>(),
+            [("TOKEN", "hunter2-hunter2")]
+        );
+        assert!(
+            !format!("{secrets:?}{values:?}").contains("hunter2"),
+            "not in a log either"
+        );
+        Secrets::remove(&folder);
+        assert!(!path.exists() && !Secrets::of(&folder).has("TOKEN"));
+    }
+
+    #[test]
+    fn every_byte_of_a_value_is_hidden_and_no_other() {
+        let secrets = secrets(&["abcabc", "line-one-is-long-enough\nb\nline-two-is-long-enough"]);
+        let hidden = |text: &str| {
+            let mut bytes = text.as_bytes().to_vec();
+            secrets.hide(&mut bytes);
+            String::from_utf8(bytes).unwrap()
+        };
+        assert_eq!(hidden("x abcabcabc y abcab"), "x ********* y abcab");
+        assert_eq!(
+            hidden("> line-two-is-long-enough <"),
+            "> *********************** <"
+        );
+        assert_eq!(secrets.begun_at_end(b"x abcab"), 5);
+        assert_eq!(secrets.begun_at_end(b"x abcabc"), 3);
+        assert_eq!(secrets.begun_at_end(b"x"), 0);
+    }
+
+    #[test]
+    fn exceptions_do_not_tell() {
+        let report = NodeReport::RankExited(RankExit {
+            rank: Rank(1),
+            message: Some("401 for token sk-\"quoted\"-1".into()),
+            ..RankExit::default()
+        });
+        let text = secrets(&["sk-\"quoted\"-1"]).report(&report);
+        assert!(
+            text.contains("401 for token [redacted]") && !text.contains("quoted"),
+            "{text}"
+        );
+    }
+}

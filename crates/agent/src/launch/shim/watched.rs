@@ -1,0 +1,638 @@
+//! `lockstep exec -- COMMAND`: a command in the foreground, watched as a run is, and left alone in all else.
+//!
+//! ```text
+//! terminal ── stdin, stdout, stderr, Ctrl-C ──▶ COMMAND (same process group) ──▶ torchrun ──▶ ranks
+//!                                                  ▲ signals sent to us alone, its exit status │ datagrams
+//!                                              lockstep exec ◀─────────────────────────────────┘
+//!                                                  │ files of a folder, as a shim writes them
+//!                                                  ▼
+//!                                                agent
+//! ```
+//! It is the shim of a run that nobody manages: the same folder, lock, reports and socket ([`journal`](crate::launch::journal)), and
+//! a `watch.json` by which the agent knows that it must never stop it. What the command prints stays where it was printed. Nothing
+//! that goes wrong with watching ends the command or changes what it returns.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use domain::ident::{AttemptNo, NodeName, Rank, RunId};
+use domain::run::spec::Spec;
+use domain::run::state::{EndCause, NodeEnd, NodeReport, Start, Watched};
+use domain::run::torchrun::Launch;
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use super::datagrams::Datagrams;
+use super::rank::{self, LastWords, RankProcess};
+use super::{StepHead, contains, now_ms, now_ns, readable, timespec, tree};
+use crate::launch::Setting;
+use crate::launch::companions;
+use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM};
+use crate::sample::nccl::{self, plugin::Choice};
+
+/// How often ranks are looked for until there are some, and after that: torchrun may start them again.
+const LOOK_AT_FIRST: Duration = Duration::from_millis(50);
+const LOOK_LATER: Duration = Duration::from_secs(1);
+/// No rank has come for so long: all of them are there.
+const SETTLED: Duration = Duration::from_secs(3);
+/// Passed on when sent to us alone. SIGKILL and SIGSTOP cannot be.
+const PASSED_ON: [(i32, Signal); 6] = [
+    (libc::SIGTERM, Signal::TERM),
+    (libc::SIGHUP, Signal::HUP),
+    (libc::SIGINT, Signal::INT),
+    (libc::SIGQUIT, Signal::QUIT),
+    (libc::SIGUSR1, Signal::USR1),
+    (libc::SIGUSR2, Signal::USR2),
+];
+/// What our own environment holds that is nobody else's business.
+const OURS_ALONE: [&str; 3] = ["LOCKSTEP_TOKEN", "LOCKSTEP_ADMIN_TOKEN", "LOCKSTEP_JOIN"];
+/// What a shell returns for a command that is not there, and for one that cannot be started.
+const NOT_FOUND: u8 = 127;
+const NOT_STARTED: u8 = 126;
+
+/// What to run, and under which name to watch it.
+#[derive(Debug, Clone)]
+pub struct Exec {
+    /// The data folder of this machine's agent.
+    pub data_dir: PathBuf,
+    /// The run it is, or joins.
+    pub run: RunId,
+    /// The run's name for people.
+    pub name: String,
+    /// This node's name, for the probe's records.
+    pub node: NodeName,
+    /// Whether NCCL is to load `nccl-probe`.
+    pub nccl_probe: bool,
+    /// The program and its arguments; not empty.
+    pub command: Vec<OsString>,
+}
+
+/// Runs the command, watched where that can be; returns its exit code, 128 and the signal's number where a signal ended it.
+/// `say` gets what a person should know, once.
+pub fn exec(exec: &Exec, say: &mut dyn FnMut(String)) -> u8 {
+    match Watch::open(exec) {
+        Ok(watch) => watch.run(exec, say),
+        Err(error) => {
+            say(format!("the command runs unwatched: {error}"));
+            unwatched(&exec.command, say)
+        }
+    }
+}
+
+/// Becomes the command: nothing of us is left.
+pub fn unwatched(command: &[OsString], say: &mut dyn FnMut(String)) -> u8 {
+    let mut replaced = plain(command);
+    let error = std::os::unix::process::CommandExt::exec(&mut replaced);
+    not_started(command, &error, say)
+}
+
+fn plain(command: &[OsString]) -> Command {
+    let (program, arguments) = command.split_first().expect("the command line has a command");
+    let mut plain = Command::new(program);
+    plain.args(arguments);
+    OURS_ALONE.iter().for_each(|name| {
+        plain.env_remove(name);
+    });
+    plain
+}
+
+fn not_started(command: &[OsString], error: &io::Error, say: &mut dyn FnMut(String)) -> u8 {
+    say(format!(
+        "{:?} cannot be started: {error}",
+        command.first().cloned().unwrap_or_default()
+    ));
+    if error.kind() == io::ErrorKind::NotFound {
+        NOT_FOUND
+    } else {
+        NOT_STARTED
+    }
+}
+
+/// What watching needs; made before the command is started.
+struct Watch {
+    folder: Folder,
+    attempt: AttemptNo,
+    reports: Reports,
+    datagrams: Datagrams,
+    variables: BTreeMap<String, OsString>,
+    /// Held until the end, by which the agent knows that we live.
+    _lock: std::fs::File,
+    ranks: BTreeMap<u32, RankProcess>,
+    words: BTreeMap<u32, LastWords>,
+    first_steps: BTreeMap<u32, u64>,
+    memory_kills: u64,
+    first_rank_noted: bool,
+    /// When a rank was last found: more may follow at once.
+    found: Instant,
+}
+
+impl Watch {
+    fn open(exec: &Exec) -> Result<Self, Box<dyn std::error::Error>> {
+        let attempt = next_attempt(&exec.data_dir, &exec.run)?;
+        let folder = Folder::of(&exec.data_dir, &exec.run, attempt);
+        folder.create()?;
+        let lock = folder
+            .lock()?
+            .ok_or("another lockstep exec has just taken the same run")?;
+        let companions = companions::unpack(&exec.data_dir)?;
+        let mut reports = Reports::open(&folder.file("shim.reports"), SHIM_IDS_FROM)?;
+        let datagrams = Datagrams::open(&folder)?;
+        let variables = variables(exec, attempt, &folder, &companions)?;
+        note_launch(&folder, exec, 0)?;
+        let watched = Watched {
+            name: exec.name.clone(),
+            program: program_of(&exec.command),
+            command: shell_line(&exec.command),
+            pid: std::process::id(),
+        };
+        let json = serde_json::to_vec(&watched)?;
+        reports.add(now_ms(), NodeReport::Watched(watched))?;
+        // Last: by this file the agent finds the folder.
+        folder.write("watch.json", &json)?;
+        Ok(Self {
+            folder,
+            attempt,
+            reports,
+            datagrams,
+            variables,
+            _lock: lock,
+            ranks: BTreeMap::new(),
+            words: BTreeMap::new(),
+            first_steps: BTreeMap::new(),
+            memory_kills: rank::memory_kills(),
+            first_rank_noted: false,
+            found: Instant::now(),
+        })
+    }
+
+    fn run(mut self, exec: &Exec, say: &mut dyn FnMut(String)) -> u8 {
+        let signals = Signals::listen();
+        let mut child = match plain(&exec.command).envs(&self.variables).spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                let message = error.to_string();
+                let _said_on_stderr = self.report(NodeReport::StartFailed { message });
+                return not_started(&exec.command, &error, say);
+            }
+        };
+        let watched = signals
+            .map_err(Box::from)
+            .and_then(|mut signals| self.watch(exec, &mut child, &mut signals));
+        let (status, asked) = match watched {
+            Ok(ended) => ended,
+            Err(error) => {
+                say(format!("the command goes on unwatched: {error}"));
+                match child.wait() {
+                    Ok(status) => (status, false),
+                    Err(_) => return NOT_STARTED,
+                }
+            }
+        };
+        let command = i32::try_from(child.id()).unwrap_or(0);
+        if let Err(error) = self.finish(command, status, asked) {
+            say(format!("the end of the command could not be noted: {error}"));
+        }
+        exit_code(status)
+    }
+
+    /// Until the command has ended; also whether a signal that was passed on may have been why.
+    fn watch(
+        &mut self,
+        exec: &Exec,
+        child: &mut Child,
+        signals: &mut Signals,
+    ) -> Result<(ExitStatus, bool), Box<dyn std::error::Error>> {
+        let pid = i32::try_from(child.id())?;
+        let handle = Pid::from_raw(pid).ok_or("a process without a number")?;
+        let pidfd = rustix::process::pidfd_open(handle, PidfdFlags::empty())?;
+        let (mut asked, mut looked) = (false, None::<Instant>);
+        loop {
+            asked |= signals.pass_on(&pidfd);
+            self.take_datagrams()?;
+            let settled = !self.ranks.is_empty() && self.found.elapsed() > SETTLED;
+            let period = if settled { LOOK_LATER } else { LOOK_AT_FIRST };
+            if looked.is_none_or(|at| at.elapsed() >= period) {
+                looked = Some(Instant::now());
+                self.find_ranks(exec, pid)?;
+            }
+            self.note_exits()?;
+            if let Some(status) = child.try_wait()? {
+                return Ok((status, asked));
+            }
+            let living = self
+                .ranks
+                .values()
+                .filter(|rank| rank.lives())
+                .map(|rank| rank.pidfd.as_fd());
+            let sources = [
+                pidfd.as_fd(),
+                signals.wakes.as_fd(),
+                self.datagrams.socket.as_fd(),
+            ];
+            let mut fds: Vec<_> = sources.into_iter().chain(living).map(readable).collect();
+            match rustix::event::poll(&mut fds, Some(&timespec(period))) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The first process on each way down from the command that says it is a rank; what a rank starts inherits its variables.
+    fn find_ranks(&mut self, exec: &Exec, command: i32) -> io::Result<()> {
+        let mut todo = vec![command];
+        while let Some(pid) = todo.pop() {
+            if self.ranks.values().any(|rank| rank.pid == pid) {
+                continue;
+            }
+            match RankProcess::recognise(pid) {
+                Some((local_rank, process)) => self.note_rank(exec, local_rank, process)?,
+                None => todo.extend(tree::children(pid)),
+            }
+        }
+        Ok(())
+    }
+
+    fn note_rank(&mut self, exec: &Exec, local_rank: u32, process: RankProcess) -> io::Result<()> {
+        // A rank that lives keeps its place; another with its number is not ours to judge.
+        if self.ranks.get(&local_rank).is_some_and(RankProcess::lives) {
+            return Ok(());
+        }
+        if !self.first_rank_noted {
+            self.first_rank_noted = true;
+            note_launch(&self.folder, exec, process.rank.saturating_sub(local_rank))?;
+        }
+        let (rank, pid) = (Rank(process.rank), u32::try_from(process.pid).unwrap_or(0));
+        self.ranks.insert(local_rank, process);
+        self.found = Instant::now();
+        self.report(NodeReport::RankStarted {
+            rank,
+            local_rank,
+            pid,
+        })
+    }
+
+    fn take_datagrams(&mut self) -> io::Result<()> {
+        let Self {
+            datagrams,
+            words,
+            first_steps,
+            reports,
+            ..
+        } = self;
+        let mut result = Ok(());
+        datagrams.take(|line| {
+            if contains(line, br#""kind":"error""#) {
+                if let Ok(said) = serde_json::from_slice::<LastWords>(line) {
+                    words.insert(said.rank, said);
+                }
+            } else if contains(line, br#""kind":"step""#)
+                && let Ok(step) = serde_json::from_slice::<StepHead>(line)
+                && !first_steps.contains_key(&step.rank)
+            {
+                first_steps.insert(step.rank, step.step);
+                let report = NodeReport::FirstStep {
+                    rank: Rank(step.rank),
+                    step: step.step,
+                };
+                result = reports.add(now_ms(), report).map(drop);
+            }
+        })?;
+        result
+    }
+
+    fn note_exits(&mut self) -> io::Result<()> {
+        let seen_ns = now_ns();
+        let mut exits = Vec::new();
+        for rank in self.ranks.values_mut().filter(|rank| rank.lives()) {
+            let Some(end) = rank.end() else {
+                rank.gone = rank.is_gone();
+                continue;
+            };
+            let memory = end.signal == Some(9) && rank::memory_kills() > self.memory_kills;
+            let exit = rank.describe(end, self.words.get(&rank.rank), seen_ns, memory);
+            rank.exit = Some(exit.clone());
+            exits.push(exit);
+        }
+        exits
+            .into_iter()
+            .try_for_each(|exit| self.report(NodeReport::RankExited(exit)))
+    }
+
+    fn finish(mut self, command: i32, status: ExitStatus, asked: bool) -> io::Result<()> {
+        self.take_datagrams()?;
+        self.note_exits()?;
+        // Whose parent took their status before we saw it: with a command that ended well they did too.
+        let unseen = self.ranks.values().filter(|rank| rank.exit.is_none());
+        let end = |rank: &RankProcess| match status.code() {
+            Some(0) => rank::End::from_python(0),
+            // The command itself is the rank: its status is ours to take.
+            _ if rank.pid == command => rank::End {
+                code: status.code(),
+                signal: status.signal(),
+            },
+            _ => rank::End::default(),
+        };
+        let exits: Vec<_> = unseen
+            .map(|rank| rank.describe(end(rank), self.words.get(&rank.rank), now_ns(), false))
+            .collect();
+        exits
+            .into_iter()
+            .try_for_each(|exit| self.report(NodeReport::RankExited(exit)))?;
+        let cause = if asked && !status.success() {
+            EndCause::Stopped
+        } else {
+            EndCause::Finished
+        };
+        self.report(NodeReport::Ended(NodeEnd {
+            code: status.code(),
+            signal: status.signal(),
+            cause,
+            message: String::new(),
+        }))?;
+        let _gone = std::fs::remove_file(self.folder.file("probe.sock"));
+        tracing::debug!(attempt = %self.attempt, "the command has ended");
+        Ok(())
+    }
+
+    fn report(&mut self, report: NodeReport) -> io::Result<()> {
+        self.reports.add(now_ms(), report).map(drop)
+    }
+}
+
+/// A run that was watched here before goes on as its next attempt.
+fn next_attempt(data_dir: &Path, run: &RunId) -> io::Result<AttemptNo> {
+    let all = Folder::all(data_dir)?;
+    let before = all
+        .iter()
+        .filter(|(known, ..)| known == run)
+        .map(|(_, attempt, _)| attempt.0);
+    Ok(AttemptNo(before.max().unwrap_or(0) + 1))
+}
+
+/// For the agent, which asks it for the place of this node's ranks in the world.
+fn note_launch(folder: &Folder, exec: &Exec, first_rank: u32) -> io::Result<()> {
+    let launch = Launch {
+        argv: exec
+            .command
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
+        first_rank,
+        ..Launch::default()
+    };
+    folder.write("launch.json", &serde_json::to_vec(&launch)?)
+}
+
+/// As a managed launch sets them, before what the user has set.
+fn variables(
+    exec: &Exec,
+    attempt: AttemptNo,
+    folder: &Folder,
+    companions: &Path,
+) -> Result<BTreeMap<String, OsString>, Box<dyn std::error::Error>> {
+    let mut python_path = companions.join("inject").into_os_string();
+    if let Some(own) = std::env::var_os("PYTHONPATH").filter(|own| !own.is_empty()) {
+        python_path.push(":");
+        python_path.push(own);
+    }
+    let mut variables = BTreeMap::from([
+        ("PYTHONPATH".to_owned(), python_path),
+        ("LOCKSTEP_RUN".to_owned(), exec.run.as_str().into()),
+        ("LOCKSTEP_ATTEMPT".to_owned(), attempt.to_string().into()),
+        ("LOCKSTEP_NODE".to_owned(), exec.node.as_str().into()),
+        (
+            "LOCKSTEP_PROBE_SOCKET".to_owned(),
+            folder.file("probe.sock").into(),
+        ),
+    ]);
+    if std::env::var_os("LOCKSTEP_PROBE").is_none() {
+        variables.insert("LOCKSTEP_PROBE".to_owned(), "on".into());
+    }
+    let start = Start {
+        spec: Spec {
+            nccl_probe: exec.nccl_probe,
+            ..Spec::default()
+        },
+        ..Start::default()
+    };
+    let setting = Setting {
+        node: exec.node.clone(),
+        data_dir: exec.data_dir.clone(),
+        python: None,
+        collector: None,
+        root: PathBuf::from("/"),
+        beside: std::env::current_exe()?
+            .parent()
+            .map(PathBuf::from)
+            .unwrap_or_default(),
+        accepts_runs: false,
+        shim: Vec::new(),
+    };
+    let plugin = Choice::for_run(&exec.run, &start, &setting);
+    folder.write(
+        nccl::Plan::FILE,
+        &serde_json::to_vec(&nccl::Plan::make(&start, &plugin))?,
+    )?;
+    if let Choice::Ours(path) = plugin {
+        variables.insert("NCCL_PROFILER_PLUGIN".to_owned(), path.into());
+    }
+    Ok(variables)
+}
+
+/// The script of a command, or its program.
+#[must_use]
+pub fn program_of(command: &[OsString]) -> String {
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let script = words.iter().find(|word| word.ends_with(".py"));
+    script
+        .or(words.first())
+        .map(ToString::to_string)
+        .unwrap_or_default()
+}
+
+fn shell_line(command: &[OsString]) -> String {
+    let argv = command
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let launch = Launch {
+        argv,
+        ..Launch::default()
+    };
+    launch.shell_line()
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// Signals that came to us.
+struct Signals {
+    wakes: UnixStream,
+    came: Vec<(Arc<AtomicBool>, Signal)>,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        let (wakes, waker) = UnixStream::pair()?;
+        wakes.set_nonblocking(true)?;
+        let mut came = Vec::new();
+        for (number, signal) in PASSED_ON {
+            let flag = Arc::new(AtomicBool::new(false));
+            signal_hook::flag::register(number, flag.clone())?;
+            signal_hook::low_level::pipe::register(number, waker.try_clone()?)?;
+            came.push((flag, signal));
+        }
+        Ok(Self { wakes, came })
+    }
+
+    /// Passes on what the command did not get itself; says whether anything that ends it came at all. A terminal sends Ctrl-C to
+    /// the whole foreground, and Slurm its signals to each process of a step: those have it already, and torchrun takes a second
+    /// one as impatience.
+    fn pass_on(&mut self, command: &OwnedFd) -> bool {
+        let mut drain = [0_u8; 64];
+        let _nothing_there = io::Read::read(&mut self.wakes, &mut drain);
+        let mut ends = false;
+        for (came, signal) in &self.came {
+            if !came.swap(false, Ordering::AcqRel) {
+                continue;
+            }
+            ends |= !matches!(*signal, Signal::USR1 | Signal::USR2);
+            let by_terminal = matches!(*signal, Signal::INT | Signal::QUIT) && in_foreground();
+            if !by_terminal && std::env::var_os("SLURM_JOB_ID").is_none() {
+                let _gone = rustix::process::pidfd_send_signal(command, *signal);
+            }
+        }
+        ends
+    }
+}
+
+fn in_foreground() -> bool {
+    let terminal = std::fs::File::open("/dev/tty");
+    let group = terminal.and_then(|terminal| Ok(rustix::termios::tcgetpgrp(terminal)?));
+    group.is_ok_and(|group| group == rustix::process::getpgrp())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn a_command_is_known_by_its_script() {
+        assert_eq!(
+            program_of(&words("torchrun --nproc-per-node=2 /a/train.py --lr 1")),
+            "/a/train.py"
+        );
+        assert_eq!(program_of(&words("srun ./a.out")), "srun");
+    }
+
+    #[test]
+    fn a_run_of_the_same_name_is_the_next_attempt() {
+        let data = tempfile::tempdir().unwrap();
+        let run = RunId::new("train-1").unwrap();
+        assert_eq!(next_attempt(data.path(), &run).unwrap(), AttemptNo(1));
+        Folder::of(data.path(), &run, AttemptNo(3)).create().unwrap();
+        Folder::of(data.path(), &RunId::new("train-2").unwrap(), AttemptNo(9))
+            .create()
+            .unwrap();
+        assert_eq!(next_attempt(data.path(), &run).unwrap(), AttemptNo(4));
+    }
+
+    /// What was noted of a command, and its exit code.
+    fn watched(command: &[&str]) -> (u8, Vec<NodeReport>) {
+        let data = tempfile::tempdir().unwrap();
+        let run = RunId::new("train-1").unwrap();
+        let watched = Exec {
+            data_dir: data.path().to_owned(),
+            run: run.clone(),
+            name: "train".into(),
+            node: NodeName::new("n1").unwrap(),
+            nccl_probe: false,
+            command: command.iter().map(OsString::from).collect(),
+        };
+        let code = exec(&watched, &mut |said| panic!("nothing is to be said, not {said}"));
+        let folder = Folder::of(data.path(), &run, AttemptNo(1));
+        assert!(folder.is_watched() && !folder.shim_lives());
+        let (entries, _) = crate::launch::journal::read_from(&folder.file("shim.reports"), 0).unwrap();
+        (code, entries.into_iter().map(|entry| entry.report).collect())
+    }
+
+    #[test]
+    fn ranks_below_a_command_are_found_and_their_ends_told() {
+        let rank =
+            "RANK=5 LOCAL_RANK=1 sh -c 'test -n \"$LOCKSTEP_PROBE_SOCKET\" && sleep 0.5; exit 3'; exit 4";
+        let (code, reports) = watched(&["sh", "-c", rank]);
+        assert_eq!(code, 4);
+        assert!(
+            matches!(&reports[0], NodeReport::Watched(watched) if watched.program == "sh"),
+            "{reports:?}"
+        );
+        let started = |report: &NodeReport| {
+            matches!(
+                report,
+                NodeReport::RankStarted {
+                    rank: Rank(5),
+                    local_rank: 1,
+                    ..
+                }
+            )
+        };
+        assert!(reports.iter().any(started), "{reports:?}");
+        assert!(
+            reports
+                .iter()
+                .any(|report| matches!(report, NodeReport::RankExited(exit) if exit.rank == Rank(5)))
+        );
+        let last = reports.last().unwrap();
+        assert!(
+            matches!(last, NodeReport::Ended(end) if end.code == Some(4) && end.cause == EndCause::Finished)
+        );
+    }
+
+    #[test]
+    fn a_command_that_kills_itself_or_is_not_there_returns_what_a_shell_returns() {
+        let (code, reports) = watched(&[
+            "sh",
+            "-c",
+            "RANK=0 LOCAL_RANK=0 exec sh -c 'sleep 0.3; kill -9 $$'",
+        ]);
+        assert_eq!(code, 137);
+        let killed =
+            |report: &NodeReport| matches!(report, NodeReport::RankExited(exit) if exit.signal == Some(9));
+        assert!(reports.iter().any(killed), "{reports:?}");
+        assert!(matches!(reports.last(), Some(NodeReport::Ended(end)) if end.signal == Some(9)));
+        let data = tempfile::tempdir().unwrap();
+        let mut said = Vec::new();
+        let missing = Exec {
+            data_dir: data.path().to_owned(),
+            run: RunId::new("x").unwrap(),
+            name: "x".into(),
+            node: NodeName::new("n1").unwrap(),
+            nccl_probe: false,
+            command: vec!["/nonexistent/program".into()],
+        };
+        assert_eq!(exec(&missing, &mut |text| said.push(text)), NOT_FOUND);
+        assert_eq!(said.len(), 1, "{said:?}");
+    }
+
+    #[test]
+    fn an_exit_code_is_the_shells() {
+        assert_eq!(exit_code(ExitStatus::from_raw(0x0300)), 3);
+        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
+    }
+}

@@ -1,0 +1,127 @@
+//! `/api/runs/{id}/logs`: a piece of one log; `/api/runs/{id}/logs/search`: lines of all of them.
+//!
+//! A piece is the text as it was written, escape sequences and all: whoever shows it takes them out first, with
+//! [`log_text`](domain::run::log_text). Lines that were found come without.
+
+use axum::extract::{Path, Query, State};
+use axum::routing::get;
+use axum::{Json, Router};
+use domain::api::runs::{LogMatches, LogPiece, LogSource};
+use domain::ident::{AttemptNo, Rank};
+use serde::Deserialize;
+
+use super::runs::run_id;
+use super::{ApiError, ApiResult};
+use crate::app::Shared;
+use crate::runs::{LogError, PIECE_BYTES_MAX, Search, SearchError};
+
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/api/runs/{id}/logs", get(logs))
+        .route("/api/runs/{id}/logs/search", get(search))
+}
+
+#[derive(Deserialize)]
+struct LogsQuery {
+    attempt: Option<u32>,
+    node: Option<String>,
+    rank: Option<u32>,
+    stream: Option<String>,
+    offset: Option<u64>,
+    limit: Option<u64>,
+}
+
+/// Without a rank it is the launcher's log; without a node, that of the rank's node or the first.
+async fn logs(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Query(query): Query<LogsQuery>,
+) -> ApiResult<Json<LogPiece>> {
+    let run = app.runs.stored_view(&run_id(&id)?).await?;
+    let attempt = AttemptNo(query.attempt.unwrap_or(run.summary.attempt.0));
+    let found = run.attempts.iter().find(|view| view.attempt == attempt);
+    let Some(found) = found else {
+        return Err(ApiError::not_found(format!("run {id} has no attempt {attempt}")));
+    };
+    let rank = query.rank.map(Rank);
+    let has_rank =
+        |rank: Rank| move |node: &&domain::api::runs::NodeTaskView| node.ranks.iter().any(|r| r.rank == rank);
+    let node = match (query.node, rank) {
+        (Some(node), _) => Some(node),
+        (None, Some(rank)) => found
+            .nodes
+            .iter()
+            .find(has_rank(rank))
+            .map(|node| node.node.clone()),
+        (None, None) => found.nodes.first().map(|node| node.node.clone()),
+    };
+    let stream = query.stream.unwrap_or_else(|| "stdout".to_owned());
+    // Before it is placed a run has no nodes, and its logs are empty.
+    let Some(node) = node else {
+        let source = LogSource {
+            attempt,
+            node: String::new(),
+            rank,
+            stream,
+        };
+        return Ok(Json(LogPiece {
+            source,
+            offset: 0,
+            next_offset: 0,
+            length: 0,
+            text: String::new(),
+            missing: 0,
+        }));
+    };
+    let source = LogSource {
+        attempt,
+        node,
+        rank,
+        stream,
+    };
+    let (offset, limit) = (query.offset.unwrap_or(0), query.limit.unwrap_or(PIECE_BYTES_MAX));
+    Ok(Json(app.runs.log(&run_id(&id)?, &source, offset, limit).await?))
+}
+
+#[derive(Deserialize)]
+struct SearchQuery {
+    q: String,
+    #[serde(default)]
+    regex: bool,
+    #[serde(default)]
+    ignore_case: bool,
+    attempt: Option<u32>,
+    rank: Option<u32>,
+    stream: Option<String>,
+    limit: Option<usize>,
+}
+
+async fn search(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Query(query): Query<SearchQuery>,
+) -> ApiResult<Json<LogMatches>> {
+    let run = run_id(&id)?;
+    // Only to say that there is no such run.
+    app.runs.stored_view(&run).await?;
+    let mut search = Search::new(&query.q, query.regex, query.ignore_case, query.limit)?;
+    search.attempt = query.attempt.map(AttemptNo);
+    search.rank = query.rank.map(Rank);
+    search.stream = query.stream;
+    Ok(Json(app.runs.logs.search(&run, search).await?))
+}
+
+impl From<SearchError> for ApiError {
+    fn from(error: SearchError) -> Self {
+        Self::bad_request(error.to_string())
+    }
+}
+
+impl From<LogError> for ApiError {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Name => Self::not_found(error.to_string()),
+            LogError::Io(_) => Self::internal("reading a log", &error),
+        }
+    }
+}

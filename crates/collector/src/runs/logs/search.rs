@@ -1,0 +1,339 @@
+//! Looking for a text in all logs of a run: line by line, as a reader would see them, bounded in time.
+
+use std::borrow::Cow;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use domain::api::runs::{LogMatch, LogMatches, LogSource};
+use domain::ident::{AttemptNo, Rank, RunId};
+use domain::run::log_text::plain;
+use regex::bytes::{Regex, RegexBuilder};
+
+use super::file::{Found, LogFile};
+use super::{LogError, Logs, all_logs};
+
+/// Lines returned when nobody says, and at most.
+const MATCHES_DEFAULT: usize = 200;
+const MATCHES_MAX: usize = 2_000;
+/// The longest pattern; nobody types more.
+const PATTERN_BYTES_MAX: usize = 1_024;
+/// What a compiled pattern may take, and what running it may take. `a{1000}{1000}` must not.
+const PATTERN_SIZE_MAX: usize = 1 << 20;
+const PATTERN_CACHE_MAX: usize = 8 << 20;
+/// Time for one search: half a gigabyte or more of log. What was found by then is returned.
+const TIME_MAX: Duration = Duration::from_secs(5);
+/// Read at once; also the longest line that is looked at as one.
+const BLOCK_BYTES: u64 = 1 << 20;
+/// Characters of a line that are returned, around what was found.
+const LINE_CHARS_MAX: usize = 1_000;
+/// How much of those stands before it.
+const BEFORE_CHARS: usize = 200;
+
+/// What is looked for, and where.
+#[derive(Debug)]
+pub struct Search {
+    pattern: Regex,
+    /// Only this attempt.
+    pub attempt: Option<AttemptNo>,
+    /// Only this rank.
+    pub rank: Option<Rank>,
+    /// Only this output.
+    pub stream: Option<String>,
+    limit: usize,
+}
+
+/// A pattern that cannot be looked for.
+#[derive(Debug, thiserror::Error)]
+pub enum SearchError {
+    /// Nothing.
+    #[error("say what to look for in q")]
+    Empty,
+    /// Too much.
+    #[error("the pattern is longer than {PATTERN_BYTES_MAX} bytes")]
+    Long,
+    /// Not a regular expression, or one that would need too much memory.
+    #[error("not a usable regular expression: {0}")]
+    Pattern(String),
+}
+
+impl Search {
+    /// Understands a pattern: a literal text, or a regular expression without look-around and back-references, which takes time
+    /// in proportion to the text whatever it is.
+    ///
+    /// # Errors
+    /// When it is none, or too large.
+    pub fn new(
+        text: &str,
+        is_regex: bool,
+        ignore_case: bool,
+        limit: Option<usize>,
+    ) -> Result<Self, SearchError> {
+        if text.is_empty() {
+            return Err(SearchError::Empty);
+        }
+        if text.len() > PATTERN_BYTES_MAX {
+            return Err(SearchError::Long);
+        }
+        let text = if is_regex {
+            Cow::Borrowed(text)
+        } else {
+            Cow::Owned(regex::escape(text))
+        };
+        let pattern = RegexBuilder::new(&text)
+            .case_insensitive(ignore_case)
+            .size_limit(PATTERN_SIZE_MAX)
+            .dfa_size_limit(PATTERN_CACHE_MAX)
+            .build()
+            .map_err(|error| SearchError::Pattern(error.to_string()))?;
+        Ok(Self {
+            pattern,
+            attempt: None,
+            rank: None,
+            stream: None,
+            limit: limit.unwrap_or(MATCHES_DEFAULT).clamp(1, MATCHES_MAX),
+        })
+    }
+
+    fn covers(&self, source: &LogSource) -> bool {
+        self.attempt.is_none_or(|attempt| attempt == source.attempt)
+            && self.rank.is_none_or(|rank| Some(rank) == source.rank)
+            && self.stream.as_ref().is_none_or(|stream| *stream == source.stream)
+    }
+}
+
+impl Logs {
+    /// Looks through the logs of a run.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub async fn search(&self, run: &RunId, search: Search) -> Result<LogMatches, LogError> {
+        let root = self.root.join(run.as_str());
+        let _turn = self.searches.acquire().await;
+        let found =
+            tokio::task::spawn_blocking(move || look_through(&root, &search, Instant::now() + TIME_MAX));
+        Ok(found.await.map_err(io::Error::other)??)
+    }
+}
+
+fn look_through(root: &Path, search: &Search, until: Instant) -> io::Result<LogMatches> {
+    let mut found = LogMatches::default();
+    for (path, source) in all_logs(root)
+        .into_iter()
+        .filter(|(_, source)| search.covers(source))
+    {
+        let look = Look {
+            search,
+            source: &source,
+            until,
+            found: &mut found,
+        };
+        match look.through(&path) {
+            // Dropped or packed just now: its lines are not found this time, and that is said.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => found.truncated = true,
+            done => done?,
+        }
+        if found.matches.len() >= search.limit || Instant::now() >= until {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// One log being looked through.
+struct Look<'a> {
+    search: &'a Search,
+    source: &'a LogSource,
+    until: Instant,
+    found: &'a mut LogMatches,
+}
+
+impl Look<'_> {
+    fn through(mut self, path: &Path) -> io::Result<()> {
+        let log = LogFile::open(path)?;
+        let (mut at, end) = (0, log.end());
+        // The beginning of a line whose end is in the next block, and where it stands.
+        let mut begun: Vec<u8> = Vec::new();
+        while at < end {
+            if Instant::now() >= self.until {
+                self.found.truncated = true;
+                return Ok(());
+            }
+            match log.read_on(at, BLOCK_BYTES)? {
+                Found::Bytes(bytes) if bytes.is_empty() => break,
+                Found::Bytes(bytes) => {
+                    let start = at - begun.len() as u64;
+                    at += bytes.len() as u64;
+                    begun.extend(bytes);
+                    let whole = begun.iter().rposition(|b| *b == b'\n').map_or(0, |last| last + 1);
+                    let whole = if begun.len() as u64 >= BLOCK_BYTES && whole == 0 {
+                        begun.len()
+                    } else {
+                        whole
+                    };
+                    if self.full(start, &begun[..whole]) {
+                        return Ok(());
+                    }
+                    begun.drain(..whole);
+                }
+                Found::Missing { until } => {
+                    if self.full(at - begun.len() as u64, &std::mem::take(&mut begun)) {
+                        return Ok(());
+                    }
+                    at = until;
+                }
+            }
+        }
+        self.full(at - begun.len() as u64, &begun);
+        Ok(())
+    }
+
+    /// Looks at lines; `true` when there are as many as were asked for.
+    fn full(&mut self, mut offset: u64, lines: &[u8]) -> bool {
+        for line in lines.split_inclusive(|b| *b == b'\n') {
+            let text = line.strip_suffix(b"\n").unwrap_or(line);
+            if let Some(line) = self.search.line(text) {
+                if self.found.matches.len() >= self.search.limit {
+                    self.found.truncated = true;
+                    return true;
+                }
+                let source = self.source.clone();
+                self.found.matches.push(LogMatch { source, offset, line });
+            }
+            offset += line.len() as u64;
+        }
+        false
+    }
+}
+
+impl Search {
+    /// The line as it is shown, if it matches. Most lines have nothing to be taken out and are looked at as they are.
+    fn line(&self, bytes: &[u8]) -> Option<String> {
+        let steers = |b: &u8| (*b < 0x20 && *b != b'\t') || *b == 0xc2;
+        if !bytes.iter().any(steers) {
+            let at = self.pattern.find(bytes)?.start();
+            return Some(around(&String::from_utf8_lossy(bytes), at));
+        }
+        let text = plain(&String::from_utf8_lossy(bytes));
+        let at = self.pattern.find(text.as_bytes())?.start();
+        Some(around(&text, at))
+    }
+}
+
+/// What of a long line is shown: some of what stands before the match, and on from there. `at` is in bytes, and as good as exact
+/// where invalid bytes were replaced.
+fn around(line: &str, at: usize) -> String {
+    if line.len() <= LINE_CHARS_MAX {
+        return line.to_owned();
+    }
+    let before = line.char_indices().filter(|(index, _)| *index < at).count();
+    let skipped = before.saturating_sub(BEFORE_CHARS);
+    let shown: String = line.chars().skip(skipped).take(LINE_CHARS_MAX).collect();
+    let head = if skipped > 0 { "…" } else { "" };
+    let more = line.chars().count() > skipped + LINE_CHARS_MAX;
+    format!("{head}{shown}{}", if more { "…" } else { "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn logs(lines: &[(u32, &str, &[u8])]) -> (tempfile::TempDir, Logs, RunId) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let logs = Logs::new(folder.path().to_owned());
+        let run = RunId::new("r").expect("a name");
+        for (rank, stream, bytes) in lines {
+            let source = LogSource {
+                attempt: AttemptNo(1),
+                node: "n1".into(),
+                rank: Some(Rank(*rank)),
+                stream: (*stream).into(),
+            };
+            let length = logs.read(&run, &source, 0, 1).await.expect("reads").length;
+            logs.write(&run, &source, (length, 0), bytes)
+                .await
+                .expect("writes");
+        }
+        (folder, logs, run)
+    }
+
+    fn search(text: &str, is_regex: bool, ignore_case: bool) -> Search {
+        Search::new(text, is_regex, ignore_case, None).expect("a pattern")
+    }
+
+    #[tokio::test]
+    async fn lines_are_found_in_all_ranks_with_where_they_stand() {
+        let (_folder, logs, run) = logs(&[
+            (1, "stderr", b"ok\nCUDA \x1b[31merror\x1b[0m: lost\n"),
+            (10, "stdout", b"cuda error (no end"),
+            (2, "stdout", b"\xff\xfe CUDA error\nx.y\nxzy\n"),
+        ])
+        .await;
+        let found = logs
+            .search(&run, search("cuda error", false, true))
+            .await
+            .expect("looks");
+        let lines: Vec<_> = found
+            .matches
+            .iter()
+            .map(|found| {
+                (
+                    found.source.rank.map_or(0, |rank| rank.0),
+                    found.offset,
+                    found.line.as_str(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                (1, 3, "CUDA error: lost"),
+                (2, 0, "\u{fffd}\u{fffd} CUDA error"),
+                (10, 0, "cuda error (no end")
+            ]
+        );
+        assert!(!found.truncated);
+        let literal = logs
+            .search(&run, search("x.y", false, false))
+            .await
+            .expect("looks");
+        assert_eq!(literal.matches.len(), 1);
+        let mut by_regex = search("^x.y$", true, false);
+        by_regex.rank = Some(Rank(2));
+        assert_eq!(logs.search(&run, by_regex).await.expect("looks").matches.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_line_of_many_megabytes_neither_hangs_nor_comes_back_whole() {
+        let mut line = vec![b'x'; 5 << 20];
+        line.extend_from_slice(b"needle");
+        line.extend(vec![b'y'; 100_000]);
+        let (_folder, logs, run) = logs(&[(0, "stdout", &line)]).await;
+        let found = logs
+            .search(&run, search("needle", false, false))
+            .await
+            .expect("looks");
+        assert_eq!(found.matches.len(), 1);
+        assert!(found.matches[0].line.chars().count() <= LINE_CHARS_MAX + 2);
+        assert!(found.matches[0].line.contains("needle"));
+    }
+
+    #[tokio::test]
+    async fn no_more_than_asked_for_comes_and_that_there_is_more_is_said() {
+        let (_folder, logs, run) = logs(&[(0, "stdout", "hit\n".repeat(10).as_bytes())]).await;
+        let three = Search::new("hit", false, false, Some(3)).expect("a pattern");
+        let found = logs.search(&run, three).await.expect("looks");
+        assert_eq!((found.matches.len(), found.truncated), (3, true));
+        let ten = Search::new("hit", false, false, Some(10)).expect("a pattern");
+        assert!(!logs.search(&run, ten).await.expect("looks").truncated);
+    }
+
+    #[test]
+    fn patterns_that_would_cost_too_much_are_refused() {
+        for (text, is_regex) in [("", false), ("(", true), ("a{1000}{1000}{1000}", true)] {
+            assert!(Search::new(text, is_regex, false, None).is_err(), "{text}");
+        }
+        assert!(Search::new(&"x".repeat(2_000), false, false, None).is_err());
+        assert!(Search::new("(", false, false, None).is_ok());
+    }
+}

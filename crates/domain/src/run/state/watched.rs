@@ -1,0 +1,391 @@
+//! A run that is only watched: started by `lockstep exec` on its nodes, and nobody's to stop or start again.
+//!
+//! ```text
+//!  a node's Watched ──▶ Running ──all nodes Ended──▶ Succeeded │ Failed │ Stopped (the command was ended by a signal)
+//!                        ▲    │ node away for long
+//!               node back│    ▼
+//!                         Lost ──away for a day──▶ Failed
+//! ```
+//! There are no commands and no wishes: what happens is noted, and how it ended is judged as for any run. A later start under the
+//! same id is the next attempt.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::{AttemptNo, NodeName, RunId};
+use crate::run::spec::Spec;
+use crate::run::state::advance::{Event, LOST_AFTER_MS};
+use crate::run::state::judge::{judge, trouble};
+use crate::run::state::machine::{Attempt, Machine, NodePhase, NodeTask, Wished};
+use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
+use crate::run::state::{Outcome, RunState};
+use crate::time::TimestampMs;
+
+/// A node away for longer is given up: what became of the command will not be known any more.
+const GIVE_UP_AFTER_MS: i64 = 24 * 3_600_000;
+
+/// What a node says of a command that it only watches; the first report of each.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Watched {
+    /// The run's name for people.
+    pub name: String,
+    /// The script, or the program where none is found in the command.
+    pub program: String,
+    /// The command, for people.
+    pub command: String,
+    /// Its process id.
+    pub pid: u32,
+}
+
+impl Machine {
+    /// A run, known by the first of its nodes.
+    #[must_use]
+    pub fn watch(id: RunId, attempt: AttemptNo, watched: &Watched, now_ms: TimestampMs) -> Self {
+        let spec = Spec {
+            name: watched.name.clone(),
+            script: Some(watched.program.clone()),
+            ..Spec::default()
+        };
+        let (mut machine, _nothing_to_do) = Self::submit(id, spec, now_ms);
+        machine.attempts = vec![Attempt::new(attempt, "started by lockstep exec".into(), now_ms)];
+        machine.watched = true;
+        machine.state = RunState::Running;
+        machine.started_ms = Some(now_ms);
+        machine
+    }
+}
+
+/// What a watched run becomes by an event.
+pub(super) fn advance(machine: &Machine, event: &Event, now_ms: TimestampMs) -> Machine {
+    let mut next = machine.clone();
+    match event {
+        Event::Reported {
+            attempt,
+            node,
+            report: NodeReport::Watched(watched),
+        } => next.joined(*attempt, node, watched, now_ms),
+        Event::Reported {
+            attempt,
+            node,
+            report,
+        } if next.is_live(*attempt) => next.told(node, report, now_ms),
+        Event::NodeLost { node } => {
+            if let Some(task) = next.living(node) {
+                task.away_since_ms.get_or_insert(now_ms);
+            }
+        }
+        Event::NodeBack { node, holds } => next.came_back(node, *holds, now_ms),
+        Event::Tick => next.give_up_the_silent(now_ms),
+        _ => {}
+    }
+    next.settle_watched(now_ms);
+    next
+}
+
+impl Machine {
+    fn joined(&mut self, attempt: AttemptNo, node: &NodeName, watched: &Watched, now_ms: TimestampMs) {
+        let current = self.current();
+        if attempt > current.no && current.ended_ms.is_some() {
+            self.attempts.push(Attempt::new(
+                attempt,
+                "started again by lockstep exec".into(),
+                now_ms,
+            ));
+            (self.state, self.ended_ms, self.outcome) = (RunState::Running, None, None);
+        }
+        if !self.is_live(attempt) || self.current_mut().task_mut(node).is_some() {
+            return;
+        }
+        let mut task = NodeTask::new(node.clone());
+        task.phase = NodePhase::Running;
+        task.command.clone_from(&watched.command);
+        self.current_mut().nodes.push(task);
+    }
+
+    fn told(&mut self, node: &NodeName, report: &NodeReport, now_ms: TimestampMs) {
+        let Some(task) = self.living(node) else { return };
+        task.away_since_ms = None;
+        let failed = match report {
+            NodeReport::RankStarted {
+                rank,
+                local_rank,
+                pid,
+            } => {
+                task.first_rank = rank.0.saturating_sub(*local_rank);
+                let rank = task.ranks.entry(*local_rank).or_default();
+                // torchrun may have started it again.
+                (rank.pid, rank.exit) = (Some(*pid), None);
+                false
+            }
+            NodeReport::FirstStep { rank, step } => {
+                if let Some(rank) = rank
+                    .0
+                    .checked_sub(task.first_rank)
+                    .and_then(|local| task.ranks.get_mut(&local))
+                {
+                    rank.first_step.get_or_insert(*step);
+                }
+                false
+            }
+            NodeReport::RankExited(exit) => {
+                let local = exit.rank.0.checked_sub(task.first_rank);
+                if let Some(rank) = local.and_then(|local| task.ranks.get_mut(&local)) {
+                    rank.exit.get_or_insert_with(|| exit.clone());
+                }
+                false
+            }
+            NodeReport::Ended(end) => {
+                task.phase = NodePhase::Ended;
+                task.end = Some(end.clone());
+                end.code != Some(0) && end.cause != EndCause::Stopped
+            }
+            _ => false,
+        };
+        if failed {
+            self.failed(trouble(node, report), now_ms);
+        }
+    }
+
+    fn failed(&mut self, what: Option<Outcome>, now_ms: TimestampMs) {
+        let attempt = self.current_mut();
+        attempt.failing_since_ms.get_or_insert(now_ms);
+        attempt.trouble = attempt.trouble.take().or(what);
+    }
+
+    fn came_back(&mut self, node: &NodeName, holds: bool, now_ms: TimestampMs) {
+        let Some(task) = self.living(node) else { return };
+        task.away_since_ms = None;
+        if !holds {
+            self.lost_for_good(
+                node,
+                "its agent came back without any trace of the command",
+                now_ms,
+            );
+        }
+    }
+
+    fn give_up_the_silent(&mut self, now_ms: TimestampMs) {
+        let silent = self.current().nodes.iter().find(|task| {
+            task.phase != NodePhase::Ended
+                && task
+                    .away_since_ms
+                    .is_some_and(|since| now_ms - since > GIVE_UP_AFTER_MS)
+        });
+        if let Some(node) = silent.map(|task| task.node.clone()) {
+            self.lost_for_good(&node, "its agent has not been heard for a day", now_ms);
+        }
+    }
+
+    fn lost_for_good(&mut self, node: &NodeName, why: &str, now_ms: TimestampMs) {
+        if let Some(task) = self.living(node) {
+            task.phase = NodePhase::Ended;
+            task.end = Some(NodeEnd {
+                cause: EndCause::ShimDied,
+                ..NodeEnd::default()
+            });
+        }
+        let what = Outcome {
+            cause: "agent_lost".into(),
+            node: Some(node.to_string()),
+            rank: None,
+            message: format!("node {node}: {why}, so how it ended is not known"),
+        };
+        self.failed(Some(what), now_ms);
+    }
+
+    fn living(&mut self, node: &NodeName) -> Option<&mut NodeTask> {
+        self.current_mut()
+            .task_mut(node)
+            .filter(|task| task.phase != NodePhase::Ended)
+    }
+
+    fn settle_watched(&mut self, now_ms: TimestampMs) {
+        let attempt = self.current();
+        if attempt.ended_ms.is_some() || attempt.nodes.is_empty() {
+            return;
+        }
+        if attempt.nodes.iter().any(|task| task.phase != NodePhase::Ended) {
+            let lost = |task: &NodeTask| {
+                task.phase != NodePhase::Ended
+                    && task
+                        .away_since_ms
+                        .is_some_and(|since| now_ms - since > LOST_AFTER_MS)
+            };
+            self.state = if attempt.nodes.iter().any(lost) {
+                RunState::Lost
+            } else {
+                RunState::Running
+            };
+            return;
+        }
+        let (state, outcome) = ending(attempt);
+        self.state = state;
+        self.ended_ms = Some(now_ms);
+        self.outcome = Some(outcome.clone());
+        let attempt = self.current_mut();
+        (attempt.ended_ms, attempt.outcome) = (Some(now_ms), Some(outcome));
+    }
+}
+
+/// A signal that somebody sent ends it on all nodes; the ranks that fail by it are no failure of the training.
+fn ending(attempt: &Attempt) -> (RunState, Outcome) {
+    let stopped = |task: &&NodeTask| {
+        task.end
+            .as_ref()
+            .is_some_and(|end| end.cause == EndCause::Stopped)
+    };
+    if let Some(task) = attempt.nodes.iter().find(stopped) {
+        let outcome = Outcome {
+            cause: "stopped".into(),
+            node: Some(task.node.to_string()),
+            rank: None,
+            message: format!("ended by a signal on node {}", task.node),
+        };
+        return (RunState::Stopped, outcome);
+    }
+    let outcome = judge(attempt, Wished::Run);
+    match outcome.cause.as_str() {
+        "succeeded" => (RunState::Succeeded, outcome),
+        _ => (RunState::Failed, outcome),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ident::Rank;
+    use crate::run::state::RankExit;
+
+    fn node(name: &str) -> NodeName {
+        NodeName::new(name).expect("a name")
+    }
+
+    fn started() -> Machine {
+        let id = RunId::new("train-1").expect("a name");
+        let machine = Machine::watch(id, AttemptNo(1), &watched(), 0);
+        told(&machine, "n1", NodeReport::Watched(watched()), 0)
+    }
+
+    fn watched() -> Watched {
+        Watched {
+            name: "train".into(),
+            program: "train.py".into(),
+            command: "torchrun train.py".into(),
+            pid: 7,
+        }
+    }
+
+    fn told(machine: &Machine, name: &str, report: NodeReport, now_ms: i64) -> Machine {
+        let event = Event::Reported {
+            attempt: AttemptNo(1),
+            node: node(name),
+            report,
+        };
+        crate::run::state::advance(machine, &event, now_ms).0
+    }
+
+    fn ended(code: Option<i32>, cause: EndCause) -> NodeReport {
+        NodeReport::Ended(NodeEnd {
+            code,
+            cause,
+            ..NodeEnd::default()
+        })
+    }
+
+    fn rank(rank: u32, local_rank: u32) -> NodeReport {
+        NodeReport::RankStarted {
+            rank: Rank(rank),
+            local_rank,
+            pid: 100 + rank,
+        }
+    }
+
+    #[test]
+    fn two_nodes_are_one_run_that_ends_when_both_have() {
+        let machine = told(&started(), "n2", NodeReport::Watched(watched()), 1);
+        let machine = told(&machine, "n2", rank(2, 0), 2);
+        assert_eq!(machine.current().nodes.len(), 2);
+        assert_eq!(machine.view().attempts[0].nodes[1].ranks[0].rank, Rank(2));
+        let machine = told(&machine, "n1", ended(Some(0), EndCause::Finished), 3);
+        assert_eq!(machine.state, RunState::Running);
+        let machine = told(&machine, "n2", ended(Some(0), EndCause::Finished), 4);
+        assert_eq!((machine.state, machine.ended_ms), (RunState::Succeeded, Some(4)));
+        assert!(machine.view().watched);
+    }
+
+    #[test]
+    fn the_rank_that_failed_is_named_and_a_signal_from_outside_is_no_failure() {
+        let machine = told(&told(&started(), "n1", rank(0, 0), 1), "n1", rank(1, 1), 1);
+        let exit = RankExit {
+            rank: Rank(1),
+            code: Some(1),
+            error_type: Some("ValueError".into()),
+            at_ns: 5,
+            ..RankExit::default()
+        };
+        let failed = told(&machine, "n1", NodeReport::RankExited(exit), 2);
+        assert_eq!(failed.state, RunState::Running, "torchrun may start it again");
+        let failed = told(&failed, "n1", ended(Some(1), EndCause::Finished), 3);
+        let outcome = failed.outcome.clone().expect("why");
+        assert_eq!((failed.state, outcome.rank), (RunState::Failed, Some(Rank(1))));
+        let stopped = told(&machine, "n1", ended(None, EndCause::Stopped), 3);
+        assert_eq!(stopped.state, RunState::Stopped);
+    }
+
+    #[test]
+    fn a_rank_that_was_started_again_has_not_failed() {
+        let machine = told(&started(), "n1", rank(0, 0), 1);
+        let exit = RankExit {
+            code: Some(1),
+            ..RankExit::default()
+        };
+        let machine = told(&machine, "n1", NodeReport::RankExited(exit), 2);
+        let machine = told(&machine, "n1", rank(0, 0), 3);
+        let machine = told(&machine, "n1", ended(Some(0), EndCause::Finished), 4);
+        assert_eq!(machine.state, RunState::Succeeded);
+    }
+
+    #[test]
+    fn an_agent_that_is_away_loses_sight_and_no_more() {
+        let step = |machine: &Machine, event: Event, at| crate::run::state::advance(machine, &event, at).0;
+        let away = step(&started(), Event::NodeLost { node: node("n1") }, 0);
+        let lost = step(&away, Event::Tick, LOST_AFTER_MS + 1);
+        assert_eq!(lost.state, RunState::Lost);
+        let back = |holds| {
+            step(
+                &lost,
+                Event::NodeBack {
+                    node: node("n1"),
+                    holds,
+                },
+                LOST_AFTER_MS + 2,
+            )
+        };
+        assert_eq!(back(true).state, RunState::Running);
+        assert_eq!(back(false).state, RunState::Failed);
+        assert_eq!(
+            step(&lost, Event::Tick, GIVE_UP_AFTER_MS + 1).state,
+            RunState::Failed
+        );
+    }
+
+    #[test]
+    fn nothing_is_ever_asked_of_a_node_and_a_second_start_is_the_next_attempt() {
+        let stop = Event::StopRequested { grace_ms: 0 };
+        let (after, actions) = crate::run::state::advance(&started(), &stop, 1);
+        assert_eq!((after, actions), (started(), vec![]));
+        let over = told(&started(), "n1", ended(Some(0), EndCause::Finished), 2);
+        let late = told(&over, "n1", rank(0, 0), 3);
+        assert_eq!(late, over, "what comes late changes nothing");
+        let again = Event::Reported {
+            attempt: AttemptNo(2),
+            node: node("n1"),
+            report: NodeReport::Watched(watched()),
+        };
+        let again = crate::run::state::advance(&over, &again, 4).0;
+        assert_eq!((again.state, again.attempts.len()), (RunState::Running, 2));
+        let stored: Machine =
+            serde_json::from_str(&serde_json::to_string(&again).expect("JSON")).expect("a machine");
+        assert_eq!(stored, again);
+    }
+}

@@ -1,0 +1,68 @@
+//! `--grep`: the collector looks through all logs, the terminal shows the lines.
+
+use clap::Args;
+use domain::api::runs::{LogMatch, LogMatches};
+
+use super::Logs;
+use crate::client::Client;
+use crate::command::run::run_path;
+use crate::failure::Failure;
+
+/// Lines asked for: what the collector gives at most.
+const LINES_MAX: usize = 2_000;
+
+/// What is looked for.
+#[derive(Args)]
+pub(super) struct Pattern {
+    /// Print only lines with this text.
+    #[arg(long, value_name = "PATTERN")]
+    grep: Option<String>,
+    /// The pattern is a regular expression.
+    #[arg(long, requires = "grep")]
+    regex: bool,
+    /// Upper and lower case are the same.
+    #[arg(short, long, requires = "grep")]
+    ignore_case: bool,
+}
+
+impl Pattern {
+    pub(super) fn is_given(&self) -> bool {
+        self.grep.is_some()
+    }
+}
+
+/// Prints the lines, each behind where it stands.
+pub(super) async fn grep(logs: &Logs, client: &Client) -> Result<(), Failure> {
+    let mut parameters = vec![
+        ("q", logs.pattern.grep.clone().unwrap_or_default()),
+        ("regex", logs.pattern.regex.to_string()),
+        ("ignore_case", logs.pattern.ignore_case.to_string()),
+        ("limit", LINES_MAX.to_string()),
+    ];
+    parameters.extend(logs.rank.map(|rank| ("rank", rank.to_string())));
+    parameters.extend(logs.attempt.map(|attempt| ("attempt", attempt.to_string())));
+    parameters.extend(logs.stream.map(|stream| ("stream", stream.as_str().to_owned())));
+    let path = format!("{}/logs/search", run_path(&logs.run)?);
+    let found: LogMatches = client.get(&path, &parameters).await?;
+    for line in &found.matches {
+        say!("{}", shown(line));
+    }
+    if found.truncated {
+        eprintln!("there is more; narrow it down with --rank, --attempt, --stream or a longer pattern");
+    }
+    if found.matches.is_empty() && !found.truncated {
+        return Err(Failure::Failed(anyhow::anyhow!("no line matches")));
+    }
+    Ok(())
+}
+
+fn shown(found: &LogMatch) -> String {
+    let source = &found.source;
+    let who = source
+        .rank
+        .map_or("launcher".to_owned(), |rank| format!("rank {rank}"));
+    format!(
+        "[attempt {} {who} {}] {}",
+        source.attempt, source.stream, found.line
+    )
+}
