@@ -12,6 +12,8 @@
 //!   owner.json       shim → agent    what the shim owns, for whoever ends it should the shim be killed
 //!   shim.reports     shim → agent    one line a report, append only, synced
 //!   agent.reports    agent           its own reports, likewise
+//!   checkpoints.report  agent        its newest report of checkpoints, each in the place of the one before
+//!   prune.json       agent           an order to remove checkpoints that is not carried out yet
 //!   status.json      for people
 //!   probe.sock       ranks → shim    datagrams
 //!   probe/N.jsonl    shim → agent    the same, one a line, in segments
@@ -44,6 +46,9 @@ pub const FORMAT: u32 = 2;
 
 /// Ids of the shim's reports begin here, the agent's own at 1: two writers, no id twice.
 pub const SHIM_IDS_FROM: u64 = 1_000_000;
+
+/// Ids of reports of checkpoints begin here: they are no line of a file, so the newest goes on from the one before.
+pub const CHECKPOINT_IDS_FROM: u64 = 2_000_000;
 
 /// One attempt's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,6 +15,7 @@ pub mod companions;
 pub mod preflight;
 pub mod torchrun;
 
+pub(crate) mod checkpoint;
 pub mod output;
 pub(crate) mod probe;
 pub mod secrets;

@@ -4,16 +4,13 @@
 //! probe/N.jsonl ──lines──▶ Reader ──Record──▶ RankSeries ──▶ Samples
 //!                                              │ token bucket: burst 30, one a second
 //!                                              └ beyond it steps are pooled until the next token
-//!                               └─────────▶ Saves: where the ranks save, for whoever looks after checkpoints
 //! ```
 //! The bucket runs on the records' own time, so reading late (an agent that was away) gives the same series.
 
 mod record;
-mod saves;
 mod series;
 
-pub(crate) use record::Record;
-pub(crate) use saves::Saves;
+pub(crate) use record::{Checkpoint as Saving, Phase, Record};
 pub(crate) use series::{RunSeries, SharedInventory};
 
 use std::fs::File;

@@ -9,7 +9,7 @@ mod burial;
 
 pub(crate) use attempt::Attempt;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -142,15 +142,19 @@ impl Supervisor {
             command,
             Ok(NodeCommand::Stop { .. } | NodeCommand::StopAfter { .. })
         );
+        let prunes = matches!(command, Ok(NodeCommand::Checkpoints(_)));
         let followed = match self.attempt(run, attempt) {
             Some(followed) => followed,
             None => self.take_up(run, attempt, stops)?,
         };
         match command {
-            _ if !self.setting.accepts_runs && !stops => followed.refuse(
-                id,
-                "this node does not accept runs: its agent was started with --no-runs",
-            ),
+            // What was started here before the agent was told to take no runs is still looked after.
+            _ if !self.setting.accepts_runs && !stops && !(prunes && followed.folder().has("start.json")) => {
+                followed.refuse(
+                    id,
+                    "this node does not accept runs: its agent was started with --no-runs",
+                )
+            }
             Ok(command) => followed.accept(id, command),
             Err(error) => followed.refuse(
                 id,
@@ -180,6 +184,18 @@ impl Supervisor {
     pub(crate) fn is_stopping(&self, run: &str) -> bool {
         let stopping = |attempt: &Arc<Attempt>| attempt.run().as_str() == run && attempt.folder().has("stop");
         self.attempts().iter().any(stopping)
+    }
+
+    /// Checkpoints that attempts on this node went on from, whatever run they are of.
+    pub(crate) fn resumed_from(&self) -> BTreeSet<String> {
+        let from = |attempt: &Arc<Attempt>| {
+            let start: serde_json::Value = attempt.folder().read("start.json").ok()?;
+            let from = start.get("resume_from")?;
+            from.as_str()
+                .or_else(|| from.get("path")?.as_str())
+                .map(str::to_owned)
+        };
+        self.attempts().iter().filter_map(from).collect()
     }
 
     /// The collector has everything: the attempt is closed and forgotten.

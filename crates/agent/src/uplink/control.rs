@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::ident::{AttemptNo, RunId};
+use domain::run::state::NodeReport;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -113,6 +114,7 @@ struct Session {
 struct Outlet {
     agent_offset: u64,
     shim_offset: u64,
+    checkpoints_id: u64,
     first_rank: u32,
     logs: Logs,
     waiting: Vec<Entry>,
@@ -226,6 +228,15 @@ impl Outlet {
                     );
                 }
                 Err(error) => tracing::warn!(run = %attempt.run(), name, %error, "reports cannot be read"),
+            }
+        }
+        if let Some(entry) = attempt.checkpoints_after(self.checkpoints_id) {
+            self.checkpoints_id = entry.id;
+            // One that was not sent yet is out of date.
+            self.waiting
+                .retain(|waiting| !matches!(waiting.report, NodeReport::Checkpoints(_)));
+            if !attempt.is_acknowledged(entry.id) {
+                self.waiting.push(entry);
             }
         }
     }

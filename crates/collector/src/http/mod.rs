@@ -11,6 +11,7 @@ pub mod auth;
 pub mod error;
 
 pub mod alerts;
+pub mod checkpoints;
 pub mod events;
 pub mod logs;
 pub mod nodes;
@@ -64,6 +65,7 @@ fn http(app: Shared) -> Router {
         .merge(nodes::routes())
         .merge(events::routes())
         .merge(runs::routes())
+        .merge(checkpoints::routes())
         .merge(logs::routes())
         .merge(alerts::routes())
         .merge(prometheus::routes())

@@ -110,7 +110,21 @@ async fn stop(
     Ok(Json(app.runs.view(&run_id(&id)?).await?))
 }
 
-use crate::runs::{ResumeError, RunError};
+async fn resume(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    wish: Option<Json<ResumeRun>>,
+) -> ApiResult<Json<RunView>> {
+    let run = run_id(&id)?;
+    let wish = wish.map(|Json(wish)| wish).unwrap_or_default();
+    let event = app.runs.resumption(&run, &wish).await?;
+    app.audit(&caller.id, "run_resume", &id).await?;
+    app.runs.take(&app, &run, &event, None).await?;
+    Ok(Json(app.runs.view(&run).await?))
+}
+
+pub(super) fn run_id(id: &str) -> ApiResult<RunId> {
     RunId::new(id).map_err(|error| ApiError::bad_request(error.to_string()))
 }
 

@@ -9,6 +9,7 @@
 //! accepted), so whatever dies in between is asked for again; agents know commands they have seen.
 
 mod agents;
+mod checkpoints;
 mod logs;
 mod look;
 mod orders;
@@ -350,6 +351,9 @@ impl Runs {
     /// Tells the pages; a new state also goes to the event log.
     async fn tell(&self, app: &Shared, before: Option<&Machine>, after: &Machine) {
         self.changes.send(Change::Run(after.id.clone()));
+        for line in before.map_or_else(Vec::new, |before| checkpoints::news(before, after, app.now_ms())) {
+            app.event(line).await;
+        }
         if before.map(|run| run.state) == Some(after.state) {
             return;
         }

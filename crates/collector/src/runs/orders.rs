@@ -107,7 +107,12 @@ impl Runs {
                 continue;
             };
             let is_stop = matches!(command, NodeCommand::Stop { .. });
-            if machine.is_live(action.attempt) && (is_stop || !machine.is_stopping()) {
+            let due = match &command {
+                // Given to any attempt, and only good as long as nothing in it has been pinned or gone on from.
+                NodeCommand::Checkpoints(order) => machine.may_still_prune(order),
+                _ => machine.is_live(action.attempt) && (is_stop || !machine.is_stopping()),
+            };
+            if due {
                 self.send(&node, &run, (action.attempt, action.n), &command);
             } else {
                 self.state

@@ -15,6 +15,12 @@ pub struct CheckpointList {
     /// Free bytes of the folder's file system, on the node that has the fewest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
+    /// Where the pointer called `latest` points, when there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latest: Option<String>,
+    /// Why the folder cannot be looked at, or something in it not be removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
     /// The checkpoints.
     pub checkpoints: Vec<CheckpointView>,
 }
@@ -28,12 +34,15 @@ pub struct CheckpointView {
     /// The step it holds, when that can be told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// `dcp` for a folder of `torch.distributed.checkpoint`, `torch_save` for one file.
+    /// `dcp` for a folder of `torch.distributed.checkpoint`, `torch_save` for one file, `folder` for a folder of files.
     pub format: String,
     /// `full`, or `model` for one without optimizer and data position: training cannot go on from it exactly.
     pub content: String,
     /// Whether everything is there.
     pub complete: bool,
+    /// It changed a moment ago: what is missing may still come.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub writing: bool,
     /// What is missing or wrong when it is not complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,

@@ -55,6 +55,7 @@ const fn counter(name: &'static str, labels: &'static [&'static str], help: &'st
 const GPU: &[&str] = &["gpu"];
 const LINK: &[&str] = &["gpu", "link"];
 const PORT: &[&str] = &["device", "port"];
+const RUN: &[&str] = &["run"];
 const RANK: &[&str] = &["run", "rank"];
 const COLLECTIVE: &[&str] = &["run", "rank", "comm", "function"];
 
@@ -653,6 +654,31 @@ pub const CATALOGUE: &[Metric] = &[
         "train_checkpoint_failures_total",
         RANK,
         "Saves of checkpoints that failed.",
+    ),
+    gauge(
+        "run_checkpoint_age_seconds",
+        RUN,
+        "Time since the run's last complete checkpoint, or since the attempt began, as this node sees it.",
+    ),
+    gauge(
+        "run_checkpoint_interval_seconds",
+        RUN,
+        "The usual time between complete checkpoints: the median of the last eight gaps.",
+    ),
+    gauge(
+        "run_checkpoint_bytes",
+        RUN,
+        "Size of the last complete full checkpoint.",
+    ),
+    gauge(
+        "run_checkpoint_free_bytes",
+        RUN,
+        "Free space where the run saves its checkpoints.",
+    ),
+    counter(
+        "run_checkpoints_incomplete_total",
+        RUN,
+        "Saves that were seen to stay incomplete in this attempt.",
     ),
     gauge("run_ranks", &["run"], "Ranks of a run that live on this node."),
     // collectives

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::run::checkpoint::Keep;
 use crate::run::secret::{REDACTED, SECRET_BYTES_MIN, SECRETS_MAX, SecretValue};
 
 /// Recipes that ship with Lockstep: `(name, what it does)`.
@@ -85,6 +86,9 @@ pub struct Spec {
     /// Where the script saves checkpoints.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_dir: Option<String>,
+    /// Which of them stay: a number for the last so many, or `{ last = 3, every = 1000, best = true }`; all when empty.
+    #[serde(skip_serializing_if = "Keep::is_all")]
+    pub keep_checkpoints: Keep,
     /// How often a failed attempt is followed by another.
     pub max_restarts: u32,
     /// Seconds without a step after which an attempt counts as stuck; [`STALL_TIMEOUT_S`] when empty, 0 for never.

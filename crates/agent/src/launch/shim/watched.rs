@@ -30,9 +30,12 @@ use domain::run::state::{EndCause, NodeEnd, NodeReport, Start, Watched};
 use domain::run::torchrun::Launch;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use super::cgroup::Hierarchies;
 use super::datagrams::Datagrams;
+use super::heard::Heard;
+use super::memory::MemoryKills;
 use super::rank::{self, LastWords, RankProcess};
-use super::{StepHead, contains, now_ms, now_ns, readable, timespec, tree};
+use super::{now_ms, now_ns, readable, timespec, tree};
 use crate::launch::Setting;
 use crate::launch::companions;
 use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM};
@@ -127,8 +130,9 @@ struct Watch {
     _lock: std::fs::File,
     ranks: BTreeMap<u32, RankProcess>,
     words: BTreeMap<u32, LastWords>,
-    first_steps: BTreeMap<u32, u64>,
-    memory_kills: u64,
+    /// The last of each rank.
+    steps: BTreeMap<u32, u64>,
+    memory: MemoryKills,
     first_rank_noted: bool,
     /// When a rank was last found: more may follow at once.
     found: Instant,
@@ -166,8 +170,8 @@ impl Watch {
             _lock: lock,
             ranks: BTreeMap::new(),
             words: BTreeMap::new(),
-            first_steps: BTreeMap::new(),
-            memory_kills: rank::memory_kills(),
+            steps: BTreeMap::new(),
+            memory: MemoryKills::watch(&Hierarchies::read(Path::new("/proc/self")), None, Instant::now()),
             first_rank_noted: false,
             found: Instant::now(),
         })
@@ -217,6 +221,7 @@ impl Watch {
         loop {
             asked |= signals.pass_on(&pidfd);
             self.take_datagrams()?;
+            self.memory.tick(Instant::now());
             let settled = !self.ranks.is_empty() && self.found.elapsed() > SETTLED;
             let period = if settled { LOOK_LATER } else { LOOK_AT_FIRST };
             if looked.is_none_or(|at| at.elapsed() >= period) {
@@ -283,27 +288,23 @@ impl Watch {
         let Self {
             datagrams,
             words,
-            first_steps,
+            steps,
             reports,
             ..
         } = self;
         let mut result = Ok(());
-        datagrams.take(|line| {
-            if contains(line, br#""kind":"error""#) {
-                if let Ok(said) = serde_json::from_slice::<LastWords>(line) {
-                    words.insert(said.rank, said);
-                }
-            } else if contains(line, br#""kind":"step""#)
-                && let Ok(step) = serde_json::from_slice::<StepHead>(line)
-                && !first_steps.contains_key(&step.rank)
-            {
-                first_steps.insert(step.rank, step.step);
+        datagrams.take(|line| match Heard::parse(line) {
+            Some(Heard::Error(said)) => {
+                words.insert(said.rank, said);
+            }
+            Some(Heard::Step(step)) if steps.insert(step.rank, step.step).is_none() => {
                 let report = NodeReport::FirstStep {
                     rank: Rank(step.rank),
                     step: step.step,
                 };
                 result = reports.add(now_ms(), report).map(drop);
             }
+            _ => {}
         })?;
         result
     }
@@ -316,8 +317,9 @@ impl Watch {
                 rank.gone = rank.is_gone();
                 continue;
             };
-            let memory = end.signal == Some(9) && rank::memory_kills() > self.memory_kills;
-            let exit = rank.describe(end, self.words.get(&rank.rank), seen_ns, memory);
+            let memory = end.signal == Some(libc::SIGKILL) && self.memory.lately();
+            let last_step = self.steps.get(&rank.rank).copied();
+            let exit = rank.describe(end, self.words.get(&rank.rank), seen_ns, memory, last_step);
             rank.exit = Some(exit.clone());
             exits.push(exit);
         }
@@ -341,7 +343,10 @@ impl Watch {
             _ => rank::End::default(),
         };
         let exits: Vec<_> = unseen
-            .map(|rank| rank.describe(end(rank), self.words.get(&rank.rank), now_ns(), false))
+            .map(|rank| {
+                let (words, step) = (self.words.get(&rank.rank), self.steps.get(&rank.rank).copied());
+                rank.describe(end(rank), words, now_ns(), false, step)
+            })
             .collect();
         exits
             .into_iter()

@@ -16,15 +16,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use domain::ident::{AttemptNo, RunId};
+use domain::run::checkpoint::{CheckpointReport, PruneOrder};
 use domain::run::spec::Spec;
 use domain::run::state::{EndCause, NodeCommand, NodeEnd, NodeReport, Start};
 use domain::run::torchrun::{self as command_line, Launch, Paths};
 use tokio::sync::mpsc;
 
-use crate::launch::journal::{Entry, Folder, Reports, StopOrder, is_end, read_from};
+use crate::launch::checkpoint::{self, PRUNE_FILE};
+use crate::launch::journal::{CHECKPOINT_IDS_FROM, Entry, Folder, Reports, StopOrder, is_end, read_from};
 use crate::launch::output;
 use crate::launch::preflight::{Asked, is_seen, remove_token, token_of};
-use crate::launch::probe::{Reader, Record, RunSeries, Saves};
+use crate::launch::probe::{Reader, Record, RunSeries};
 use crate::launch::secrets::Secrets;
 use crate::launch::shim::Owner;
 use crate::launch::supervise::{Supervisor, burial};
@@ -44,6 +46,9 @@ const SHIM_STARTS_WITHIN: Duration = Duration::from_secs(10);
 /// Commands that wait for their turn; an attempt gets three or four in its life.
 const COMMANDS_MAX: usize = 16;
 
+/// The newest report of checkpoints, in the attempt's folder.
+const CHECKPOINTS_FILE: &str = "checkpoints.report";
+
 /// One attempt, as all parts of the agent see it.
 #[derive(Debug)]
 pub(crate) struct Attempt {
@@ -58,10 +63,14 @@ pub(crate) struct Attempt {
 struct State {
     reports: Reports,
     acknowledged: BTreeSet<u64>,
+    /// The newest report of checkpoints.
+    checkpoints: Option<Entry>,
+    /// A follower looks after it; without one nobody carries orders out.
+    followed: bool,
 }
 
 impl Attempt {
-    pub(super) fn open(
+    pub(crate) fn open(
         run: RunId,
         number: AttemptNo,
         folder: Folder,
@@ -71,6 +80,8 @@ impl Attempt {
         let state = Mutex::new(State {
             reports,
             acknowledged: BTreeSet::new(),
+            checkpoints: folder.read(CHECKPOINTS_FILE).ok(),
+            followed: true,
         });
         Ok((
             Self {
@@ -117,7 +128,61 @@ impl Attempt {
         let entries = self.entries();
         let state = self.lock();
         entries.iter().any(|entry| is_end(&entry.report))
-            && entries.iter().all(|entry| state.acknowledged.contains(&entry.id))
+            && !state.followed
+            && entries
+                .iter()
+                .chain(&state.checkpoints)
+                .all(|entry| state.acknowledged.contains(&entry.id))
+    }
+
+    /// The newest report of checkpoints, when it came behind another.
+    pub(crate) fn checkpoints_after(&self, id: u64) -> Option<Entry> {
+        self.lock()
+            .checkpoints
+            .as_ref()
+            .filter(|entry| entry.id > id)
+            .cloned()
+    }
+
+    /// Puts a report of checkpoints in the place of the one before: only the newest counts.
+    pub(crate) fn tell_checkpoints(&self, report: CheckpointReport) -> io::Result<()> {
+        let mut state = self.lock();
+        let before = state
+            .checkpoints
+            .as_ref()
+            .map_or(CHECKPOINT_IDS_FROM, |entry| entry.id);
+        let entry = Entry {
+            id: before + 1,
+            at_ms: now_ms(),
+            report: NodeReport::Checkpoints(report),
+        };
+        self.note(CHECKPOINTS_FILE, &entry)?;
+        state.checkpoints = Some(entry);
+        Ok(())
+    }
+
+    /// An order stands in the folder until it is carried out; a newer one takes its place.
+    fn accept_prune(&self, id: u64, order: &PruneOrder) -> Option<Entry> {
+        if let Some(before) = self.answer_to(id) {
+            return Some(before);
+        }
+        let mut state = self.lock();
+        if !state.followed {
+            // The collector asks again; by then the attempt is forgotten, and is taken up anew.
+            return None;
+        }
+        let noted = self.note(PRUNE_FILE, order);
+        let entry = noted.and_then(|()| state.reports.add(now_ms(), NodeReport::Accepted { command: id }));
+        entry
+            .inspect_err(|error| tracing::error!(run = %self.run, %error, "an order cannot be noted; is the disk full? It waits"))
+            .ok()
+    }
+
+    /// Nobody follows it any more; unless an order came meanwhile.
+    fn let_go(&self) -> bool {
+        let mut state = self.lock();
+        state.followed = self.folder.has(PRUNE_FILE);
+        !state.followed
     }
 
     pub(super) fn entries(&self) -> Vec<Entry> {
@@ -132,6 +197,9 @@ impl Attempt {
     }
 
     pub(super) fn accept(&self, id: u64, command: NodeCommand) -> Option<Entry> {
+        if let NodeCommand::Checkpoints(order) = &command {
+            return self.accept_prune(id, order);
+        }
         if let Some(before) = self.answer_to(id) {
             return Some(before);
         }
@@ -149,6 +217,7 @@ impl Attempt {
             NodeCommand::Start(start) => self.note_start(start),
             NodeCommand::Stop { grace_ms } => self.note_stop(*grace_ms),
             NodeCommand::StopAfter { step, grace_ms } => self.note_stop_after(*step, *grace_ms),
+            NodeCommand::Checkpoints(order) => self.note(PRUNE_FILE, order),
         };
         let entry = noted.and_then(|()| self.add(NodeReport::Accepted { command: id }));
         match entry {
@@ -256,10 +325,10 @@ pub(super) struct Follower {
     shim_since: Option<Instant>,
     reader: Reader,
     series: RunSeries,
-    /// Where the ranks save.
-    saves: Saves,
     /// Since there is something to follow.
     nccl: Option<nccl::Watch>,
+    /// Likewise.
+    checkpoints: Option<checkpoint::Watch>,
     /// Sizes of the files of reports when `ended` was found.
     reports_seen: Option<(u64, u64)>,
     ended: bool,
@@ -284,8 +353,8 @@ impl Follower {
             shim_since: None,
             reader,
             series,
-            saves: Saves::default(),
             nccl: None,
+            checkpoints: None,
             reports_seen: None,
             ended: false,
             bounded: Instant::now(),
@@ -350,6 +419,8 @@ impl Follower {
             NodeCommand::Stop { .. } => self.stop().await,
             // The ranks read it for themselves.
             NodeCommand::StopAfter { .. } => {}
+            // The watch finds it in the folder.
+            NodeCommand::Checkpoints(_) => {}
         }
     }
 
@@ -523,12 +594,60 @@ impl Follower {
     fn note_records(&mut self, records: Vec<Record>) {
         let inventory = self.supervisor.inventory.borrow().clone();
         for record in records {
-            self.saves.note(&record);
+            if let Record::Checkpoint(saving) = &record {
+                self.checkpoints().note(saving);
+            }
             self.series.take(record, &inventory);
         }
     }
 
+    fn checkpoints(&mut self) -> &mut checkpoint::Watch {
+        let (attempt, supervisor) = (&self.attempt, &self.supervisor);
+        self.checkpoints.get_or_insert_with(|| {
+            checkpoint::Watch::new(
+                attempt,
+                supervisor.setting.node.as_str(),
+                supervisor.samples.clone(),
+            )
+        })
+    }
+
+    /// Once there is something to look after: ranks that may save, or an order for what they saved.
+    async fn tick_checkpoints(&mut self) {
+        let folder = &self.attempt.folder;
+        let ordered = folder.has(PRUNE_FILE);
+        if !folder.has("launch.json") && !ordered {
+            return;
+        }
+        if ordered && !folder.has("prepare.json") && !folder.has("start.json") {
+            // All else was cleared away: there are no ranks to wait for.
+            let end = NodeEnd {
+                cause: EndCause::NeverStarted,
+                ..NodeEnd::default()
+            };
+            return self.attempt.report(NodeReport::Ended(end)).await;
+        }
+        let (attempt, supervisor) = (self.attempt.clone(), self.supervisor.clone());
+        self.checkpoints().tick(&attempt, || supervisor.resumed_from());
+    }
+
+    /// The last look, behind the last write of the ranks; then nobody follows any more.
+    async fn finish_checkpoints(&mut self) {
+        let attempt = self.attempt.clone();
+        let in_use = self.supervisor.resumed_from();
+        loop {
+            let something = attempt.folder.has("launch.json") || attempt.folder.has(PRUNE_FILE);
+            if something && !self.checkpoints().finish(&attempt, &in_use).await {
+                let _another_order_comes = std::fs::remove_file(attempt.folder.file(PRUNE_FILE));
+            }
+            if attempt.let_go() {
+                return;
+            }
+        }
+    }
+
     async fn tick(&mut self) {
+        self.tick_checkpoints().await;
         if self.attempt.folder.has("launch.json") {
             self.series.tick(now_ms());
             let heard = self.series.hears_nccl();
@@ -587,6 +706,7 @@ impl Follower {
             }
             self.note_records(records);
         }
+        self.finish_checkpoints().await;
         self.series.end(now_ms());
         let _saved_or_over = self.reader.save();
         if let Some(mut shim) = self.shim.take() {

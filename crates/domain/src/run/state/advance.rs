@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::runs::ResumedFrom;
 use crate::ident::{AttemptNo, NodeName, RunId};
-use crate::run::checkpoint::{Checkpoint, resume_point};
+use crate::run::checkpoint::{Checkpoint, Storage, resume_point};
 use crate::run::spec::Spec;
 use crate::run::state::machine::{Attempt, FaultKind, Machine, NodeTask, Wished};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
@@ -74,6 +74,19 @@ pub enum Event {
     },
     /// The collector was away itself: that nothing was heard meanwhile says nothing about nodes.
     CollectorStarted,
+    /// A person wants a checkpoint kept, or no longer.
+    CheckpointPinned {
+        /// Which one.
+        path: String,
+        /// Keep it.
+        pinned: bool,
+    },
+    /// A person wants checkpoints removed that no rule keeps; also after the end of the run.
+    PruneRequested {
+        /// Keep this many of the last ones instead of what the run says.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keep_last: Option<u32>,
+    },
     /// A node's agent lost its connection.
     NodeLost {
         /// The node.
@@ -137,6 +150,7 @@ impl Machine {
             checkpoints: Vec::new(),
             stop: None,
             watched: false,
+            storage: Storage::default(),
         };
         let mut actions = Vec::new();
         machine.begin_attempt(Beginning::asked("submitted"), now_ms, &mut actions);
@@ -158,6 +172,7 @@ pub fn advance(machine: &Machine, event: &Event, now_ms: TimestampMs) -> (Machin
         next.take(event, now_ms, &mut actions);
         next.settle(now_ms, &mut actions);
     }
+    next.take_of_checkpoints(event, now_ms, &mut actions);
     (next, actions)
 }
 
@@ -184,6 +199,7 @@ impl Machine {
             Event::NodeLost { node } => self.node_lost(node, now_ms),
             Event::NodeBack { node, holds } => self.node_back(node, *holds, now_ms),
             Event::Tick => self.tick(now_ms, actions),
+            Event::CheckpointPinned { .. } | Event::PruneRequested { .. } => {}
         }
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::runs::{Provenance, ResumedFrom};
 use crate::ident::{AttemptNo, NodeName, RunId};
-use crate::run::checkpoint::Checkpoint;
+use crate::run::checkpoint::{Checkpoint, Storage};
 use crate::run::spec::Spec;
 use crate::run::state::{NodeEnd, Outcome, Prepared, RankExit, RunState, StallCause, StopPlan};
 use crate::time::TimestampMs;
@@ -56,6 +56,9 @@ pub struct Machine {
     /// Only watched, not managed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub watched: bool,
+    /// Where it saves, and what of it a person wants kept.
+    #[serde(default, skip_serializing_if = "Storage::is_empty")]
+    pub storage: Storage,
 }
 
 /// One try at the whole run.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::runs::Provenance;
 use crate::ident::Rank;
+use crate::run::checkpoint::{CheckpointReport, PruneOrder};
 use crate::run::secret::SecretValue;
 use crate::run::spec::Spec;
 use crate::run::state::{RankExit, Watched};
@@ -35,6 +36,8 @@ pub enum NodeCommand {
     },
     /// Start the ranks; answered by `ShimStarted` or `StartFailed`.
     Start(Box<Start>),
+    /// Remove checkpoints, also of an attempt that is over; seen by the next `Checkpoints`.
+    Checkpoints(PruneOrder),
     /// End whatever of the attempt is there; always answered by `Ended`.
     Stop {
         /// Time between SIGTERM and SIGKILL.
@@ -150,6 +153,8 @@ pub enum NodeReport {
         /// The step's number.
         step: u64,
     },
+    /// What has been saved where this node can see it; comes when it changed, also behind `Ended`.
+    Checkpoints(CheckpointReport),
     /// A rank stands still, and not because it waits for another one on its node. Said once, and again when the cause changes.
     RankStalled {
         /// Which rank.

@@ -107,7 +107,10 @@ impl NodeTask {
 
     fn note(&mut self, report: &NodeReport, now_ms: TimestampMs) {
         match report {
-            NodeReport::Accepted { .. } | NodeReport::StopStep { .. } | NodeReport::Watched(_) => {}
+            NodeReport::Accepted { .. }
+            | NodeReport::StopStep { .. }
+            | NodeReport::Watched(_)
+            | NodeReport::Checkpoints(_) => {}
             NodeReport::Refused { reason: message, .. }
             | NodeReport::PrepareFailed { message }
             | NodeReport::StartFailed { message } => {

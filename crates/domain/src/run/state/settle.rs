@@ -155,6 +155,7 @@ impl Machine {
             },
             master_port: first.port,
             resume_from: attempt.resumed_from.as_ref().map(|from| from.path.clone()),
+            ..Start::default()
         };
         let attempt = self.current_mut();
         for at in 0..attempt.nodes.len() {

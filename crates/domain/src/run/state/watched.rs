@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::spec::Spec;
-use crate::run::state::advance::{Event, LOST_AFTER_MS};
+use crate::run::state::advance::Event;
 use crate::run::state::judge::{judge, trouble};
 use crate::run::state::machine::{Attempt, Machine, NodePhase, NodeTask, Wished};
+use crate::run::state::patience::LOST_AFTER_MS;
 use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
 use crate::run::state::{Outcome, RunState};
 use crate::time::TimestampMs;
@@ -371,7 +372,10 @@ mod tests {
 
     #[test]
     fn nothing_is_ever_asked_of_a_node_and_a_second_start_is_the_next_attempt() {
-        let stop = Event::StopRequested { grace_ms: 0 };
+        let stop = Event::StopRequested {
+            grace_ms: 0,
+            after: None,
+        };
         let (after, actions) = crate::run::state::advance(&started(), &stop, 1);
         assert_eq!((after, actions), (started(), vec![]));
         let over = told(&started(), "n1", ended(Some(0), EndCause::Finished), 2);

@@ -1,5 +1,6 @@
 //! `lockstep run …`
 
+mod checkpoints;
 mod follow;
 mod logs;
 mod resume;
@@ -21,9 +22,10 @@ use crate::failure::Failure;
   lockstep run submit --recipe ddp --wait
   lockstep run logs -f RUN --rank 1
   lockstep run why RUN
+  lockstep run checkpoints RUN
+  lockstep run checkpoints prune RUN --keep-last 3 --dry-run
   lockstep run stop RUN --grace 2m --wait
   lockstep run stop RUN --after-step --wait
-
   lockstep run resume RUN --wait")]
 pub(crate) struct Run {
     #[command(subcommand)]
@@ -49,6 +51,8 @@ enum Action {
     Stop(stop::Stop),
     /// Go on with a run that has ended, from its last complete checkpoint.
     Resume(resume::Resume),
+    /// What a run has saved: list, pin, prune.
+    Checkpoints(checkpoints::Checkpoints),
     /// Say what is wrong with a run: cause, culprit, evidence, what to do.
     Why {
         /// The run's id.
@@ -72,6 +76,7 @@ impl Run {
             Action::Logs(logs) => logs.execute(&client).await,
             Action::Stop(stop) => stop.execute(&client).await,
             Action::Resume(resume) => resume.execute(&client).await,
+            Action::Checkpoints(checkpoints) => checkpoints.execute(&client).await,
             Action::Why { run } => why::why(&client, &run).await,
         }
     }

@@ -91,6 +91,6 @@ fn rank_row(rank: &RankView) -> Vec<String> {
     ]
 }
 
-fn time(ms: i64) -> String {
+pub(super) fn time(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |t| t.to_string())
 }

@@ -251,6 +251,10 @@ fn word(action: &Action) -> String {
             node,
             command: NodeCommand::StopAfter { step, .. },
         } => format!("stop {node} after {step}"),
+        Task::Command {
+            node,
+            command: NodeCommand::Checkpoints(order),
+        } => format!("prune {node} {}", order.remove.join(" ")),
     }
 }
 

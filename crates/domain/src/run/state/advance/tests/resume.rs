@@ -71,7 +71,10 @@ fn a_run_that_has_ended_goes_on_as_another_attempt() {
 #[test]
 fn a_stopped_run_goes_on_and_its_stop_is_forgotten() {
     let mut story = Story::running(1, 0);
-    story.event(&Event::StopRequested { grace_ms: 0, after: None });
+    story.event(&Event::StopRequested {
+        grace_ms: 0,
+        after: None,
+    });
     story.report("n0", ended(1));
     assert_eq!(story.machine.state, RunState::Stopped);
     story.event(&resume(None, true));

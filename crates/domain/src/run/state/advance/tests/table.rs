@@ -42,7 +42,10 @@ fn situations() -> Vec<(&'static str, Story)> {
     };
     let stop_wished = || {
         let mut story = running();
-        story.event(&Event::StopRequested { grace_ms: 1_000, after: None });
+        story.event(&Event::StopRequested {
+            grace_ms: 1_000,
+            after: None,
+        });
         story
     };
     let restarting = || {
@@ -158,7 +161,13 @@ fn events(attempt: AttemptNo) -> Vec<(&'static str, Event)> {
         ("ended well", said(ended(0))),
         ("ended badly", said(ended(1))),
         ("report of another attempt", late(ended(1))),
-        ("stop requested", Event::StopRequested { grace_ms: 500, after: None }),
+        (
+            "stop requested",
+            Event::StopRequested {
+                grace_ms: 500,
+                after: None,
+            },
+        ),
         (
             "resume requested",
             Event::ResumeRequested {

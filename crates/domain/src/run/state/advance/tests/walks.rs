@@ -439,7 +439,10 @@ impl World {
             self.find_nodes();
             // Nodes whose hardware broke are not given back by waiting.
             if round == 300 {
-                self.event(&Event::StopRequested { grace_ms: 0, after: None });
+                self.event(&Event::StopRequested {
+                    grace_ms: 0,
+                    after: None,
+                });
             }
         }
         panic!("the walk does not end: {:?}", self.story.machine);

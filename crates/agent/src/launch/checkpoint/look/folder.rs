@@ -1,0 +1,216 @@
+//! Whether a checkpoint that is a folder is whole.
+//!
+//! DCP writes its shards, then `.metadata` under another name, then renames it: with it everything is there, and it names
+//! every shard. Without collectives each rank writes its own `__R.metadata` instead. Our helper also notes sizes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use domain::run::checkpoint::{Checkpoint, Format, Sight};
+
+use super::super::archive::{Judged, read_small};
+use super::super::{pickle, sidecar};
+use super::{Look, Piece, apply, is_weights};
+
+/// Names of shards in a `.metadata` are looked for so far; larger ones are taken as they are.
+const METADATA_BYTES_MAX: u64 = 64 << 20;
+/// Shards that are told by name; beyond, the disks of several nodes cannot be put together.
+const SHARDS_TOLD_MAX: usize = 1_024;
+const METADATA: &str = ".metadata";
+
+type Files<'a> = BTreeMap<&'a str, &'a Piece>;
+
+/// Looks at every file that has to be there.
+pub(super) fn judge(look: &mut Look<'_>, path: &Path, files: &[Piece]) -> (Checkpoint, Sight) {
+    let by_name: Files<'_> = files.iter().map(|file| (file.name.as_str(), file)).collect();
+    let (mut checkpoint, mut sight) = (Checkpoint::default(), Sight::default());
+    let of_dcp = dcp_folders(&by_name);
+    let weights: Vec<&Piece> = files.iter().filter(|file| is_weights(&file.name)).collect();
+    checkpoint.format = if of_dcp.contains("") || of_dcp.is_empty() && weights.is_empty() {
+        Format::Dcp
+    } else {
+        Format::Folder
+    };
+    checkpoint.model_only = true;
+    let mut problem = None;
+    for below in &of_dcp {
+        let found = dcp(below, &by_name, &mut sight);
+        checkpoint.model_only &= !found.training;
+        problem = problem.or(found.problem);
+    }
+    for file in &weights {
+        if file.name.contains("optim") || file.name.contains("training_state") {
+            checkpoint.model_only = false;
+        }
+        match look.judged(file) {
+            Judged::Whole { model_only } => checkpoint.model_only &= model_only,
+            Judged::Torn(why) => problem = problem.or_else(|| Some(format!("{} {why}", file.name))),
+            Judged::Uncertain(why) => {
+                checkpoint.uncertain = true;
+                problem = problem.or_else(|| Some(format!("{} {why}", file.name)));
+            }
+        }
+    }
+    if files.is_empty() {
+        problem = Some("it is empty: the save did not finish".into());
+    } else if of_dcp.is_empty() && weights.is_empty() {
+        problem = problem.or_else(|| Some("no file with tensors is there: the save did not finish".into()));
+    }
+    match sidecar::read(&path.join(sidecar::NAME)) {
+        Ok(Some(said)) => {
+            apply(&said, &mut checkpoint);
+            problem = problem.or_else(|| wrong_size(&said, &by_name));
+        }
+        Ok(None) => {}
+        Err(wrong) => problem = problem.or(Some(wrong)),
+    }
+    checkpoint.finished_ms = by_name
+        .get(METADATA)
+        .and_then(|file| i64::try_from(file.changed_ns / 1_000_000).ok());
+    sight.complete = problem.is_none();
+    sight.problem = problem;
+    (checkpoint, sight)
+}
+
+/// Folders that hold shards or `.metadata`, `""` for the checkpoint itself.
+fn dcp_folders(files: &Files<'_>) -> BTreeSet<String> {
+    let of_dcp = |name: &str| name == METADATA || name == ".metadata.tmp" || pickle::is_shard(name);
+    files
+        .keys()
+        .filter_map(|path| {
+            let (below, name) = split(path);
+            of_dcp(name).then(|| below.to_owned())
+        })
+        .collect()
+}
+
+fn split(path: &str) -> (&str, &str) {
+    path.rfind('/').map_or(("", path), |at| path.split_at(at + 1))
+}
+
+#[derive(Default)]
+struct Dcp {
+    training: bool,
+    problem: Option<String>,
+}
+
+fn dcp(below: &str, files: &Files<'_>, sight: &mut Sight) -> Dcp {
+    let here: BTreeMap<&str, &Piece> = files
+        .iter()
+        .filter_map(|(path, file)| {
+            path.strip_prefix(below)
+                .filter(|name| !name.contains('/'))
+                .map(|name| (name, *file))
+        })
+        .collect();
+    let shards: BTreeMap<&str, u64> = here
+        .iter()
+        .filter(|(name, _)| pickle::is_shard(name))
+        .map(|(name, file)| (*name, file.bytes))
+        .collect();
+    let empty = shards.iter().find(|(_, bytes)| **bytes == 0);
+    let mut found = match here.get(METADATA) {
+        Some(metadata) if metadata.bytes > 0 => with_metadata(metadata, &shards, sight),
+        Some(_) => problem(".metadata is 0 bytes"),
+        None => without_metadata(&here, &shards, sight),
+    };
+    if let (None, Some((name, _))) = (&found.problem, empty) {
+        found.problem = Some(format!("shard {name} is 0 bytes"));
+    }
+    found
+}
+
+fn problem(what: &str) -> Dcp {
+    Dcp {
+        problem: Some(what.to_owned()),
+        ..Dcp::default()
+    }
+}
+
+fn with_metadata(metadata: &Piece, shards: &BTreeMap<&str, u64>, sight: &mut Sight) -> Dcp {
+    let bytes = match read_small(&metadata.path, METADATA_BYTES_MAX) {
+        Ok(Some(bytes)) => bytes,
+        // Too large to look through: it is there, and that is what DCP goes by.
+        Ok(None) => {
+            return Dcp {
+                training: true,
+                problem: None,
+            };
+        }
+        Err(error) => return problem(&format!(".metadata cannot be read: {error}")),
+    };
+    // A pickle ends with a full stop.
+    if bytes.last() != Some(&b'.') {
+        return problem(".metadata is cut off");
+    }
+    let named: BTreeSet<&str> = pickle::shards(&bytes).collect();
+    let missing: Vec<&str> = named
+        .into_iter()
+        .filter(|name| shards.get(name).is_none_or(|bytes| *bytes == 0))
+        .collect();
+    let zero = missing.iter().find(|name| shards.contains_key(**name));
+    let said = match (zero, missing.first()) {
+        (Some(zero), _) => Some(format!("shard {zero} is 0 bytes")),
+        (None, Some(first)) if missing.len() == 1 => Some(format!("shard {first} is missing")),
+        (None, Some(first)) => Some(format!(
+            "shard {first} and {} more are missing",
+            missing.len() - 1
+        )),
+        (None, None) => None,
+    };
+    if zero.is_none() && missing.len() <= SHARDS_TOLD_MAX {
+        sight.missing.extend(missing.into_iter().map(str::to_owned));
+    }
+    Dcp {
+        training: pickle::names_training(&bytes),
+        problem: said,
+    }
+}
+
+fn without_metadata(here: &BTreeMap<&str, &Piece>, shards: &BTreeMap<&str, u64>, sight: &mut Sight) -> Dcp {
+    let own = |name: &&str| {
+        name.strip_prefix("__")?
+            .strip_suffix(METADATA)?
+            .parse::<u32>()
+            .ok()
+    };
+    let of_ranks: BTreeSet<u32> = here
+        .iter()
+        .filter(|(_, file)| file.bytes > 0)
+        .filter_map(|(name, _)| own(name))
+        .collect();
+    if of_ranks.is_empty() {
+        if shards.len() <= SHARDS_TOLD_MAX {
+            let whole = shards.iter().filter(|(_, bytes)| **bytes > 0);
+            sight.parts.extend(whole.map(|(name, _)| (*name).to_owned()));
+        }
+        return problem(".metadata is missing: the save did not finish");
+    }
+    let rank = |name: &&str| {
+        name.strip_prefix("__")?
+            .split(['_', '.'])
+            .next()?
+            .parse::<u32>()
+            .ok()
+    };
+    let ranks: BTreeSet<u32> = shards.keys().filter_map(rank).collect();
+    let last = ranks.last().max(of_ranks.last()).copied().unwrap_or(0);
+    let absent = (0..=last).find(|rank| !of_ranks.contains(rank));
+    Dcp {
+        training: true,
+        problem: absent
+            .map(|rank| format!("__{rank}.metadata is missing: rank {rank} did not finish its save")),
+    }
+}
+
+fn wrong_size(said: &sidecar::Sidecar, files: &Files<'_>) -> Option<String> {
+    said.files
+        .iter()
+        .find_map(|(name, bytes)| match files.get(name.as_str()) {
+            None => Some(format!("{name} is missing")),
+            Some(file) if file.bytes != *bytes => {
+                Some(format!("{name} has {} bytes instead of {bytes}", file.bytes))
+            }
+            Some(_) => None,
+        })
+}

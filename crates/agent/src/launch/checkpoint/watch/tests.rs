@@ -1,0 +1,132 @@
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use domain::ident::{AttemptNo, RunId};
+use domain::run::checkpoint::Remain;
+use domain::run::state::NodeReport;
+
+use super::*;
+
+const FULL: &[u8] = include_bytes!("../../../../testdata/checkpoint/full.pt");
+
+struct Node {
+    data: tempfile::TempDir,
+    attempt: Attempt,
+    samples: Samples,
+}
+
+impl Node {
+    fn new() -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let (run, number) = (RunId::new("r").unwrap(), AttemptNo(1));
+        let folder = Folder::of(data.path(), &run, number);
+        folder.create().unwrap();
+        std::fs::create_dir(data.path().join("c")).unwrap();
+        let spec = Spec {
+            checkpoint_dir: Some(data.path().join("c").display().to_string()),
+            ..Spec::default()
+        };
+        let start = Start {
+            spec,
+            nnodes: 1,
+            ..Start::default()
+        };
+        folder
+            .write("start.json", &serde_json::to_vec(&start).unwrap())
+            .unwrap();
+        let (attempt, _commands) = Attempt::open(run, number, folder).unwrap();
+        Self {
+            data,
+            attempt,
+            samples: Samples::new(),
+        }
+    }
+
+    fn watch(&self) -> Watch {
+        Watch::new(&self.attempt, "n0", self.samples.clone())
+    }
+
+    fn save(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.data.path().join("c").join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    }
+
+    fn told(&self) -> Option<(u64, CheckpointReport)> {
+        let entry = self.attempt.checkpoints_after(0)?;
+        match entry.report {
+            NodeReport::Checkpoints(report) => Some((entry.id, report)),
+            _ => None,
+        }
+    }
+
+    fn value(&self, metric: &str) -> Option<f64> {
+        let latest = self.samples.latest();
+        latest
+            .iter()
+            .find(|sample| sample.series.metric_name() == Some(metric))
+            .map(|sample| sample.value)
+    }
+}
+
+fn saving(phase: Phase, path: &str) -> Saving {
+    Saving {
+        phase,
+        path: path.to_owned(),
+        step: Some(7),
+        seconds: Some(2.5),
+        error: Some("OSError: [Errno 28] No space left on device".into()),
+        ..Saving::default()
+    }
+}
+
+#[tokio::test]
+async fn what_changed_is_told_once_also_by_the_next_agent() {
+    let node = Node::new();
+    let path = node.save("last.pt", FULL);
+    let mut watch = node.watch();
+    watch.note(&saving(Phase::End, &path));
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    let (id, report) = node.told().unwrap();
+    let one = &report.checkpoints[0];
+    assert_eq!(
+        (one.step, one.duration_ms, one.complete),
+        (Some(7), Some(2_500), true),
+        "the probe knew"
+    );
+    let mut next = node.watch();
+    assert!(next.finish(&node.attempt, &BTreeSet::new()).await);
+    assert_eq!(node.told().unwrap().0, id, "no news");
+    node.save("step-9.pt", &FULL[..99]);
+    next.note(&saving(Phase::Failure, "/c/step-9.pt"));
+    assert!(next.finish(&node.attempt, &BTreeSet::new()).await);
+    let (after, report) = node.told().unwrap();
+    assert_eq!((after, report.checkpoints.len()), (id + 1, 2));
+    assert!(report.failure.unwrap().error.contains("No space left"));
+    assert_eq!(node.value("run_checkpoints_incomplete_total"), Some(1.0));
+    assert_eq!(node.value("run_checkpoint_bytes"), Some(FULL.len() as f64));
+    assert!(node.value("run_checkpoint_free_bytes").is_some());
+}
+
+#[tokio::test]
+async fn an_order_in_the_folder_is_carried_out_and_what_it_did_is_told() {
+    let node = Node::new();
+    let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
+    let order = PruneOrder {
+        folder: node.data.path().join("c").display().to_string(),
+        remove: vec![old.clone(), "/etc/passwd".into()],
+        remain: Remain {
+            path: last.clone(),
+            complete: true,
+            mark: String::new(),
+        },
+    };
+    let json = serde_json::to_vec(&order).unwrap();
+    node.attempt.folder().write(PRUNE_FILE, &json).unwrap();
+    let mut watch = node.watch();
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    let (_, report) = node.told().unwrap();
+    let left: Vec<_> = report.checkpoints.iter().map(|one| one.path.as_str()).collect();
+    assert_eq!(left, [last]);
+    assert!(report.problem.unwrap().contains("/etc/passwd stays"));
+    assert!(!node.attempt.folder().has(PRUNE_FILE));
+}

@@ -1,0 +1,115 @@
+//! Checkpoints of runs: the list, pins, pruning, and what of them the event log tells.
+
+use domain::api::checkpoints::{CheckpointList, PruneAnswer, PruneCheckpoints};
+use domain::event::{Event as LogLine, Severity};
+use domain::ident::RunId;
+use domain::run::checkpoint::Checkpoint;
+use domain::run::state::{Event, Machine};
+use domain::time::TimestampMs;
+
+use super::{RunError, Runs};
+use crate::app::Shared;
+
+impl Runs {
+    /// What a run has saved, with how far behind its last step that is.
+    ///
+    /// # Errors
+    /// When there is no such run, or the store fails.
+    pub async fn checkpoints(&self, run: &RunId) -> Result<CheckpointList, RunError> {
+        let (_, machine) = self.machine(run).await?;
+        let view = self.view(run).await?;
+        let attempts = view.attempts.iter();
+        let ranks = attempts
+            .clone()
+            .flat_map(|attempt| &attempt.nodes)
+            .flat_map(|node| &node.ranks);
+        let of_ranks = ranks.filter_map(|rank| rank.step);
+        let last_step = attempts
+            .filter_map(|attempt| attempt.last_step)
+            .chain(of_ranks)
+            .max();
+        Ok(machine.checkpoint_list(last_step))
+    }
+
+    /// Decides what goes, and tells the nodes unless it is only asked.
+    ///
+    /// # Errors
+    /// When there is no such run, or the store fails.
+    pub async fn prune(
+        &self,
+        app: &Shared,
+        run: &RunId,
+        wish: &PruneCheckpoints,
+    ) -> Result<PruneAnswer, RunError> {
+        let (_, machine) = self.machine(run).await?;
+        let answer = machine.prune_answer(wish.keep_last);
+        if !wish.dry_run {
+            let event = Event::PruneRequested {
+                keep_last: wish.keep_last,
+            };
+            self.take(app, run, &event, None).await?;
+        }
+        Ok(answer)
+    }
+}
+
+/// Lines for the event log: a save that failed or stayed incomplete, one that is complete, one that is gone.
+pub(super) fn news(before: &Machine, after: &Machine, now_ms: TimestampMs) -> Vec<LogLine> {
+    if before.checkpoints == after.checkpoints && before.storage == after.storage {
+        return Vec::new();
+    }
+    let line = |severity, kind: &str, message| LogLine {
+        at_ms: now_ms,
+        severity,
+        kind: kind.to_owned(),
+        node: None,
+        gpu: None,
+        run: Some(after.id.to_string()),
+        message,
+    };
+    let mut lines = Vec::new();
+    for (node, storage) in &after.storage.nodes {
+        let known = before
+            .storage
+            .nodes
+            .get(node)
+            .and_then(|before| before.failure.as_ref());
+        if let Some(failure) = storage.failure.as_ref().filter(|failure| Some(*failure) != known) {
+            let message = format!("saving {} failed on {node}: {}", failure.path, failure.error);
+            let mut line = line(Severity::Critical, "checkpoint_failed", message);
+            line.node = Some(node.clone());
+            lines.push(line);
+        }
+    }
+    let was = |path: &str| before.checkpoints.iter().find(|one| one.path == path);
+    for now in &after.checkpoints {
+        let known = was(&now.path);
+        let is_torn = |one: &Checkpoint| !one.complete && !one.writing && !one.uncertain;
+        if now.complete && known.is_none_or(|known| !known.complete) {
+            let message = format!("{} is complete, {} bytes", now.path, now.bytes);
+            lines.push(line(Severity::Info, "checkpoint", message));
+        } else if is_torn(now) && known.is_none_or(|known| !is_torn(known)) {
+            let why = now.problem.as_deref().unwrap_or("something is missing");
+            let message = format!("{} is incomplete: {why}", now.path);
+            lines.push(line(Severity::Warning, "checkpoint_incomplete", message));
+        }
+    }
+    let gone = before
+        .checkpoints
+        .iter()
+        .filter(|known| after.checkpoints.iter().all(|now| now.path != known.path));
+    for known in gone {
+        let how = if known.prune_told_ms.is_some() {
+            "removed, as nothing keeps it"
+        } else {
+            "gone"
+        };
+        let message = format!("{} is {how}", known.path);
+        lines.push(line(Severity::Info, "checkpoint_gone", message));
+    }
+    lines.truncate(LINES_MAX);
+    lines
+}
+
+/// A folder that is seen for the first time may hold hundreds; the list has them all.
+const LINES_MAX: usize = 8;

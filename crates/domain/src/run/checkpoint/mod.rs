@@ -1,0 +1,193 @@
+//! What a run has saved: how nodes tell it, what is kept, and where training may go on.
+//!
+//! ```text
+//! node's disk ──look──▶ CheckpointReport ──▶ known (by path, over all nodes) ──▶ resume_point, list
+//!                                                   │
+//!                                                   └▶ retention::decide ──▶ PruneOrder ──▶ one node of each storage
+//! ```
+//! Nothing here reads a disk or a clock. A checkpoint is never opened by unpickling, on no side.
+
+mod known;
+mod list;
+mod name;
+mod report;
+pub mod retention;
+mod run;
+
+pub use name::step_of_name;
+pub use report::{CheckpointReport, PruneOrder, Remain, SaveFailure};
+pub use retention::Keep;
+pub use run::{NodeStorage, PINS_MAX, Storage};
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::runs::ResumedFrom;
+use crate::time::TimestampMs;
+
+/// How a checkpoint lies on disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// One file of `torch.save`.
+    #[default]
+    TorchSave,
+    /// A folder of `torch.distributed.checkpoint`.
+    Dcp,
+    /// A folder of files, as Hugging Face, Lightning and DeepSpeed make it.
+    Folder,
+}
+
+impl Format {
+    /// Its name in the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::TorchSave => "torch_save",
+            Self::Dcp => "dcp",
+            Self::Folder => "folder",
+        }
+    }
+}
+
+/// One checkpoint, as all nodes together see it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Checkpoint {
+    /// Where it lies; names it.
+    pub path: String,
+    /// The step it holds, when that can be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// How it lies on disk.
+    pub format: Format,
+    /// Without optimizer and data position: training cannot go on from it exactly.
+    pub model_only: bool,
+    /// Whether everything is there; otherwise `problem` says what is not.
+    pub complete: bool,
+    /// It changed a moment ago: what is missing may still come.
+    #[serde(skip_serializing_if = "is_false")]
+    pub writing: bool,
+    /// Nobody can tell without running what is in it, so it is neither removed nor gone on from by itself.
+    #[serde(skip_serializing_if = "is_false")]
+    pub uncertain: bool,
+    /// What is missing or wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Bytes as files say, over all nodes.
+    pub bytes: u64,
+    /// Bytes that it alone takes: files that another checkpoint links to are not counted.
+    pub own_bytes: u64,
+    /// When it was finished, by its node's clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished_ms: Option<TimestampMs>,
+    /// When anything in it changed last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changed_ms: Option<TimestampMs>,
+    /// How long saving took, when the probe or the script said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// The validation loss the script noted; finite.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_loss: Option<f64>,
+    /// Checkpoints that files of this one are symbolic links into: it is nothing without them.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub needs: BTreeSet<String>,
+    /// What each node sees of it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub seen: BTreeMap<String, Sight>,
+    /// When a node was told to remove it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prune_told_ms: Option<TimestampMs>,
+}
+
+/// One node's view of a checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sight {
+    /// Inode and time of change: nodes with the same mark look at the same storage.
+    pub mark: String,
+    /// Whether everything is there, for this node alone.
+    pub complete: bool,
+    /// It changed a moment ago.
+    #[serde(skip_serializing_if = "is_false")]
+    pub writing: bool,
+    /// What is missing or wrong here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Bytes here.
+    pub bytes: u64,
+    /// Bytes that it alone takes here.
+    pub own_bytes: u64,
+    /// Shards that `.metadata` names and that are not here; they may be on other nodes' own disks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+    /// Shards that are here without `.metadata`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+impl Checkpoint {
+    /// The order in which training would rather go on: by step, then by time.
+    #[must_use]
+    pub fn progress(&self) -> (Option<u64>, Option<TimestampMs>) {
+        (self.step, self.finished_ms)
+    }
+
+    /// Whether training can go on from it.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.complete && !self.model_only && !self.uncertain
+    }
+}
+
+/// Where the next attempt goes on: the furthest full checkpoint that is complete.
+#[must_use]
+pub fn resume_point(checkpoints: &[Checkpoint]) -> Option<ResumedFrom> {
+    let usable = checkpoints.iter().filter(|checkpoint| checkpoint.is_usable());
+    let furthest = usable.max_by_key(|checkpoint| checkpoint.progress())?;
+    Some(ResumedFrom {
+        path: furthest.path.clone(),
+        step: furthest.step,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn saved(step: u64, complete: bool, model_only: bool) -> Checkpoint {
+        Checkpoint {
+            path: format!("/ckpt/step-{step}"),
+            step: Some(step),
+            complete,
+            model_only,
+            ..Checkpoint::default()
+        }
+    }
+
+    #[test]
+    fn training_goes_on_from_the_furthest_that_is_whole() {
+        let all = [
+            saved(10, true, false),
+            saved(20, true, false),
+            saved(30, true, true),
+            saved(40, false, false),
+        ];
+        assert_eq!(resume_point(&all).map(|at| at.step), Some(Some(20)));
+        assert_eq!(resume_point(&all[2..]), None);
+    }
+
+    #[test]
+    fn one_that_an_older_version_stored_still_reads() {
+        let old = r#"{"path":"/c/a","step":3,"model_only":false,"complete":true,"finished_ms":5}"#;
+        let read: Checkpoint = serde_json::from_str(old).expect("it reads");
+        assert!(read.is_usable() && read.seen.is_empty());
+    }
+}

@@ -1,0 +1,258 @@
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::run::checkpoint::resume_point;
+use crate::run::spec::Spec;
+
+fn full(step: u64) -> Checkpoint {
+    Checkpoint {
+        path: format!("/c/step-{step}"),
+        step: Some(step),
+        complete: true,
+        finished_ms: Some(i64::try_from(step).expect("small") * 1_000),
+        changed_ms: Some(i64::try_from(step).expect("small") * 1_000),
+        ..Checkpoint::default()
+    }
+}
+
+fn torn(step: u64) -> Checkpoint {
+    Checkpoint {
+        complete: false,
+        finished_ms: None,
+        problem: Some(".metadata is missing: the save did not finish".into()),
+        ..full(step)
+    }
+}
+
+fn model(step: u64) -> Checkpoint {
+    Checkpoint {
+        model_only: true,
+        ..full(step)
+    }
+}
+
+fn set(paths: &[&str]) -> BTreeSet<String> {
+    paths.iter().map(|path| (*path).to_owned()).collect()
+}
+
+fn removed(checkpoints: &[Checkpoint], keep: Keep) -> Vec<u64> {
+    let situation = Situation {
+        checkpoints,
+        pinned: &set(&["/c/step-2"]),
+        in_use: &set(&["/c/step-3"]),
+        folders: &set(&["/c"]),
+        keep,
+        by_hand: false,
+    };
+    let gone = decide(&situation);
+    let step = |verdict: &Verdict| verdict.path.rsplit('-').next().and_then(|step| step.parse().ok());
+    gone.iter()
+        .filter(|verdict| verdict.removed)
+        .filter_map(step)
+        .collect()
+}
+
+fn last(last: u32) -> Keep {
+    Keep {
+        last: Some(last),
+        ..Keep::default()
+    }
+}
+
+#[test]
+fn the_rules_one_by_one() {
+    let ten: Vec<_> = (1..=10).map(full).collect();
+    assert_eq!(
+        removed(&ten, last(3)),
+        [1, 4, 5, 6, 7],
+        "2 is pinned, 3 is in use"
+    );
+    assert_eq!(removed(&ten, Keep::default()), [0_u64; 0]);
+    assert_eq!(removed(&ten, last(0)), [1, 4, 5, 6, 7, 8, 9], "never the last");
+    let every = Keep {
+        every: Some(4),
+        ..last(1)
+    };
+    assert_eq!(removed(&ten, every), [1, 5, 6, 7, 9]);
+    let mut scored = ten.clone();
+    (scored[5].val_loss, scored[6].val_loss) = (Some(0.5), Some(0.75));
+    let best = Keep {
+        best: true,
+        ..last(1)
+    };
+    assert_eq!(removed(&scored, best), [1, 4, 5, 7, 8, 9]);
+}
+
+#[test]
+fn what_is_not_complete_goes_only_behind_a_complete_one() {
+    let writing = Checkpoint {
+        writing: true,
+        ..torn(6)
+    };
+    let all = [full(4), torn(5), writing, full(7), torn(8), torn(9)];
+    assert_eq!(removed(&all, last(5)), [5]);
+    assert_eq!(
+        removed(&[torn(4), torn(5), model(6)], last(1)),
+        [0_u64; 0],
+        "nothing to go on from"
+    );
+}
+
+#[test]
+fn model_only_ones_live_as_long_as_the_full_ones_around_them() {
+    let all = [full(10), model(11), full(20), model(21), full(30), model(31)];
+    assert_eq!(removed(&all, last(2)), [10, 11]);
+    assert_eq!(removed(&all, last(1)), [10, 11, 20, 21]);
+}
+
+#[test]
+fn after_a_step_back_both_the_furthest_and_the_newest_stay() {
+    let back = Checkpoint {
+        finished_ms: Some(99_000),
+        ..full(5)
+    };
+    assert_eq!(removed(&[full(1), back, full(10), full(9)], last(1)), [1, 9]);
+}
+
+#[test]
+fn what_one_that_stays_links_into_stays() {
+    let needs = |step: u64, needed: &str| Checkpoint {
+        needs: set(&[needed]),
+        ..full(step)
+    };
+    let all = [full(4), needs(5, "/c/step-4"), full(6), needs(7, "/c/step-5")];
+    assert_eq!(removed(&all, last(1)), [6]);
+}
+
+#[test]
+fn outside_is_outside_however_it_is_written() {
+    for (path, inside) in [
+        ("/c/x", true),
+        ("/c/a/b", true),
+        ("/c", false),
+        ("/c/", false),
+        ("/cc/x", false),
+        ("/c/../etc", false),
+        ("/c/./x", false),
+        ("/d/x", false),
+    ] {
+        assert_eq!(is_inside(path, "/c/"), inside, "{path}");
+    }
+}
+
+#[test]
+fn a_spec_says_a_number_or_a_table() {
+    let read = |json: &str| serde_json::from_str::<Spec>(json).map(|spec| spec.keep_checkpoints);
+    assert_eq!(
+        read(r#"{"recipe":"ddp","keep_checkpoints":3}"#).expect("a number"),
+        last(3)
+    );
+    let table = read(r#"{"recipe":"ddp","keep_checkpoints":{"last":3,"every":1000,"best":true}}"#);
+    let all = Keep {
+        last: Some(3),
+        every: Some(1_000),
+        best: true,
+    };
+    assert_eq!(table.expect("a table"), all);
+    assert!(read(r#"{"recipe":"ddp","keep_checkpoints":{"lasst":3}}"#).is_err());
+    let sent = serde_json::to_string(&Spec::default()).expect("JSON");
+    assert!(
+        !sent.contains("keep_checkpoints"),
+        "an older node would refuse it"
+    );
+}
+
+fn any_checkpoint() -> impl Strategy<Value = Checkpoint> {
+    let flags = (
+        any::<bool>(),
+        0_u8..8,
+        prop::bool::weighted(0.2),
+        prop::bool::weighted(0.1),
+    );
+    let ages = (
+        prop::option::of(0_u64..60),
+        prop::option::of(0_i64..60),
+        prop::option::of(0_i64..60),
+    );
+    (
+        0_u32..60,
+        flags,
+        ages,
+        prop::bool::weighted(0.1),
+        prop::option::of(0_u32..60),
+    )
+        .prop_map(
+            |(
+                name,
+                (complete, model_only, writing, uncertain),
+                (step, finished_ms, changed_ms),
+                outside,
+                needs,
+            )| {
+                let folder = if outside { "/elsewhere" } else { "/c" };
+                Checkpoint {
+                    path: format!("{folder}/{name}"),
+                    step,
+                    complete,
+                    model_only: model_only == 0,
+                    writing: writing && !complete,
+                    uncertain,
+                    finished_ms,
+                    changed_ms,
+                    val_loss: step.map(|step| 60.0 - f64::from(u32::try_from(step).unwrap_or(0))),
+                    needs: needs.map(|name| format!("/c/{name}")).into_iter().collect(),
+                    ..Checkpoint::default()
+                }
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn what_must_never_go_never_goes(
+        checkpoints in prop::collection::vec(any_checkpoint(), 40),
+        pins in prop::collection::btree_set(0_u32..60, 0..3),
+        used in prop::option::of(0_u32..60),
+        (keep_last, every, best) in (prop::option::of(0_u32..5), prop::option::of(0_u64..10), any::<bool>()),
+        by_hand in any::<bool>(),
+    ) {
+        let mut checkpoints = checkpoints;
+        let mut names = BTreeSet::new();
+        checkpoints.retain(|checkpoint| names.insert(checkpoint.path.clone()));
+        let pinned: BTreeSet<String> = pins.iter().map(|name| format!("/c/{name}")).collect();
+        let in_use: BTreeSet<String> = used.iter().map(|name| format!("/c/{name}")).collect();
+        let verdicts = decide(&Situation {
+            checkpoints: &checkpoints,
+            pinned: &pinned,
+            in_use: &in_use,
+            folders: &set(&["/c"]),
+            keep: Keep { last: keep_last, every, best },
+            by_hand,
+        });
+        let whole = |checkpoint: &&Checkpoint| checkpoint.complete && !checkpoint.model_only && !checkpoint.uncertain;
+        let newest_ms = checkpoints.iter().filter(whole).filter_map(|checkpoint| checkpoint.finished_ms).max();
+        let kept: BTreeSet<&str> = verdicts.iter().filter(|v| !v.removed).map(|v| v.path.as_str()).collect();
+        if let Some(point) = resume_point(&checkpoints) {
+            prop_assert!(kept.contains(point.path.as_str()), "the last good one");
+        } else {
+            prop_assert_eq!(kept.len(), checkpoints.len());
+        }
+        for checkpoint in checkpoints.iter().filter(|checkpoint| !kept.contains(checkpoint.path.as_str())) {
+            prop_assert!(checkpoint.path.starts_with("/c/"));
+            prop_assert!(!pinned.contains(&checkpoint.path) && !in_use.contains(&checkpoint.path));
+            prop_assert!(!checkpoint.writing && !checkpoint.uncertain);
+            prop_assert!(checkpoint.changed_ms.max(checkpoint.finished_ms) <= newest_ms);
+            let needed = checkpoints.iter().any(|other| kept.contains(other.path.as_str()) && other.needs.contains(&checkpoint.path));
+            prop_assert!(!needed);
+        }
+        let fulls = checkpoints.iter().filter(whole).filter(|one| kept.contains(one.path.as_str())).count();
+        let asked = usize::try_from(keep_last.unwrap_or(0)).expect("small");
+        prop_assert!(fulls >= asked.min(checkpoints.iter().filter(whole).count()), "as many as were asked for");
+    }
+}

@@ -1,0 +1,263 @@
+//! What checkpoints mean to a run's machine: reports are taken, also after its end; pins are kept; orders to prune are given.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::checkpoints::{PruneAnswer, PruneLine};
+use crate::run::checkpoint::retention::{Keep, Situation, Verdict, decide};
+use crate::run::checkpoint::{CheckpointReport, PruneOrder, Remain, SaveFailure, known, resume_point};
+use crate::run::state::{Action, Event, Machine, NodeCommand, NodeReport, Task};
+use crate::time::TimestampMs;
+
+/// Pins are few: a person sets each. Beyond, new ones are refused.
+pub const PINS_MAX: usize = 1_000;
+/// An order that shows no effect is given again after this long.
+const TELL_AGAIN_MS: i64 = 60_000;
+/// The most that one order removes; the next report brings the next order.
+const ORDER_MAX: usize = 64;
+
+/// What else is kept in mind of a run's checkpoints.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Storage {
+    /// Each node's folder.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub nodes: BTreeMap<String, NodeStorage>,
+    /// Paths that a person wants kept.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub pinned: BTreeSet<String>,
+}
+
+/// One node's checkpoint folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeStorage {
+    /// Where it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
+    /// Free bytes of its file system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub free_bytes: Option<u64>,
+    /// Where `latest` points.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latest: Option<String>,
+    /// What is wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// The last save that failed there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<SaveFailure>,
+}
+
+impl Storage {
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.pinned.is_empty()
+    }
+}
+
+impl Machine {
+    /// Takes what an event says of checkpoints, in any state of the run.
+    pub(in crate::run) fn take_of_checkpoints(
+        &mut self,
+        event: &Event,
+        now_ms: TimestampMs,
+        actions: &mut Vec<Action>,
+    ) {
+        match event {
+            Event::Reported {
+                node,
+                report: NodeReport::Checkpoints(report),
+                ..
+            } if self.knows_node(node.as_str()) => {
+                self.saw(node.as_str(), report);
+                if !self.spec.keep_checkpoints.is_all() {
+                    self.order_prune(self.spec.keep_checkpoints, false, now_ms, actions);
+                }
+            }
+            Event::CheckpointPinned { path, pinned: true } if self.storage.pinned.len() < PINS_MAX => {
+                self.storage.pinned.insert(path.clone());
+            }
+            Event::CheckpointPinned { path, pinned: false } => {
+                self.storage.pinned.remove(path);
+            }
+            Event::PruneRequested { keep_last } => {
+                let keep = self.keep_by_hand(*keep_last);
+                self.order_prune(keep, true, now_ms, actions);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether an order that was given earlier still takes nothing that has been pinned or gone on from since.
+    #[must_use]
+    pub fn may_still_prune(&self, order: &PruneOrder) -> bool {
+        let none = Keep {
+            last: Some(0),
+            ..Keep::default()
+        };
+        let verdicts = self.verdicts(none, true);
+        let stays = |path: &String| {
+            verdicts
+                .iter()
+                .any(|verdict| verdict.path == *path && !verdict.removed)
+        };
+        !order.remove.iter().any(stays)
+    }
+
+    /// What pruning would remove and keep now.
+    #[must_use]
+    pub fn prune_answer(&self, keep_last: Option<u32>) -> PruneAnswer {
+        let verdicts = self.verdicts(self.keep_by_hand(keep_last), true);
+        let mut answer = PruneAnswer::default();
+        for (verdict, checkpoint) in verdicts.into_iter().zip(&self.checkpoints) {
+            let lines = if verdict.removed {
+                &mut answer.removed
+            } else {
+                &mut answer.kept
+            };
+            lines.push(PruneLine {
+                path: verdict.path,
+                reason: verdict.reason,
+                own_bytes: checkpoint.own_bytes,
+            });
+        }
+        answer
+    }
+
+    fn keep_by_hand(&self, keep_last: Option<u32>) -> Keep {
+        match keep_last {
+            Some(last) => Keep {
+                last: Some(last),
+                ..self.spec.keep_checkpoints
+            },
+            None => self.spec.keep_checkpoints,
+        }
+    }
+
+    fn knows_node(&self, node: &str) -> bool {
+        let mut tasks = self.attempts.iter().flat_map(|attempt| &attempt.nodes);
+        tasks.any(|task| task.node.as_str() == node)
+    }
+
+    fn saw(&mut self, node: &str, report: &CheckpointReport) {
+        known::merge(&mut self.checkpoints, node, report);
+        let told = NodeStorage {
+            folder: report.folder.clone(),
+            free_bytes: report.free_bytes,
+            latest: report.latest.clone(),
+            problem: report.problem.clone(),
+            failure: report.failure.clone(),
+        };
+        self.storage.nodes.insert(node.to_owned(), told);
+    }
+
+    fn verdicts(&self, keep: Keep, by_hand: bool) -> Vec<Verdict> {
+        let folders = self
+            .storage
+            .nodes
+            .values()
+            .filter_map(|node| node.folder.clone())
+            .collect();
+        decide(&Situation {
+            checkpoints: &self.checkpoints,
+            pinned: &self.storage.pinned,
+            in_use: &self.checkpoints_in_use(),
+            folders: &folders,
+            keep,
+            by_hand,
+        })
+    }
+
+    fn order_prune(&mut self, keep: Keep, by_hand: bool, now_ms: TimestampMs, actions: &mut Vec<Action>) {
+        let mut orders: BTreeMap<String, PruneOrder> = BTreeMap::new();
+        let verdicts = self.verdicts(keep, by_hand);
+        for (at, verdict) in verdicts.iter().enumerate().filter(|(_, verdict)| verdict.removed) {
+            let told = self.checkpoints[at].prune_told_ms;
+            if told.is_some_and(|told| now_ms - told < TELL_AGAIN_MS) && !by_hand {
+                continue;
+            }
+            for node in self.one_node_of_each_storage(at) {
+                let Some(first) = self.order_for(&node) else {
+                    continue;
+                };
+                let order = orders.entry(node).or_insert(first);
+                if order.remove.len() < ORDER_MAX {
+                    order.remove.push(verdict.path.clone());
+                    self.checkpoints[at].prune_told_ms = Some(now_ms);
+                }
+            }
+        }
+        for (node, order) in orders {
+            self.command_prune(&node, order, actions);
+        }
+    }
+
+    /// The node must see the checkpoint that is to remain: it looks whether it is there before anything goes.
+    fn order_for(&self, node: &str) -> Option<PruneOrder> {
+        let folder = self.storage.nodes.get(node)?.folder.clone()?;
+        let anchor = resume_point(&self.checkpoints)?;
+        let anchor = self.checkpoints.iter().find(|one| one.path == anchor.path)?;
+        let sight = anchor.seen.get(node)?;
+        Some(PruneOrder {
+            folder,
+            remove: Vec::new(),
+            remain: Remain {
+                path: anchor.path.clone(),
+                complete: sight.complete,
+                mark: sight.mark.clone(),
+            },
+        })
+    }
+
+    /// Those that are there come first.
+    fn one_node_of_each_storage(&self, at: usize) -> Vec<String> {
+        let away = |node: &str| {
+            let task = self
+                .current()
+                .nodes
+                .iter()
+                .find(|task| task.node.as_str() == node);
+            task.is_none_or(|task| task.away_since_ms.is_some())
+        };
+        let mut seen: Vec<_> = self.checkpoints[at].seen.iter().collect();
+        seen.sort_by_key(|(node, _)| away(node));
+        let mut marks = BTreeSet::new();
+        seen.retain(|(_, sight)| marks.insert(sight.mark.as_str()));
+        seen.into_iter().map(|(node, _)| node.clone()).collect()
+    }
+
+    /// Under the number of the last attempt that had the node: its agent knows that one.
+    fn command_prune(&mut self, node: &str, order: PruneOrder, actions: &mut Vec<Action>) {
+        let had = |task: &crate::run::state::NodeTask| task.node.as_str() == node;
+        let attempt = self
+            .attempts
+            .iter_mut()
+            .rev()
+            .find(|attempt| attempt.nodes.iter().any(had));
+        let Some(attempt) = attempt else { return };
+        let Some(node) = attempt
+            .nodes
+            .iter()
+            .find(|task| had(task))
+            .map(|task| task.node.clone())
+        else {
+            return;
+        };
+        let n = attempt.next_action;
+        attempt.next_action += 1;
+        actions.push(Action {
+            attempt: attempt.no,
+            n,
+            task: Task::Command {
+                node,
+                command: NodeCommand::Checkpoints(order),
+            },
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+use super::*;
+use crate::ident::{AttemptNo, NodeName, RunId};
+use crate::run::checkpoint::{Checkpoint, Sight};
+use crate::run::spec::Spec;
+use crate::run::state::{NodeEnd, RunState, advance};
+
+fn node(name: &str) -> NodeName {
+    NodeName::new(name).expect("a name")
+}
+
+fn placed(keep_last: Option<u32>) -> Machine {
+    let spec = Spec {
+        recipe: Some("ddp".into()),
+        nodes: Some(2),
+        checkpoint_dir: Some("/c".into()),
+        keep_checkpoints: Keep {
+            last: keep_last,
+            ..Keep::default()
+        },
+        ..Spec::default()
+    };
+    let (machine, _) = Machine::submit(RunId::new("r").expect("an id"), spec, 0);
+    let event = Event::Placed {
+        attempt: AttemptNo(1),
+        nodes: vec![node("a"), node("b")],
+    };
+    advance(&machine, &event, 1).0
+}
+
+fn report(from: &str, steps: &[u64]) -> Event {
+    let checkpoint = |step: &u64| Checkpoint {
+        path: format!("/c/step-{step}"),
+        step: Some(*step),
+        finished_ms: i64::try_from(*step).ok(),
+        seen: [(
+            from.to_owned(),
+            Sight {
+                mark: format!("inode-{step}"),
+                complete: true,
+                ..Sight::default()
+            },
+        )]
+        .into(),
+        ..Checkpoint::default()
+    };
+    Event::Reported {
+        attempt: AttemptNo(1),
+        node: node(from),
+        report: NodeReport::Checkpoints(CheckpointReport {
+            folder: Some("/c".into()),
+            checkpoints: steps.iter().map(checkpoint).collect(),
+            ..CheckpointReport::default()
+        }),
+    }
+}
+
+fn orders(actions: &[Action]) -> Vec<(&str, &PruneOrder)> {
+    actions
+        .iter()
+        .filter_map(|action| match &action.task {
+            Task::Command {
+                node,
+                command: NodeCommand::Checkpoints(order),
+            } => Some((node.as_str(), order)),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn one_node_of_a_shared_storage_is_told_once_and_again_after_a_while() {
+    let machine = placed(Some(1));
+    let (machine, actions) = advance(&machine, &report("a", &[1, 2]), 10);
+    let told = orders(&actions);
+    assert_eq!(told.len(), 1);
+    assert_eq!(
+        (told[0].0, told[0].1.remove.as_slice()),
+        ("a", &["/c/step-1".to_owned()][..])
+    );
+    assert_eq!(
+        (told[0].1.remain.path.as_str(), told[0].1.remain.complete),
+        ("/c/step-2", true)
+    );
+
+    let (machine, actions) = advance(&machine, &report("b", &[1, 2]), 20);
+    assert_eq!(orders(&actions), [], "b looks at the same storage");
+    let (machine, actions) = advance(&machine, &report("b", &[1, 2]), TELL_AGAIN_MS + 30);
+    assert_eq!(orders(&actions).len(), 1);
+    let (machine, _) = advance(&machine, &report("a", &[2]), TELL_AGAIN_MS + 40);
+    assert_eq!(machine.checkpoints.len(), 1, "gone for both");
+}
+
+#[test]
+fn reports_pins_and_pruning_go_on_after_the_end() {
+    let mut machine = placed(None);
+    for name in ["a", "b"] {
+        let end = Event::Reported {
+            attempt: AttemptNo(1),
+            node: node(name),
+            report: NodeReport::Ended(NodeEnd {
+                code: Some(0),
+                ..NodeEnd::default()
+            }),
+        };
+        machine = advance(&machine, &end, 5).0;
+    }
+    assert_eq!(machine.state, RunState::Succeeded);
+    let (machine, actions) = advance(&machine, &report("a", &[1, 2, 3]), 10);
+    assert_eq!((machine.checkpoints.len(), orders(&actions).len()), (3, 0));
+    let pin = Event::CheckpointPinned {
+        path: "/c/step-1".into(),
+        pinned: true,
+    };
+    let (machine, _) = advance(&machine, &pin, 11);
+    let answer = machine.prune_answer(Some(1));
+    let removed: Vec<_> = answer.removed.iter().map(|line| line.path.as_str()).collect();
+    assert_eq!(removed, ["/c/step-2"]);
+    let (machine, actions) = advance(&machine, &Event::PruneRequested { keep_last: Some(1) }, 12);
+    let told = orders(&actions);
+    assert_eq!(told[0].1.remove, ["/c/step-2"]);
+    assert!(machine.may_still_prune(told[0].1));
+    let pin = Event::CheckpointPinned {
+        path: "/c/step-2".into(),
+        pinned: true,
+    };
+    let (machine, _) = advance(&machine, &pin, 13);
+    assert!(!machine.may_still_prune(told[0].1), "pinned since");
+    let list = machine.checkpoint_list(Some(10));
+    assert_eq!(list.checkpoints[0].age_steps, Some(7));
+    assert!(list.checkpoints[1].pinned && !list.checkpoints[0].pinned);
+}
+
+#[test]
+fn a_node_that_never_was_of_the_run_is_not_heard() {
+    let (machine, actions) = advance(&placed(Some(1)), &report("z", &[1, 2]), 10);
+    assert!(machine.checkpoints.is_empty() && orders(&actions).is_empty());
+}

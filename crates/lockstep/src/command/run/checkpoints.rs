@@ -1,0 +1,197 @@
+//! `lockstep run checkpoints …`: what a run has saved, what is kept of it, what goes.
+
+use clap::{Args, Subcommand};
+use domain::api::checkpoints::{
+    CheckpointList, CheckpointView, PinCheckpoint, PruneAnswer, PruneCheckpoints, PruneLine,
+};
+
+use super::{run_path, show};
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::table::{self, printable};
+
+/// The list by default.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(super) struct Checkpoints {
+    /// The run's id.
+    #[arg(required = true)]
+    run: Option<String>,
+    /// As the API answers it.
+    #[arg(long)]
+    json: bool,
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Keep a checkpoint whatever the rules say.
+    Pin {
+        /// The run's id.
+        run: String,
+        /// The checkpoint's path, as the list shows it.
+        path: String,
+        /// No longer.
+        #[arg(long)]
+        off: bool,
+    },
+    /// Remove what no rule keeps; the last complete one always stays.
+    Prune {
+        /// The run's id.
+        run: String,
+        /// Keep this many of the last ones instead of what the run says.
+        #[arg(long)]
+        keep_last: Option<u32>,
+        /// Only say what would go.
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+impl Checkpoints {
+    pub(super) async fn execute(self, client: &Client) -> Result<(), Failure> {
+        match self.action {
+            Some(Action::Pin { run, path, off }) => pin(client, &run, path, !off).await,
+            Some(Action::Prune {
+                run,
+                keep_last,
+                dry_run,
+            }) => prune(client, &run, PruneCheckpoints { dry_run, keep_last }).await,
+            None => list(client, &self.run.unwrap_or_default(), self.json).await,
+        }
+    }
+}
+
+async fn list(client: &Client, run: &str, json: bool) -> Result<(), Failure> {
+    let path = format!("{}/checkpoints", run_path(run)?);
+    let list: CheckpointList = client.get(&path, &[]).await?;
+    if json {
+        say!("{}", serde_json::to_string_pretty(&list).unwrap_or_default());
+        return Ok(());
+    }
+    if let Some(folder) = &list.folder {
+        let free = list
+            .free_bytes
+            .map_or(String::new(), |free| format!(", {} free", bytes(free)));
+        say!("{}{free}", printable(folder));
+    }
+    if let Some(problem) = &list.problem {
+        say!("{}", printable(problem));
+    }
+    let rows: Vec<_> = list.checkpoints.iter().map(row).collect();
+    table::print(
+        &["STEP", "SIZE", "OWN", "FINISHED", "BEHIND", "STATE", "PATH"],
+        &rows,
+    );
+    Ok(())
+}
+
+fn row(checkpoint: &CheckpointView) -> Vec<String> {
+    let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
+    vec![
+        number(checkpoint.step),
+        bytes(checkpoint.bytes),
+        bytes(checkpoint.own_bytes),
+        checkpoint.finished_ms.map_or("-".to_owned(), show::time),
+        number(checkpoint.age_steps),
+        state(checkpoint),
+        checkpoint.path.clone(),
+    ]
+}
+
+fn state(checkpoint: &CheckpointView) -> String {
+    let mut words = Vec::new();
+    match (&checkpoint.problem, checkpoint.complete, checkpoint.writing) {
+        (_, true, _) => words.push(checkpoint.content.clone()),
+        (_, false, true) => words.push("in writing".into()),
+        (Some(problem), ..) => words.push(problem.clone()),
+        (None, ..) => words.push("incomplete".into()),
+    }
+    for (is, word) in [
+        (checkpoint.pinned, "pinned"),
+        (checkpoint.best, "best"),
+        (checkpoint.in_use, "in use"),
+    ] {
+        if is {
+            words.push(word.into());
+        }
+    }
+    words.join(", ")
+}
+
+async fn pin(client: &Client, run: &str, path: String, pinned: bool) -> Result<(), Failure> {
+    let at = format!("{}/checkpoints/pin", run_path(run)?);
+    let _list: CheckpointList = client.post(&at, &PinCheckpoint { path, pinned }).await?;
+    Ok(())
+}
+
+async fn prune(client: &Client, run: &str, wish: PruneCheckpoints) -> Result<(), Failure> {
+    let at = format!("{}/checkpoints/prune", run_path(run)?);
+    let answer: PruneAnswer = client.post(&at, &wish).await?;
+    let verb = if wish.dry_run { "would go" } else { "goes" };
+    let line = |verb: &str, line: &PruneLine| {
+        vec![
+            verb.to_owned(),
+            bytes(line.own_bytes),
+            line.path.clone(),
+            line.reason.clone(),
+        ]
+    };
+    let going = answer.removed.iter().map(|one| line(verb, one));
+    let staying = answer.kept.iter().map(|one| line("stays", one));
+    let rows: Vec<_> = going.chain(staying).collect();
+    table::print(&["", "OWN", "PATH", "WHY"], &rows);
+    let freed = answer.removed.iter().map(|one| one.own_bytes).sum();
+    say!(
+        "{} of {} checkpoints, {}",
+        answer.removed.len(),
+        rows.len(),
+        bytes(freed)
+    );
+    Ok(())
+}
+
+/// `3.4 GiB`.
+fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1_024 {
+        return format!("{bytes} B");
+    }
+    let power = (bytes.ilog2() / 10).min(5);
+    #[expect(clippy::cast_precision_loss, reason = "shown with one digit behind the point")]
+    let value = bytes as f64 / f64::from(1_u32 << 10).powi(power.cast_signed());
+    format!("{value:.1} {}", UNITS[power as usize - 1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_states_in_words() {
+        let sizes = [
+            (0, "0 B"),
+            (1_023, "1023 B"),
+            (1_536, "1.5 KiB"),
+            (5 << 30, "5.0 GiB"),
+            (u64::MAX, "16384.0 PiB"),
+        ];
+        for (size, text) in sizes {
+            assert_eq!(bytes(size), text);
+        }
+        let torn = CheckpointView {
+            problem: Some(".metadata is missing".into()),
+            pinned: true,
+            ..CheckpointView::default()
+        };
+        assert_eq!(state(&torn), ".metadata is missing, pinned");
+        let whole = CheckpointView {
+            complete: true,
+            content: "full".into(),
+            in_use: true,
+            ..CheckpointView::default()
+        };
+        assert_eq!(state(&whole), "full, in use");
+    }
+}
