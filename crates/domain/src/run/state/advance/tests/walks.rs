@@ -191,6 +191,8 @@ impl World {
                 self.say(attempt, &name, report);
             }
             NodeCommand::LookFor { .. } => self.say(attempt, &name, NodeReport::Looked { seen: true }),
+            // Nothing is saved here.
+            NodeCommand::Checkpoints(_) => {}
             NodeCommand::Start(start) => {
                 // A start that comes after its attempt is over finds the stop that ended it.
                 if !self.story.machine.is_live(attempt) || self.story.machine.is_stopping() {
