@@ -7,6 +7,7 @@ start-up: for the tests that are about what a rank does, not about who started i
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -127,6 +128,18 @@ def ranks(tmp_path_factory):
         return Finished(next((code for code in codes if code), 0), output, listener)
 
     return run
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 12 MiB that can really be full; needs root."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = shutil.which("mount") and subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", folder], capture_output=True)
+    if not mounted or mounted.returncode:
+        pytest.skip("mounting a tmpfs needs root")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
 
 
 def environment(socket_path):

@@ -8,10 +8,16 @@ use crate::run::checkpoint::Keep;
 use crate::run::secret::{REDACTED, SECRET_BYTES_MIN, SECRETS_MAX, SecretValue};
 
 /// Recipes that ship with Lockstep: `(name, what it does)`.
-pub const RECIPES: &[(&str, &str)] = &[(
-    "ddp",
-    "a small transformer language model under DistributedDataParallel",
-)];
+pub const RECIPES: &[(&str, &str)] = &[
+    (
+        "ddp",
+        "a small transformer language model under DistributedDataParallel",
+    ),
+    (
+        "resume",
+        "a fault-tolerant loop: checkpoints of everything, resumed to the same losses",
+    ),
+];
 /// The most nodes one run may ask for.
 pub const NODES_MAX: u32 = 1_024;
 /// The most processes a node; twice the densest GPU server's count.

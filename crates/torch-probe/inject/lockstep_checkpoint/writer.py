@@ -1,0 +1,173 @@
+"""DCP's file writer, sparing: a file whose tensors all equal those of a file in the checkpoint before becomes a link to it.
+
+Runs inside DCP's own four steps and adds no exchange between ranks:
+
+    every rank      plan          what it holds
+    coordinator     global plan   picks a fresh folder, finds the checkpoint before, checks the free space     → or all ranks fail alike
+    every rank      write         digests, groups, links or writes; flushes files and folder
+    coordinator     finish        contents.json, lockstep.json, .metadata (DCP's, by rename), then `latest`
+
+Whatever dies in between leaves a folder without `.metadata`, which nobody takes for a checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from pathlib import Path
+
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.planner import WriteItemType
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from . import content, contents, durable, folders, space
+from .grouping import group
+
+VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a rank writes: decided by the coordinator, travels in the plan. DCP reads `prefix` of it."""
+
+    prefix: str
+    folder: str
+    before: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Written(WriteResult):
+    """DCP's result of one item, and what our sidecars say about it."""
+
+    digest: str | None = None
+    still: bool = False
+    shared: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """What the caller says about the checkpoint."""
+
+    step: int
+    epoch: int | None
+    val_loss: float | None
+    content: str
+
+
+class SparingWriter(FileSystemWriter):
+    def __init__(self, parent, about, frozen=(), link=True):
+        # The folder that it most likely will be, for those who watch saves; the coordinator has the last word.
+        super().__init__(os.path.join(parent, folders.name(about.step)))
+        self.parent = str(parent)
+        self.about = about
+        self.frozen = frozenset(frozen)
+        self.link = link
+        self.made = None
+
+    # === as DCP calls them ===
+
+    def prepare_local_plan(self, plan):
+        return plan
+
+    def prepare_global_plan(self, plans):
+        os.makedirs(self.parent, exist_ok=True)
+        before = folders.newest(self.parent, full=False) if self.link else None
+        space.check(self.parent, plans, contents.read(before))
+        self.made = folders.create(self.parent, self.about.step)
+        return [
+            dataclasses.replace(plan, storage_data=Place(f"__{rank}_", self.made, before)) for rank, plan in enumerate(plans)
+        ]
+
+    def write_data(self, plan, planner):
+        place = plan.storage_data
+        self.path = Path(place.folder)
+        earlier = contents.read(place.before)
+        digests = self._digests(plan, planner)
+        results = []
+        for number, files in enumerate(group(plan.items, digests, earlier, self.frozen), start=1):
+            # DCP appends a count of its own, which is 0 for each of these calls.
+            prefix = f"{place.prefix}{number}"
+            linked = self._link(files, f"{prefix}0.distcp", planner, digests, earlier) if files.still else None
+            results += linked or self._write(files, dataclasses.replace(place, prefix=prefix), plan, planner, digests)
+        durable.sync_folder(place.folder)
+        done = Future()
+        done.set_result(results)
+        return done
+
+    def finish(self, metadata, results):
+        written = [result for results_of_rank in results for result in results_of_rank]
+        durable.write(os.path.join(self.made, folders.CONTENTS), contents.describe(written))
+        durable.write(os.path.join(self.made, folders.SIDECAR), self._sidecar(written, world_size=len(results)))
+        super().finish(metadata, results)
+        durable.sync_folder(self.made)
+        durable.sync_folder(self.parent)
+        if self.about.content == "full":
+            folders.point_latest(self.made)
+
+    # === ours ===
+
+    def _digests(self, plan, planner):
+        tensors = (item for item in plan.items if item.type != WriteItemType.BYTE_IO)
+        found = {item.index: content.digest(planner.resolve_data(item)) for item in tensors}
+        return {index: digest for index, digest in found.items() if digest is not None}
+
+    def _link(self, files, name, planner, digests, earlier):
+        """Shares the earlier file that holds these tensors, or returns None: there is none, it is damaged, or the disk cannot link."""
+        found = earlier.file_with({item.index: digests[item.index] for item in files.items})
+        if not found:
+            return None
+        source, stored = os.path.join(earlier.folder, found[0]), found[1]
+        shared = f"{os.path.basename(earlier.folder)}/{found[0]}"
+        results = []
+        try:
+            for item in files.items:
+                at = stored[contents.place(item.index)]
+                if not content.same_as_stored(planner.resolve_data(item), source, at.at, at.length):
+                    return None
+                where = _StorageInfo(name, at.at, at.length)
+                results.append(Written(item.index, at.length, where, digests[item.index], still=True, shared=shared))
+            os.link(source, self.path / name)
+        # What torch raises for a damaged file has no common class. Writing the tensors anew is right in every case.
+        except Exception:  # noqa: BLE001
+            return None
+        return results
+
+    def _write(self, files, place, plan, planner, digests):
+        own = dataclasses.replace(plan, items=files.items, storage_data=place)
+        try:
+            results = super().write_data(own, planner).wait()
+        except Exception as failure:
+            said = disk_error(failure)
+            if said is None:
+                raise
+            raise OSError(said.errno, said.strerror, place.folder) from failure
+        return [
+            Written(result.index, result.size_in_bytes, result.storage_data, digests.get(result.index), still=files.still)
+            for result in results
+        ]
+
+    def _sidecar(self, written, world_size):
+        names = sorted({result.storage_data.relative_path for result in written}) + [folders.CONTENTS]
+        val_loss = self.about.val_loss
+        said = {
+            "version": VERSION,
+            "step": self.about.step,
+            "epoch": self.about.epoch,
+            "content": self.about.content,
+            "val_loss": val_loss if val_loss is not None and math.isfinite(val_loss) else None,
+            "world_size": world_size,
+            "files": {name: os.path.getsize(os.path.join(self.made, name)) for name in names},
+            "shared": {result.storage_data.relative_path: result.shared for result in written if result.shared},
+        }
+        return json.dumps(said, indent=1)
+
+
+def disk_error(failure):
+    """What the disk said, behind what torch says then: of a full one it says `unexpected pos 704 vs 598`. None when it said nothing."""
+    while failure is not None and not isinstance(failure, OSError):
+        failure = failure.__cause__ or failure.__context__
+    return failure

@@ -1,0 +1,21 @@
+"""Files of `torch.save` that are whole or not there."""
+
+import os
+
+import torch
+
+
+def write(path, state):
+    """Beside, flushed, renamed: a file of this name is always whole."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    beside = f"{path}.tmp"
+    with open(beside, "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
+def read(path):
+    """Tensors and plain values only: nothing in the file is executed."""
+    return torch.load(path, map_location="cpu", weights_only=True)

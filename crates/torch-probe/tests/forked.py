@@ -1,0 +1,54 @@
+"""Ranks by fork: a gloo group of processes that share this one's imported torch, for tests that need many of them and seconds matter."""
+
+import contextlib
+import os
+import signal
+import time
+import traceback
+
+DEADLINE_S = 60
+
+
+def ranks(count, work, folder):
+    """Runs work(rank) in `count` forked processes joined in one group; returns their exit codes, minus the signal where one ended it."""
+    processes = [start(work, rank, count, folder) for rank in range(count)]
+    return [wait(process) for process in processes]
+
+
+def start(work, rank=0, count=0, folder=None):
+    """Forks a process that calls work(rank), in a group when there is a count. Returns its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        if count:
+            dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=count)
+        work(rank)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def wait(pid):
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    kill(pid)
+    raise AssertionError(f"a forked rank did not end within {DEADLINE_S} s")
+
+
+def kill(pid):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
