@@ -45,6 +45,7 @@ class Chart {
     this.format = UNITS[unit] ?? scaled;
     this.names = [];
     this.plot = null;
+    this.marks = [];
     this.observer = new ResizeObserver(() => this.plot?.setSize(this.size()));
     this.observer.observe(element);
     this.recolour = () => this.plot && this.draw(this.names, this.plot.data);
@@ -53,6 +54,30 @@ class Chart {
 
   size() {
     return { width: Math.max(this.element.clientWidth, 200), height: HEIGHT };
+  }
+
+  // Seconds, each with a word: where something began that one should see on every chart.
+  mark(times, words) {
+    this.marks = Array.from(times, (time, n) => [time, words[n]]);
+    this.plot?.redraw(false);
+  }
+
+  drawMarks({ ctx, bbox, valToPos, scales }) {
+    ctx.save();
+    ctx.fillStyle = ctx.strokeStyle = getComputedStyle(this.element).color;
+    ctx.font = `${11 * devicePixelRatio}px sans-serif`;
+    ctx.textAlign = "left";
+    ctx.setLineDash([4 * devicePixelRatio, 4 * devicePixelRatio]);
+    for (const [time, word] of this.marks) {
+      if (scales.x.min == null || time < scales.x.min || time > scales.x.max) continue;
+      const x = Math.round(valToPos(time, "x", true));
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.fillText(word, x + 3 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
+    }
+    ctx.restore();
   }
 
   // times: seconds; columns: one Float64Array a name, NaN where there is no value.
@@ -101,6 +126,7 @@ class Chart {
       ...this.size(),
       cursor: { sync: { key: SYNC }, drag: { x: true, y: false } },
       legend: { live: true },
+      hooks: { draw: [(plot) => this.drawMarks(plot)] },
       // Room for half of the last time below the axis.
       padding: [null, 28, null, null],
       scales: { x: { time: true } },
@@ -126,5 +152,6 @@ class Chart {
 window.lockstepChart = {
   create: (element, unit) => new Chart(element, unit),
   set: (chart, names, times, columns) => chart.set(names, times, columns),
+  mark: (chart, times, words) => chart.mark(times, words),
   destroy: (chart) => chart.destroy(),
 };

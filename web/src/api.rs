@@ -4,9 +4,10 @@ use domain::api::Problem;
 use domain::run::spec::FieldError;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
-use gloo_net::http::{Request, RequestBuilder, Response};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use gloo_net::http::{Method, RequestBuilder, Response};
+use wasm_bindgen::JsValue;
+
+use crate::json;
 
 /// A request that did not succeed.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,37 +20,20 @@ pub(crate) struct ApiError {
     pub(crate) fields: Vec<FieldError>,
 }
 
-/// `GET`.
-pub(crate) async fn get<T: DeserializeOwned>(path: &str) -> Result<T, ApiError> {
-    read(&send(Request::get(path).build()).await?)
-}
+/// The answer's JSON.
+pub(crate) type Asked = LocalBoxFuture<'static, Result<JsValue, ApiError>>;
 
-/// `POST` with a JSON body.
-pub(crate) async fn post<T: DeserializeOwned>(
-    path: &str,
-    csrf: &str,
-    body: &impl Serialize,
-) -> Result<T, ApiError> {
-    read(&send(with_csrf(Request::post(path), csrf).json(body)).await?)
-}
-
-/// `DELETE`.
-pub(crate) async fn delete(path: &str, csrf: &str) -> Result<(), ApiError> {
-    send(with_csrf(Request::delete(path), csrf).build())
-        .await
-        .map(drop)
-}
-
-fn with_csrf(request: RequestBuilder, csrf: &str) -> RequestBuilder {
-    if csrf.is_empty() {
-        request
-    } else {
-        request.header("X-CSRF-Token", csrf)
+/// Asks; with a CSRF token when it is to change something, with a body of JSON when there is one. One function for all, boxed,
+/// so that it is compiled once and not into each who asks.
+pub(crate) fn ask(method: Method, path: &str, csrf: &str, body: Option<String>) -> Asked {
+    let mut request = RequestBuilder::new(path).method(method);
+    if !csrf.is_empty() {
+        request = request.header("X-CSRF-Token", csrf);
     }
-}
-
-/// Sends a request and gives the answer's text. Boxed, so that it is compiled once and not into each who asks.
-fn send(request: Result<Request, gloo_net::Error>) -> LocalBoxFuture<'static, Result<String, ApiError>> {
+    let request = match body {
+        Some(body) => request.header("Content-Type", "application/json").body(body),
+        None => request.build(),
+    };
     async move {
         let request = request.map_err(|error| unreadable(&error))?;
         let response = request.send().await.map_err(|_| ApiError {
@@ -58,7 +42,7 @@ fn send(request: Result<Request, gloo_net::Error>) -> LocalBoxFuture<'static, Re
             fields: vec![],
         })?;
         if response.ok() {
-            response.text().await.map_err(|error| unreadable(&error))
+            parsed(&response).await
         } else {
             Err(refusal(response).await)
         }
@@ -66,10 +50,16 @@ fn send(request: Result<Request, gloo_net::Error>) -> LocalBoxFuture<'static, Re
     .boxed_local()
 }
 
+async fn parsed(response: &Response) -> Result<JsValue, ApiError> {
+    let text = response.text().await.map_err(|error| unreadable(&error))?;
+    json::parse(&text).map_err(|error| unreadable(&error))
+}
+
 async fn refusal(response: Response) -> ApiError {
     let status = response.status();
-    match response.json::<Problem>().await {
-        Ok(problem) => ApiError {
+    let problem = parsed(&response).await.ok();
+    match problem.and_then(|problem| json::read::<Problem>(&problem).ok()) {
+        Some(problem) => ApiError {
             status,
             message: if problem.detail.is_empty() {
                 problem.title
@@ -78,7 +68,7 @@ async fn refusal(response: Response) -> ApiError {
             },
             fields: problem.errors,
         },
-        Err(_) => ApiError {
+        None => ApiError {
             status,
             message: format!("The collector answered {status}."),
             fields: vec![],
@@ -86,13 +76,8 @@ async fn refusal(response: Response) -> ApiError {
     }
 }
 
-fn read<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
-    // An answer without a body reads as `null`.
-    let text = if text.is_empty() { "null" } else { text };
-    serde_json::from_str(text).map_err(|error| unreadable(&error))
-}
-
-fn unreadable(error: &dyn std::fmt::Display) -> ApiError {
+/// An answer that is not what was expected.
+pub(crate) fn unreadable(error: &dyn std::fmt::Display) -> ApiError {
     let message =
         format!("The answer could not be read ({error}); reload the page, it may be of another version.");
     ApiError {

@@ -2,13 +2,12 @@
 
 use leptos::prelude::*;
 use leptos::task::spawn_local;
-use leptos_router::components::{A, Route, Router, Routes};
-use leptos_router::path;
 
 use crate::live::Live;
-use crate::page::{Login, NewRun, NotFound, Overview, RulesPage, RunPage};
+use crate::page::{Login, NewRun, NotFound, OneRun, Overview, RulesPage};
+use crate::route::{NavLink, Page, Route};
 use crate::session::{Phase, Who};
-use crate::ui::{When, text};
+use crate::ui::{When, changing, text};
 
 /// The whole program.
 #[component]
@@ -17,44 +16,46 @@ pub(crate) fn App() -> impl IntoView {
     provide_context(who);
     provide_context(Live::new());
     let phase = Memo::new(move |_| who.phase());
-    move || match phase.get() {
+    changing(move || match phase.get() {
         Phase::Asking => view! { <p class="p-8" role="status">"Asking the collector…"</p> }.into_any(),
         Phase::LoggedOut => view! { <Login /> }.into_any(),
         Phase::LoggedIn => view! { <Shell /> }.into_any(),
-    }
+    })
 }
 
 /// Navigation, badges, and the page.
 #[component]
 fn Shell() -> impl IntoView {
     expect_context::<Live>().run(expect_context::<Who>());
+    let route = Route::follow();
+    provide_context(route);
+    let page = route.page();
+    let shown = changing(move || match page.get() {
+        Page::Overview => view! { <Overview /> }.into_any(),
+        Page::NewRun => view! { <NewRun /> }.into_any(),
+        Page::Rules => view! { <RulesPage /> }.into_any(),
+        // Another id is another page: every watch of the one before ends.
+        Page::Run(id) => view! { <OneRun id /> }.into_any(),
+        Page::Unknown => view! { <NotFound /> }.into_any(),
+    });
     view! {
-        <Router>
-            <a href="#page" class="sr-only focus:not-sr-only">"Skip to the page"</a>
-            <header class="bg-base-200 border-b border-base-300">
-                <div class="max-w-7xl mx-auto px-4 py-2 flex flex-wrap gap-x-4 gap-y-1 items-center">
-                    <A href="/" attr:class="text-xl font-bold">"Lockstep"</A>
-                    <div class="flex gap-1 sm:gap-2 items-center ml-auto sm:order-last">
-                        <SimulatedBadge />
-                        <ConnectionBadge />
-                        <LogOut />
-                    </div>
-                    <nav class="flex gap-1 w-full sm:w-auto" aria-label="Pages">
-                        <A href="/" exact=true attr:class="btn btn-ghost btn-sm">"Overview"</A>
-                        <A href="/runs/new" attr:class="btn btn-ghost btn-sm">"New run"</A>
-                        <A href="/rules" attr:class="btn btn-ghost btn-sm">"Rules and alerts"</A>
-                    </nav>
+        <a href="#page" class="sr-only focus:not-sr-only">"Skip to the page"</a>
+        <header class="bg-base-200 border-b border-base-300">
+            <div class="max-w-7xl mx-auto px-4 py-2 flex flex-wrap gap-x-4 gap-y-1 items-center">
+                <a href="/" class="text-xl font-bold">"Lockstep"</a>
+                <div class="flex gap-1 sm:gap-2 items-center ml-auto sm:order-last">
+                    <SimulatedBadge />
+                    <ConnectionBadge />
+                    <LogOut />
                 </div>
-            </header>
-            <main id="page" tabindex="-1" class="p-4 max-w-7xl mx-auto outline-none">
-                <Routes fallback=NotFound>
-                    <Route path=path!("/") view=Overview />
-                    <Route path=path!("/runs/new") view=NewRun />
-                    <Route path=path!("/runs/:id") view=RunPage />
-                    <Route path=path!("/rules") view=RulesPage />
-                </Routes>
-            </main>
-        </Router>
+                <nav class="flex gap-1 w-full sm:w-auto" aria-label="Pages">
+                    <NavLink href="/" name="Overview" />
+                    <NavLink href="/runs/new" name="New run" />
+                    <NavLink href="/rules" name="Rules and alerts" />
+                </nav>
+            </div>
+        </header>
+        <main id="page" tabindex="-1" class="p-4 max-w-7xl mx-auto outline-none">{shown}</main>
     }
 }
 

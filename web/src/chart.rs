@@ -8,17 +8,19 @@ mod window;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use domain::api::prometheus::{Answer, QueryResult};
-use domain::api::stream::{Push, Request};
+use domain::api::prometheus::{Answer, MatrixSeries};
+use domain::api::stream::Request;
+use domain::time::TimestampMs;
 use js_sys::{Array, Float64Array};
 use leptos::html::Div;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
+use serde::Deserialize;
 use wasm_bindgen::prelude::*;
 
-use crate::live::Live;
+use crate::live::{Live, News};
 use crate::session::Who;
-use crate::ui::{Unit, When, text};
+use crate::ui::{Unit, When, text, whenever};
 use lines::Lines;
 
 pub(crate) use window::Window;
@@ -29,6 +31,8 @@ extern "C" {
     fn create(element: &web_sys::HtmlElement, unit: &str) -> JsValue;
     #[wasm_bindgen(js_namespace = lockstepChart)]
     fn set(chart: &JsValue, names: Array, times: Float64Array, columns: Array);
+    #[wasm_bindgen(js_namespace = lockstepChart)]
+    fn mark(chart: &JsValue, times: Float64Array, words: Array);
     #[wasm_bindgen(js_namespace = lockstepChart)]
     fn destroy(chart: &JsValue);
 }
@@ -49,6 +53,9 @@ pub(crate) fn Chart(
     /// Which time it shows.
     #[prop(into)]
     window: Signal<Window>,
+    /// Times that stand out, in milliseconds, each with a word.
+    #[prop(into)]
+    marks: Signal<Marks>,
     /// The order of the lines, where their names are not numbers.
     #[prop(optional)]
     order: &'static [&'static str],
@@ -56,13 +63,15 @@ pub(crate) fn Chart(
     let place = NodeRef::<Div>::new();
     let drawing = Drawing::new(by, order);
     drawing.follow(query, window);
-    Effect::new(move || {
+    whenever(move || drawing.mark(&marks.get()));
+    whenever(move || {
         if let Some(element) = place.get() {
             drawing.begin(create(&element, unit.name()));
+            drawing.mark(&marks.get_untracked());
         }
     });
     view! {
-        <section class="card bg-base-200 p-3 min-w-0" aria-label=title data-testid="chart" data-title=title data-points=move || drawing.points.get()>
+        <section class="card bg-base-200 p-3 min-w-0" aria-label=title data-testid="chart" data-title=title data-points=move || drawing.points.get() data-marks=move || marks.with(Vec::len)>
             <h3 class="font-semibold">{title}</h3>
             <p class="text-xs opacity-70 mb-1">{hint}</p>
             <When on=move || drawing.problem.with(Option::is_some)>
@@ -76,6 +85,15 @@ pub(crate) fn Chart(
             </div>
         </section>
     }
+}
+
+/// Times that stand out, each with a word.
+pub(crate) type Marks = Vec<(TimestampMs, String)>;
+
+/// What a range query answers: it is always of the kind `matrix`.
+#[derive(Deserialize)]
+struct Matrix {
+    result: Vec<MatrixSeries>,
 }
 
 /// The lines of a chart and the canvas they are drawn on.
@@ -113,6 +131,17 @@ impl Drawing {
         self.draw();
     }
 
+    fn mark(self, marks: &Marks) {
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit 53 bits")]
+        let times: Vec<f64> = marks.iter().map(|(at_ms, _)| *at_ms as f64 / 1_000.0).collect();
+        let words: Array = marks.iter().map(|(_, word)| JsValue::from_str(word)).collect();
+        self.canvas.with_value(|canvas| {
+            if let Some(canvas) = canvas {
+                mark(canvas, Float64Array::from(times.as_slice()), words);
+            }
+        });
+    }
+
     fn empty(self) -> &'static str {
         if self.answered.get() {
             "Nothing was measured in this time."
@@ -126,7 +155,7 @@ impl Drawing {
         let live = expect_context::<Live>();
         let who = expect_context::<Who>();
         // One owner a window: another one ends the watch of the one before.
-        Effect::new(move || {
+        whenever(move || {
             let query = query.clone();
             match window.get() {
                 Window::Last { range_ms } => live.watch(
@@ -136,11 +165,11 @@ impl Drawing {
                         range_ms,
                         step_ms: window::step_ms(range_ms),
                     },
-                    move |push| self.take(push, range_ms),
+                    move |news| self.take(news, range_ms),
                 ),
                 past @ Window::Past { start_ms, end_ms } => spawn_local(async move {
                     let path = window::path(&query, start_ms, end_ms);
-                    let answer = who.get::<Answer<QueryResult>>(&path).await;
+                    let answer = who.get::<Answer<Matrix>>(&path).await;
                     // The page may show another window by now, or be gone.
                     if window.try_get_untracked() == Some(past) {
                         self.take_past(answer.map_err(|error| error.message), start_ms, end_ms);
@@ -150,24 +179,25 @@ impl Drawing {
         });
     }
 
-    fn take(self, push: Push, range_ms: i64) {
-        match push {
-            Push::Frame {
+    fn take(self, news: News, range_ms: i64) {
+        match news {
+            News::Frame {
                 reset,
                 times_ms,
                 series,
                 ..
             } => self.change(|lines| lines.take(reset, &times_ms, &series, range_ms)),
-            Push::Failed { message, .. } => self.problem.set(Some(message)),
+            News::Failed { message, .. } => self.problem.set(Some(message)),
             _ => {}
         }
     }
 
-    fn take_past(self, answer: Result<Answer<QueryResult>, String>, start_ms: i64, end_ms: i64) {
+    fn take_past(self, answer: Result<Answer<Matrix>, String>, start_ms: i64, end_ms: i64) {
         match answer {
             Ok(answer) => {
                 let step_ms = window::step_ms(end_ms - start_ms);
-                self.change(|lines| *lines = Lines::of_past(answer.data, start_ms, end_ms, step_ms));
+                let series = answer.data.map(|data| data.result).unwrap_or_default();
+                self.change(|lines| *lines = Lines::of_past(&series, start_ms, end_ms, step_ms));
             }
             Err(message) => self.problem.set(Some(message)),
         }
@@ -190,8 +220,8 @@ impl Drawing {
                 let (names, times, columns) = lines.columns(self.by, self.order);
                 let names: Array = names.iter().map(|name| JsValue::from_str(name)).collect();
                 let columns: Array = columns
-                    .into_iter()
-                    .map(|column| JsValue::from(Float64Array::from(column)))
+                    .iter()
+                    .map(|column| JsValue::from(Float64Array::from(column.as_slice())))
                     .collect();
                 set(canvas, names, Float64Array::from(times.as_slice()), columns);
             }

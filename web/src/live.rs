@@ -8,12 +8,13 @@
 
 mod keys;
 mod list;
+mod news;
 mod watches;
 
 use domain::api::alerts::Diagnosis;
 use domain::api::nodes::NodeView;
 use domain::api::runs::RunSummary;
-use domain::api::stream::{Push, Request};
+use domain::api::stream::Request;
 use domain::time::TimestampMs;
 use futures::channel::mpsc::unbounded;
 use futures::{SinkExt, StreamExt, future};
@@ -26,7 +27,8 @@ use leptos::task::spawn_local;
 use crate::session::{Phase, Who};
 use watches::Watches;
 
-pub(crate) use list::{Keyed, List, Row};
+pub(crate) use list::{Keyed, List, Row, each};
+pub(crate) use news::{News, Run};
 
 /// Pause before connecting again: the first, and the longest.
 const PAUSE_MS: (u32, u32) = (500, 8_000);
@@ -84,7 +86,7 @@ impl Live {
     }
 
     /// Watches until the current owner (component or effect run) is cleaned up.
-    pub(crate) fn watch(self, request: impl FnOnce(u32) -> Request, handler: impl Fn(Push) + 'static) {
+    pub(crate) fn watch(self, request: impl FnOnce(u32) -> Request, handler: impl Fn(News) + 'static) {
         let watches = self.watches.get_value();
         let id = watches.open(request, handler);
         let watches = StoredValue::new_local(watches);
@@ -135,8 +137,8 @@ impl Live {
         let receiving = async {
             while let Some(Ok(Message::Text(text))) = before_quiet(read.next(), &watches).await {
                 worked = true;
-                match serde_json::from_str(&text) {
-                    Ok(push) => self.take(push, who),
+                match News::read(&text) {
+                    Ok(news) => self.take(news, who),
                     Err(error) => {
                         leptos::logging::error!("a message of the stream was not understood: {error}")
                     }
@@ -148,16 +150,16 @@ impl Live {
         worked
     }
 
-    fn take(self, push: Push, who: Who) {
-        match push {
-            Push::Welcome { now_ms, version } => self.welcomed(now_ms, &version, who),
-            Push::Runs { runs } => self.runs.take(runs),
-            Push::Diagnoses { diagnoses } => self.diagnoses.take(diagnoses),
-            Push::Nodes { nodes } => self.nodes.take(nodes),
-            Push::Frame { id, .. }
-            | Push::Log { id, .. }
-            | Push::Run { id, .. }
-            | Push::Failed { id, .. } => self.watches.get_value().hand_over(id, push),
+    fn take(self, news: News, who: Who) {
+        if let Some(id) = news.watch() {
+            return self.watches.get_value().hand_over(id, news);
+        }
+        match news {
+            News::Welcome { now_ms, version } => self.welcomed(now_ms, &version, who),
+            News::Runs(runs) => self.runs.take(runs),
+            News::Diagnoses(diagnoses) => self.diagnoses.take(diagnoses),
+            News::Nodes(nodes) => self.nodes.take(nodes),
+            _ => {}
         }
     }
 

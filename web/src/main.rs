@@ -9,8 +9,10 @@
 
 mod app;
 mod crash;
+mod route;
 
 mod api;
+mod json;
 mod live;
 mod session;
 

@@ -3,13 +3,17 @@
 //! Whatever answers "401" ends the session here, so that every page leads back to the log-in by itself.
 
 use domain::api::session::{Role, Session};
+use futures::FutureExt;
+use gloo_net::http::Method;
 use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use wasm_bindgen::JsValue;
 
-use crate::api::{self, ApiError};
+use crate::api::{self, ApiError, Asked};
+use crate::json;
 
 /// Where the session is asked for, opened and ended.
 const PATH: &str = "/api/session";
@@ -91,7 +95,7 @@ impl Who {
         let login = domain::api::session::Login {
             token: token.trim().to_owned(),
         };
-        let session = api::post(PATH, "", &login).await?;
+        let session = self.post(PATH, &login).await?;
         self.enter(session);
         Ok(())
     }
@@ -116,7 +120,7 @@ impl Who {
 
     /// `GET`.
     pub(crate) async fn get<T: DeserializeOwned>(self, path: &str) -> Result<T, ApiError> {
-        self.heard(api::get(path).await)
+        read(self.request(Method::GET, path, None).await)
     }
 
     /// `POST` with a JSON body.
@@ -125,25 +129,42 @@ impl Who {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, ApiError> {
-        self.heard(api::post(path, &self.csrf(), body).await)
+        // Only a map whose keys are no texts cannot be written, and the API has none.
+        let body = serde_json::to_string(body).unwrap_or_default();
+        read(self.request(Method::POST, path, Some(body)).await)
+    }
+
+    /// `POST` with a body that is JSON already, for an answer as it comes.
+    pub(crate) fn send(self, path: &str, body: String) -> Asked {
+        self.request(Method::POST, path, Some(body))
     }
 
     /// `DELETE`.
     pub(crate) async fn delete(self, path: &str) -> Result<(), ApiError> {
-        self.heard(api::delete(path, &self.csrf()).await)
+        self.request(Method::DELETE, path, None).await.map(drop)
+    }
+
+    fn request(self, method: Method, path: &str, body: Option<String>) -> Asked {
+        let csrf = if method == Method::GET {
+            String::new()
+        } else {
+            self.csrf()
+        };
+        let asked = api::ask(method, path, &csrf, body);
+        async move {
+            let answer = asked.await;
+            if answer.as_ref().is_err_and(|error| error.status == UNAUTHORIZED) {
+                self.state.set(State::LoggedOut);
+            }
+            answer
+        }
+        .boxed_local()
     }
 
     fn enter(self, session: Session) {
         self.version
             .update_untracked(|ours| _ = ours.get_or_insert_with(|| session.version.clone()));
         self.state.set(State::LoggedIn(session));
-    }
-
-    fn heard<T>(self, answer: Result<T, ApiError>) -> Result<T, ApiError> {
-        if answer.as_ref().is_err_and(|error| error.status == UNAUTHORIZED) {
-            self.state.set(State::LoggedOut);
-        }
-        answer
     }
 
     /// The token that a changing request carries.
@@ -157,4 +178,8 @@ impl Who {
     fn is_asking(self) -> bool {
         self.state.with_untracked(|state| *state == State::Asking)
     }
+}
+
+fn read<T: DeserializeOwned>(answer: Result<JsValue, ApiError>) -> Result<T, ApiError> {
+    json::read(&answer?).map_err(|error| api::unreadable(&error))
 }

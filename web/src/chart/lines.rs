@@ -1,9 +1,11 @@
 //! The columns of a chart: one time axis, and for each line one value a time, NaN where it has none.
 
-use domain::api::prometheus::{MatrixSeries, QueryResult};
+use domain::api::prometheus::MatrixSeries;
 use domain::api::stream::Column;
 use domain::series::Labels;
 use domain::time::TimestampMs;
+
+use crate::ui::number;
 
 /// Lines one chart draws; beyond that nobody can tell them apart.
 const LINES_MAX: usize = 64;
@@ -37,7 +39,7 @@ impl Lines {
 
     /// What a range query gave, put on the grid it was asked for.
     pub(super) fn of_past(
-        answer: Option<QueryResult>,
+        series: &[MatrixSeries],
         start_ms: TimestampMs,
         end_ms: TimestampMs,
         step_ms: i64,
@@ -48,10 +50,7 @@ impl Lines {
                 .collect(),
             lines: vec![],
         };
-        let Some(QueryResult::Matrix(series)) = answer else {
-            return all;
-        };
-        for one in &series {
+        for one in series {
             let values = on_grid(one, start_ms, step_ms, all.times_ms.len());
             if let Some(line) = all.line(&one.metric, 0) {
                 *line = values;
@@ -66,8 +65,9 @@ impl Lines {
         (0..self.times_ms.len()).filter(has_value).count()
     }
 
-    /// Names, times in seconds and values, beginning with the first value, in the order of the label `by`.
-    pub(super) fn columns(&self, by: &str, order: &[&str]) -> (Vec<String>, Vec<f64>, Vec<&[f64]>) {
+    /// Names, times in seconds and values, beginning with the first value, in the order of the label `by`. Lines of one name are
+    /// one line: a rank that went on on another node, where the old node's last value may be heard for a while yet.
+    pub(super) fn columns(&self, by: &str, order: &[&str]) -> (Vec<String>, Vec<f64>, Vec<Vec<f64>>) {
         let first_value = |(_, line): &(Labels, Vec<f64>)| line.iter().position(|value| !value.is_nan());
         let begin = self
             .lines
@@ -82,8 +82,18 @@ impl Lines {
             .iter()
             .map(|time| *time as f64 / 1_000.0)
             .collect();
-        let names = sorted.iter().map(|(labels, _)| name(labels, by)).collect();
-        let values = sorted.iter().map(|(_, line)| &line[begin..]).collect();
+        let mut names: Vec<String> = Vec::new();
+        let mut values: Vec<Vec<f64>> = Vec::new();
+        for (labels, line) in sorted {
+            let name = name(labels, by);
+            match names.iter().position(|known| *known == name) {
+                Some(at) => join(&mut values[at], &line[begin..]),
+                None => {
+                    names.push(name);
+                    values.push(line[begin..].to_vec());
+                }
+            }
+        }
         (names, times, values)
     }
 
@@ -114,6 +124,21 @@ impl Lines {
     }
 }
 
+/// Puts another part of the same line in: at each time the part counts that began later.
+fn join(line: &mut [f64], other: &[f64]) {
+    let begin = |line: &[f64]| {
+        line.iter()
+            .position(|value| !value.is_nan())
+            .unwrap_or(line.len())
+    };
+    let later = begin(other) >= begin(line);
+    for (value, other) in line.iter_mut().zip(other) {
+        if !other.is_nan() && (later || value.is_nan()) {
+            *value = *other;
+        }
+    }
+}
+
 fn on_grid(series: &MatrixSeries, start_ms: TimestampMs, step_ms: i64, length: usize) -> Vec<f64> {
     let mut line = vec![f64::NAN; length];
     for (time_s, value) in &series.values {
@@ -123,7 +148,7 @@ fn on_grid(series: &MatrixSeries, start_ms: TimestampMs, step_ms: i64, length: u
         )]
         let at = ((time_s * 1_000.0).round() as i64 - start_ms) / step_ms;
         let cell = usize::try_from(at).ok().and_then(|at| line.get_mut(at));
-        if let (Some(cell), Ok(value)) = (cell, value.parse::<f64>()) {
+        if let (Some(cell), Some(value)) = (cell, number(value)) {
             *cell = if value.is_finite() { value } else { f64::NAN };
         }
     }
@@ -199,6 +224,32 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_that_went_on_elsewhere_is_one_line() {
+        let on = |node: &str, values: &[Option<f64>]| Column {
+            labels: Labels::new([("rank", "0"), ("node", node)]).unwrap(),
+            values: values.to_vec(),
+        };
+        for order in [[0, 1], [1, 0]] {
+            let mut lines = Lines::default();
+            let parts = [
+                on("a", &[Some(1.0), Some(1.0), Some(1.0), None]),
+                on("b", &[None, None, Some(2.0), Some(2.0)]),
+            ];
+            lines.take(
+                true,
+                &[0, 1_000, 2_000, 3_000],
+                &order.map(|at| parts[at].clone()),
+                10_000,
+            );
+            let (names, _, values) = shown(&lines);
+            assert_eq!(
+                (names.len(), values),
+                (1, vec!["[1.0, 1.0, 2.0, 2.0]".to_owned()])
+            );
+        }
+    }
+
+    #[test]
     fn what_is_older_than_the_window_is_forgotten() {
         let mut lines = Lines::default();
         lines.take(true, &[0, 1_000], &[column("0", &[Some(1.0), None])], 2_000);
@@ -214,7 +265,7 @@ mod tests {
             metric: Labels::new([("rank", "0")]).unwrap(),
             values: vec![(10.0, "1".into()), (14.0, "NaN".into()), (18.0, "3".into())],
         };
-        let lines = Lines::of_past(Some(QueryResult::Matrix(vec![series])), 8_000, 20_000, 2_000);
+        let lines = Lines::of_past(&[series], 8_000, 20_000, 2_000);
         let (_, times, values) = shown(&lines);
         assert_eq!(times, [10.0, 12.0, 14.0, 16.0, 18.0, 20.0]);
         assert_eq!(values, ["[1.0, NaN, NaN, NaN, 3.0, NaN]"]);

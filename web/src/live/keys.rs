@@ -1,6 +1,7 @@
 //! The keys of what arrives by the stream and the API.
 
 use domain::api::alerts::{AlertView, Diagnosis, RuleView, WebhookView};
+use domain::api::checkpoints::CheckpointView;
 use domain::api::nodes::NodeView;
 use domain::api::runs::{AttemptView, NodeTaskView, RankView, RunSummary};
 
@@ -40,6 +41,12 @@ impl Keyed for WebhookView {
 impl Keyed for NodeView {
     fn key(&self) -> String {
         self.name.clone()
+    }
+}
+
+impl Keyed for CheckpointView {
+    fn key(&self) -> String {
+        self.path.clone()
     }
 }
 

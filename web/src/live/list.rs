@@ -3,7 +3,8 @@
 //! Each row is a signal of its own, found again by its key. A push that changes one row redraws that row; nothing is built anew,
 //! so an opened `<details>` stays open and a screen reader stays where it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use leptos::prelude::*;
 
@@ -33,6 +34,14 @@ impl<T: Send + Sync> Row<T> {
     /// The value as a signal of the current owner.
     pub(crate) fn signal(&self) -> RwSignal<T> {
         RwSignal::from(self.value.clone())
+    }
+
+    /// The value as it is; tracked.
+    pub(crate) fn get(&self) -> T
+    where
+        T: Clone,
+    {
+        self.value.get()
     }
 
     /// Looks at the value without following its changes.
@@ -97,16 +106,20 @@ impl<T: Keyed + PartialEq + Send + Sync + 'static> List<T> {
 }
 
 fn merged<T: Keyed + PartialEq + Send + Sync>(before: Vec<Row<T>>, fresh: Vec<T>) -> Vec<Row<T>> {
-    let mut known: BTreeMap<_, _> = before.into_iter().map(|row| (row.key, row.value)).collect();
+    // Places instead of rows, and put in one by one: a map of rows, or one that sorts first, would be compiled for each type.
+    let mut places = BTreeMap::new();
+    for (place, row) in before.iter().enumerate() {
+        places.insert(row.key.clone(), place);
+    }
     let mut rows: Vec<Row<T>> = Vec::with_capacity(fresh.len());
-    let mut taken = std::collections::BTreeSet::new();
+    let mut taken = BTreeSet::new();
     for item in fresh {
         let key = item.key();
         if !taken.insert(key.clone()) {
             // Twice the same: showing it once is right, and two rows of one key would confuse the page.
             continue;
         }
-        let value = match known.remove(&key) {
+        let value = match places.get(&key).map(|place| before[*place].value.clone()) {
             Some(value) => {
                 if value.with_untracked(|old| *old != item) {
                     value.set(item);
@@ -118,6 +131,33 @@ fn merged<T: Keyed + PartialEq + Send + Sync>(before: Vec<Row<T>>, fresh: Vec<T>
         rows.push(Row { key, value });
     }
     rows
+}
+
+/// Shows rows, a view each; a view lives as long as its row's key.
+pub(crate) fn each<T: Send + Sync + 'static>(
+    rows: impl Fn() -> Vec<Row<T>> + Send + Sync + 'static,
+    view: impl Fn(Row<T>) -> AnyView + Send + Sync + 'static,
+) -> AnyView {
+    let view = Arc::new(view);
+    let made = move |row: Row<T>| {
+        let view = Arc::clone(&view);
+        Made {
+            key: row.key.clone(),
+            make: Box::new(move || view(row)),
+        }
+    };
+    listed(Box::new(move || rows().into_iter().map(&made).collect()))
+}
+
+/// A row whose type is forgotten, so that Leptos' way with lists is compiled once.
+struct Made {
+    key: String,
+    make: Box<dyn FnOnce() -> AnyView + Send>,
+}
+
+fn listed(rows: Box<dyn Fn() -> Vec<Made> + Send + Sync>) -> AnyView {
+    let each = move || rows();
+    view! { <For each key=|row: &Made| row.key.clone() children=|row: Made| (row.make)() /> }.into_any()
 }
 
 #[cfg(test)]

@@ -4,13 +4,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use domain::api::stream::{Push, Request};
+use domain::api::stream::Request;
 use futures::channel::mpsc::UnboundedSender;
+
+use super::News;
 
 /// A range query with this step or a smaller one is pushed often enough to miss it.
 const FREQUENT_MS: i64 = 2_000;
 
-type Handler = Rc<dyn Fn(Push)>;
+type Handler = Rc<dyn Fn(News)>;
 
 /// A handle to the tab's watches.
 #[derive(Clone, Default)]
@@ -25,7 +27,7 @@ struct Inner {
 
 impl Watches {
     /// Begins a watch; asked for now, and again on each new connection.
-    pub(super) fn open(&self, request: impl FnOnce(u32) -> Request, handler: impl Fn(Push) + 'static) -> u32 {
+    pub(super) fn open(&self, request: impl FnOnce(u32) -> Request, handler: impl Fn(News) + 'static) -> u32 {
         let mut inner = self.0.borrow_mut();
         inner.last_id += 1;
         let id = inner.last_id;
@@ -68,7 +70,7 @@ impl Watches {
     }
 
     /// Gives what arrived to who watches. A watch that has just ended gets nothing.
-    pub(super) fn hand_over(&self, id: u32, push: Push) {
+    pub(super) fn hand_over(&self, id: u32, news: News) {
         // The handler may open and close watches itself, so nothing may be borrowed while it runs.
         let handler = self
             .0
@@ -77,7 +79,7 @@ impl Watches {
             .get(&id)
             .map(|(_, handler)| Rc::clone(handler));
         if let Some(handler) = handler {
-            handler(push);
+            handler(news);
         }
     }
 }

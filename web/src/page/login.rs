@@ -5,7 +5,7 @@ use leptos::prelude::*;
 use leptos::task::spawn_local;
 
 use crate::session::Who;
-use crate::ui::{Title, When, text};
+use crate::ui::{Title, Trouble, text, whenever};
 
 /// Asks for a token and opens a session.
 #[component]
@@ -15,7 +15,7 @@ pub(crate) fn Login() -> impl IntoView {
     let error = RwSignal::new(None::<String>);
     let busy = RwSignal::new(false);
     let field = NodeRef::<Input>::new();
-    Effect::new(move || {
+    whenever(move || {
         if let Some(field) = field.get() {
             // Fails only for an element that is gone.
             let _gone = field.focus();
@@ -55,9 +55,7 @@ pub(crate) fn Login() -> impl IntoView {
                             bind:value=token
                         />
                     </label>
-                    <When on=move || error.with(Option::is_some)>
-                        <p class="alert alert-error" role="alert">{text(move || error.get().unwrap_or_default())}</p>
-                    </When>
+                    <Trouble what=error />
                     <button class="btn btn-primary" type="submit" disabled=move || busy.get()>
                         {text(move || if busy.get() { "Logging in…" } else { "Log in" })}
                     </button>

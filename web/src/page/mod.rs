@@ -12,4 +12,4 @@ pub(crate) use new_run::NewRun;
 pub(crate) use not_found::NotFound;
 pub(crate) use overview::Overview;
 pub(crate) use rules::RulesPage;
-pub(crate) use run::RunPage;
+pub(crate) use run::OneRun;

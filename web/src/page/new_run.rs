@@ -7,12 +7,12 @@ use domain::api::session::Role;
 use domain::run::spec::{FieldError, RECIPES};
 use leptos::prelude::*;
 use leptos::task::spawn_local;
-use leptos_router::hooks::use_navigate;
 use serde::Deserialize;
 
 use crate::api::ApiError;
+use crate::route::Route;
 use crate::session::Who;
-use crate::ui::{Title, When, text};
+use crate::ui::{Title, When, text, whenever};
 use field::{Area, Mistakes, Text};
 use fields::{Fields, OWN_SCRIPT};
 
@@ -20,24 +20,23 @@ use fields::{Fields, OWN_SCRIPT};
 #[component]
 pub(crate) fn NewRun() -> impl IntoView {
     let who = expect_context::<Who>();
-    let navigate = use_navigate();
+    let route = expect_context::<Route>();
     let fields = Fields::new();
     let refused = RwSignal::new(None::<ApiError>);
     let busy = RwSignal::new(false);
     let problems = Memo::new(move |_| problems(fields, refused));
     // What the server said is about what was sent, not about what is typed now.
-    Effect::new(move || {
+    whenever(move || {
         let _typed = fields.spec();
         refused.set(None);
     });
     let submit = move |event: leptos::ev::SubmitEvent| {
         event.prevent_default();
-        let navigate = navigate.clone();
         let (spec, _) = untrack(|| fields.spec());
         busy.set(true);
         spawn_local(async move {
             match who.post::<Made>("/api/runs", &spec).await {
-                Ok(run) => navigate(&format!("/runs/{}", run.id), Default::default()),
+                Ok(run) => route.go(&format!("/runs/{}", run.id)),
                 Err(error) => {
                     // The page may be the log-in by now.
                     let _gone = refused.try_set(Some(error));

@@ -1,7 +1,6 @@
 //! An address that is none of ours.
 
 use leptos::prelude::*;
-use leptos_router::components::A;
 
 use crate::ui::Title;
 
@@ -11,6 +10,6 @@ pub(crate) fn NotFound() -> impl IntoView {
     view! {
         <Title of="No such page" />
         <h1 class="text-2xl font-bold mb-2">"There is no such page"</h1>
-        <p>"Everything begins at the " <A href="/" attr:class="link">"overview"</A>"."</p>
+        <p>"Everything begins at the " <a href="/" class="link">"overview"</a>"."</p>
     }
 }

@@ -6,7 +6,7 @@ mod runs;
 
 use leptos::prelude::*;
 
-use crate::live::Live;
+use crate::live::{Live, each};
 use crate::ui::{DiagnosisCard, Heading, Title, When};
 use grid::GpuGrid;
 use indicators::Indicators;
@@ -36,7 +36,7 @@ fn Diagnoses() -> impl IntoView {
             <div class="grid gap-3" data-testid="diagnoses">
                 <When on=move || !all.is_known()><p class="opacity-70">"Loading…"</p></When>
                 <When on=move || all.is_empty()><p class="opacity-70">"Nothing is wrong that a rule knows of."</p></When>
-                <For each=move || all.rows() key=|row| row.key.clone() let:row><DiagnosisCard row linked=true /></For>
+                {each(move || all.rows(), |row| view! { <DiagnosisCard row linked=true /> }.into_any())}
             </div>
         </section>
     }

@@ -1,72 +1,77 @@
-//! One run: where it stands, what is wrong with it, its charts, ranks and log.
+//! One run: where it stands, what is wrong with it, its charts, checkpoints, attempts and logs.
 
+mod attempts;
 mod charts;
+mod checkpoints;
 mod head;
 mod log;
-mod ranks;
+mod resume;
+mod saved;
 mod span;
 mod stop;
 
-use domain::api::runs::RunView;
-use domain::api::stream::{Push, Request};
+use domain::api::stream::Request;
 use leptos::prelude::*;
-use leptos_router::components::A;
-use leptos_router::hooks::use_params_map;
 
-use crate::live::Live;
-use crate::ui::{DiagnosisCard, Title, When, text};
+use crate::live::{Live, News, Run, each};
+use crate::ui::{DiagnosisCard, Title, Trouble, When};
+use attempts::Attempts;
 use charts::Charts;
+use checkpoints::Checkpoints;
 use head::Head;
 use log::Log;
-use ranks::Ranks;
+use saved::Saved;
 
 /// What is known of the run.
-type Known = RwSignal<Option<RunView>>;
+type Known = RwSignal<Option<Run>>;
 
-/// The page of the run in the path.
+/// The page.
 #[component]
-pub(crate) fn RunPage() -> impl IntoView {
-    let params = use_params_map();
-    let id = Memo::new(move |_| params.with(|params| params.get("id").unwrap_or_default()));
-    // A new id is a new page: every watch of the old one ends.
-    move || view! { <OneRun id=id.get() /> }
-}
-
-#[component]
-fn OneRun(id: String) -> impl IntoView {
+pub(crate) fn OneRun(
+    /// The run's id.
+    id: String,
+) -> impl IntoView {
     let (run, problem) = watched(id.clone());
     let is_known = Memo::new(move |_| run.with(Option::is_some));
     let id = StoredValue::new(id);
     view! {
         <Title of=id.get_value() />
         <div class="grid grid-cols-1 gap-6">
-            <When on=move || problem.with(Option::is_some)>
-                <p class="alert alert-error" role="alert">{text(move || problem.get().unwrap_or_default())} " " <A href="/" attr:class="link">"All runs"</A></p>
-            </When>
+            <Trouble what=problem><a href="/" class="link">"All runs"</a></Trouble>
             <When on=move || !is_known.get() && problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></When>
             <When on=move || is_known.get()>
-                <Head id=id.get_value() run />
-                <RunDiagnoses id=id.get_value() />
-                <Charts id=id.get_value() run />
-                <Ranks run />
-                <Log id=id.get_value() run />
+                <Shown id=id.get_value() run />
             </When>
         </div>
     }
 }
 
+/// The page of a run that is known.
+#[component]
+fn Shown(id: String, run: Known) -> impl IntoView {
+    let saved = Saved::of(&id, run);
+    view! {
+        <Head id=id.clone() run saved />
+        <RunDiagnoses id=id.clone() />
+        <Charts id=id.clone() run />
+        <Checkpoints id=id.clone() run saved />
+        <Attempts run />
+        <Log id run />
+    }
+}
+
 /// The run as it changes, and why it cannot be shown.
 fn watched(id: String) -> (Known, RwSignal<Option<String>>) {
-    let run = RwSignal::new(None::<RunView>);
+    let run = RwSignal::new(None::<Run>);
     let problem = RwSignal::new(None::<String>);
     expect_context::<Live>().watch(
         |watch| Request::WatchRun { id: watch, run: id },
-        move |push| match push {
-            Push::Run { run: view, .. } => {
+        move |news| match news {
+            News::Run { run: view, .. } => {
                 problem.set(None);
                 run.set(Some(*view));
             }
-            Push::Failed { message, .. } => problem.set(Some(message)),
+            News::Failed { message, .. } => problem.set(Some(message)),
             _ => {}
         },
     );
@@ -82,6 +87,6 @@ fn RunDiagnoses(id: String) -> impl IntoView {
         rows
     };
     view! {
-        <section class="grid gap-3 empty:hidden" aria-label="Diagnoses of this run"><For each=ours key=|row| row.key.clone() let:row><DiagnosisCard row linked=false /></For></section>
+        <section class="grid gap-3 empty:hidden" aria-label="Diagnoses of this run">{each(ours, |row| view! { <DiagnosisCard row linked=false /> }.into_any())}</section>
     }
 }

@@ -2,9 +2,8 @@
 
 use domain::api::alerts::{Diagnosis, Evidence, EvidenceValue};
 use leptos::prelude::*;
-use leptos_router::components::A;
 
-use super::{Ago, Unit, severity_class, severity_word, show, text};
+use super::{Ago, Unit, changing, number, severity_class, severity_word, show, text};
 use crate::live::Row;
 
 /// One diagnosis, its evidence folded. The values in it change while it lasts; the card stays the same.
@@ -46,9 +45,12 @@ pub(crate) fn DiagnosisCard(
             <div class="flex flex-wrap gap-4 mt-2 items-start">
                 <details class="grow min-w-0">
                     <summary class="cursor-pointer">"Evidence: what was measured"</summary>
-                    {move || evidence.get().into_iter().map(|evidence| view! { <Measured evidence /> }).collect_view()}
+                    {changing(move || {
+                        let all: Vec<AnyView> = evidence.get().into_iter().map(|evidence| view! { <Measured evidence /> }.into_any()).collect();
+                        all.into_any()
+                    })}
                 </details>
-                {run.map(|run| view! { <A href=format!("/runs/{run}") attr:class="link">"Show the run"</A> })}
+                {run.map(|run| view! { <a href=format!("/runs/{run}") class="link">"Show the run"</a> })}
             </div>
         </article>
     }
@@ -58,10 +60,7 @@ pub(crate) fn DiagnosisCard(
 fn Measured(evidence: Evidence) -> impl IntoView {
     let common = common(&evidence.values);
     let value = |one: &EvidenceValue| {
-        let number = one
-            .value
-            .parse()
-            .map_or(one.value.clone(), |value| show(value, Unit::Plain));
+        let number = number(&one.value).map_or(one.value.clone(), |value| show(value, Unit::Plain));
         view! { <li><b>{number}</b> " " <span class="opacity-70">{different(one, &common)}</span></li> }
     };
     let nothing = evidence.values.is_empty();

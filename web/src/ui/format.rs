@@ -35,30 +35,98 @@ pub(crate) fn show(value: f64, unit: Unit) -> String {
         return if value > 0.0 { "∞" } else { "−∞" }.to_owned();
     }
     match unit {
-        Unit::Ratio => format!("{:.1} %", value * 100.0),
-        Unit::Seconds if value.abs() < 1.0 => format!("{:.1} ms", value * 1_000.0),
-        Unit::Seconds => format!("{value:.2} s"),
-        Unit::Celsius => format!("{value:.0} °C"),
-        Unit::Watts => format!("{value:.0} W"),
+        Unit::Ratio => format!("{} %", fixed(value * 100.0, 1)),
+        Unit::Seconds if value.abs() < 1.0 => format!("{} ms", fixed(value * 1_000.0, 1)),
+        Unit::Seconds => format!("{} s", fixed(value, 2)),
+        Unit::Celsius => format!("{} °C", fixed(value, 0)),
+        Unit::Watts => format!("{} W", fixed(value, 0)),
         Unit::Plain => scaled(value),
     }
+}
+
+/// A value with so many digits behind the point. Whole numbers do it: the library's way with floats knows every digit of every
+/// number there is, and weighs as much as a page.
+pub(crate) fn fixed(value: f64, digits: u32) -> String {
+    let unit = 10_u64.pow(digits);
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "what is shown this way is far below 2^53"
+    )]
+    let whole = (value.abs() * unit as f64).round() as u64;
+    let sign = if value < 0.0 && whole > 0 { "-" } else { "" };
+    let (before, behind) = (whole / unit, whole % unit);
+    match digits as usize {
+        0 => format!("{sign}{before}"),
+        digits => format!("{sign}{before}.{behind:0digits$}"),
+    }
+}
+
+/// A number as Prometheus writes it.
+pub(crate) fn number(text: &str) -> Option<f64> {
+    match text {
+        "NaN" => Some(f64::NAN),
+        "+Inf" | "Inf" => Some(f64::INFINITY),
+        "-Inf" => Some(f64::NEG_INFINITY),
+        _ => finite(text),
+    }
+}
+
+/// The browser reads numbers, so the program need not bring the code for it.
+#[cfg(target_arch = "wasm32")]
+fn finite(text: &str) -> Option<f64> {
+    Some(js_sys::Number::parse_float(text)).filter(|value| value.is_finite())
+}
+
+/// The tests run without a browser.
+#[cfg(not(target_arch = "wasm32"))]
+fn finite(text: &str) -> Option<f64> {
+    text.parse().ok()
+}
+
+/// Bytes in the unit that says enough.
+pub(crate) fn bytes(count: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
+    let mut value = count as f64;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if value < 1_024.0 {
+            let digits = u32::from(value < 100.0 && unit != "B");
+            return format!("{} {unit}", fixed(value, digits));
+        }
+        value /= 1_024.0;
+    }
+    format!("{} TiB", fixed(value, 1))
 }
 
 fn scaled(value: f64) -> String {
     let size = value.abs();
     if value.fract() == 0.0 && size < 1e5 {
-        return format!("{value}");
+        return fixed(value, 0);
     }
     if size >= 1e15 || (size > 0.0 && size < 1e-3) {
-        return format!("{value:.2e}");
+        return with_exponent(value);
     }
     for (factor, prefix) in [(1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")] {
         if size >= factor {
-            return format!("{:.2}{prefix}", value / factor);
+            return format!("{}{prefix}", fixed(value / factor, 2));
         }
     }
-    let digits = if size < 1.0 { 4 } else { 2 };
-    format!("{value:.digits$}")
+    fixed(value, if size < 1.0 { 4 } else { 2 })
+}
+
+/// `3.00e30`. Ten times at most three hundred times: no logarithm is as exact.
+fn with_exponent(value: f64) -> String {
+    let (mut digits, mut exponent) = (value, 0);
+    while digits.abs() >= 10.0 {
+        digits /= 10.0;
+        exponent += 1;
+    }
+    while digits.abs() < 1.0 {
+        digits *= 10.0;
+        exponent -= 1;
+    }
+    format!("{}e{exponent}", fixed(digits, 2))
 }
 
 #[cfg(test)]
@@ -81,6 +149,41 @@ mod tests {
             (f64::NEG_INFINITY, Unit::Plain, "−∞"),
         ] {
             assert_eq!(show(value, unit), expected);
+        }
+    }
+
+    #[test]
+    fn digits_behind_the_point_are_rounded() {
+        for (value, digits, expected) in [
+            (0.0, 1, "0.0"),
+            (-0.04, 1, "0.0"),
+            (-12.35, 1, "-12.4"),
+            (1.999, 2, "2.00"),
+            (7.05, 2, "7.05"),
+            (99.5, 0, "100"),
+        ] {
+            assert_eq!(fixed(value, digits), expected);
+        }
+    }
+
+    #[test]
+    fn numbers_are_read_as_prometheus_writes_them() {
+        assert_eq!(number("1.5e-3"), Some(0.0015));
+        assert_eq!(number("-Inf"), Some(f64::NEG_INFINITY));
+        assert!(number("NaN").is_some_and(f64::is_nan));
+        assert_eq!(number("none"), None);
+    }
+
+    #[test]
+    fn bytes_are_short() {
+        for (count, expected) in [
+            (0, "0 B"),
+            (1_023, "1023 B"),
+            (1_536, "1.5 KiB"),
+            (734_003_200, "700 MiB"),
+            (3 << 40, "3.0 TiB"),
+        ] {
+            assert_eq!(bytes(count), expected);
         }
     }
 }

@@ -1,15 +1,19 @@
 //! Small pieces that several pages use.
 
 mod diagnosis;
+mod dialog;
 mod format;
 mod heading;
 mod state;
 mod time;
 mod when;
+mod wish;
 
 pub(crate) use diagnosis::DiagnosisCard;
-pub(crate) use format::{Unit, show};
+pub(crate) use dialog::{Dialog, Question, choice};
+pub(crate) use format::{Unit, bytes, fixed, number, show};
 pub(crate) use heading::{Heading, Title};
 pub(crate) use state::{StateBadge, alert_badge, severity_class, severity_word};
 pub(crate) use time::{Ago, clock};
-pub(crate) use when::{When, text};
+pub(crate) use when::{Trouble, When, changing, nothing, text, whenever};
+pub(crate) use wish::Wish;

@@ -1,6 +1,6 @@
 //! A field of the form: its label, what may be in it, and what is wrong with it.
 
-use crate::ui::text;
+use crate::ui::{changing, text};
 use domain::run::spec::FieldError;
 use leptos::prelude::*;
 
@@ -83,10 +83,12 @@ pub(super) fn Mistakes(
                 .collect::<Vec<_>>()
         })
     });
-    let shown = move || {
-        let one = |sentence| view! { <p class="wrong text-sm" data-testid="mistake">{sentence}</p> };
-        sentences.get().into_iter().map(one).collect_view()
-    };
+    let shown = changing(move || {
+        let one =
+            |sentence| view! { <p class="wrong text-sm" data-testid="mistake">{sentence}</p> }.into_any();
+        let all: Vec<AnyView> = sentences.get().into_iter().map(one).collect();
+        all.into_any()
+    });
     view! { <div id=format!("{field}-mistakes") aria-live="polite">{shown}</div> }
 }
 

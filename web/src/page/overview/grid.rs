@@ -5,12 +5,12 @@ mod choice;
 use std::collections::BTreeMap;
 
 use domain::api::nodes::{NodeState, NodeView};
-use domain::api::stream::{Column, Push, Request};
+use domain::api::stream::{Column, Request};
 use domain::topology::Gpu;
 use leptos::prelude::*;
 
-use crate::live::{Live, Row};
-use crate::ui::{Ago, Heading, When, show, text};
+use crate::live::{Live, News, Row, each};
+use crate::ui::{Ago, Heading, When, changing, fixed, show, text, whenever};
 use choice::{CHOICES, Choice};
 
 /// Up to this share of the light theme's primary colour black has the better contrast, 4.5 to 1 at the least; above it white.
@@ -49,7 +49,7 @@ pub(super) fn GpuGrid() -> impl IntoView {
                 <p class="opacity-70">"No node has connected yet. " <code>"lockstep agent --collector URL --join TOKEN"</code> " on a node brings it here."</p>
             </When>
             <div class="grid gap-3" data-testid="gpu-grid">
-                <For each=move || nodes.rows() key=|row| row.key.clone() let:row><NodeRow row shown /></For>
+                {each(move || nodes.rows(), move |row| view! { <NodeRow row shown /> }.into_any())}
             </div>
         </section>
     }
@@ -64,12 +64,12 @@ impl Shown {
             values: RwSignal::new(Values::new()),
         };
         // One owner a choice: another one ends the watch of the one before.
-        Effect::new(move || {
+        whenever(move || {
             let query = shown.choice.get().query.to_owned();
             live.watch(
                 |id| Request::WatchInstant { id, query },
-                move |push| match push {
-                    Push::Frame { series, .. } => shown.values.set(series.iter().filter_map(value).collect()),
+                move |news| match news {
+                    News::Frame { series, .. } => shown.values.set(values(&series)),
                     _ => shown.values.set(Values::new()),
                 },
             );
@@ -84,6 +84,14 @@ impl Shown {
             self.choice.set(choice);
         }
     }
+}
+
+fn values(series: &[Column]) -> Values {
+    let mut values = Values::new();
+    for (place, one) in series.iter().filter_map(value) {
+        values.insert(place, one);
+    }
+    values
 }
 
 fn value(column: &Column) -> Option<((String, String), f64)> {
@@ -126,12 +134,10 @@ fn NodeRow(row: Row<NodeView>, shown: Shown) -> impl IntoView {
     // Rebuilt only when a GPU came or went.
     let gpus = Memo::new(move |_| node.with(|node| node.inventory.gpus.clone()));
     let name = row.key.clone();
-    let cells = move || {
-        gpus.get()
-            .iter()
-            .map(|gpu| cell(&name, gpu, shown))
-            .collect_view()
-    };
+    let cells = changing(move || {
+        let cells: Vec<AnyView> = gpus.get().iter().map(|gpu| cell(&name, gpu, shown)).collect();
+        cells.into_any()
+    });
     view! {
         <div>
             <p class="text-sm mb-1 flex flex-wrap gap-2 items-center">
@@ -145,7 +151,7 @@ fn NodeRow(row: Row<NodeView>, shown: Shown) -> impl IntoView {
     }
 }
 
-fn cell(node: &str, gpu: &Gpu, shown: Shown) -> impl IntoView + use<> {
+fn cell(node: &str, gpu: &Gpu, shown: Shown) -> AnyView {
     let key = (node.to_owned(), gpu.index.to_string());
     let title = format!("{node} GPU {} ({})", gpu.index, gpu.name);
     let index = gpu.index;
@@ -157,8 +163,8 @@ fn cell(node: &str, gpu: &Gpu, shown: Shown) -> impl IntoView + use<> {
             .map_or("–".to_owned(), |value| show(value, shown.choice.get().unit))
     });
     let style = text(move || {
-        let percent = share().unwrap_or(0.0) * 100.0;
-        format!("background-color: color-mix(in oklab, var(--color-primary) {percent:.0}%, transparent)")
+        let percent = fixed(share().unwrap_or(0.0) * 100.0, 0);
+        format!("background-color: color-mix(in oklab, var(--color-primary) {percent}%, transparent)")
     });
     // Black or white, whichever can be read on the theme's primary colour laid that thick over the theme's page.
     let class = text(move || match share() {
@@ -173,4 +179,5 @@ fn cell(node: &str, gpu: &Gpu, shown: Shown) -> impl IntoView + use<> {
             <div class="font-semibold">{number}</div>
         </div>
     }
+    .into_any()
 }

@@ -2,11 +2,11 @@
 
 mod table;
 
-use domain::api::stream::{Push, Request};
+use domain::api::stream::Request;
 use leptos::prelude::*;
 
-use crate::live::Live;
-use crate::ui::{Heading, Unit, show, text};
+use crate::live::{Live, News};
+use crate::ui::{Heading, Unit, fixed, show, text};
 use table::{INDICATORS, Indicator, Place};
 
 /// One tile for each.
@@ -59,9 +59,9 @@ fn Tile(indicator: &'static Indicator) -> impl IntoView {
 fn Scale(indicator: &'static Indicator, shown: Memo<Option<(usize, f64)>>) -> impl IntoView {
     let percent = |value: f64| value.clamp(0.0, 1.0) * 100.0;
     let (low, high) = (percent(indicator.healthy.0), percent(indicator.healthy.1));
-    let band = format!("left: {low:.0}%; width: {:.0}%", high - low);
+    let band = format!("left: {}%; width: {}%", fixed(low, 0), fixed(high - low, 0));
     let mark = text(move || match shown.get() {
-        Some((_, value)) => format!("left: calc({:.1}% - 2px)", percent(value)),
+        Some((_, value)) => format!("left: calc({}% - 2px)", fixed(percent(value), 1)),
         None => "display: none".to_owned(),
     });
     view! {
@@ -81,9 +81,9 @@ fn first_answer(indicator: &'static Indicator) -> Memo<Option<(usize, f64)>> {
             id,
             query: source.query.to_owned(),
         };
-        live.watch(watched, move |push| {
-            let value = match push {
-                Push::Frame { series, .. } => series
+        live.watch(watched, move |news| {
+            let value = match news {
+                News::Frame { series, .. } => series
                     .first()
                     .and_then(|column| column.values.last().copied().flatten()),
                 _ => None,

@@ -2,9 +2,8 @@
 
 use domain::api::runs::RunSummary;
 use leptos::prelude::*;
-use leptos_router::components::A;
 
-use crate::live::{Live, Row};
+use crate::live::{Live, Row, each};
 use crate::ui::{Ago, Heading, StateBadge, When, text};
 
 /// A row each.
@@ -14,11 +13,11 @@ pub(super) fn Runs() -> impl IntoView {
     view! {
         <section class="min-w-0">
             <Heading text="Runs" hint="Trainings that Lockstep started, newest first. Open one for its live charts and log.">
-                <A href="/runs/new" attr:class="btn btn-primary btn-sm">"New run"</A>
+                <a href="/runs/new" class="btn btn-primary btn-sm">"New run"</a>
             </Heading>
             <When on=move || !all.is_known()><p class="opacity-70">"Loading…"</p></When>
             <When on=move || all.is_empty()>
-                <p class="opacity-70">"No run so far. " <A href="/runs/new" attr:class="link">"Start one"</A>": the recipe ddp needs nothing but PyTorch."</p>
+                <p class="opacity-70">"No run so far. " <a href="/runs/new" class="link">"Start one"</a>": the recipe ddp needs nothing but PyTorch."</p>
             </When>
             <When on=move || all.is_known() && !all.is_empty()>
                 <div class="overflow-x-auto">
@@ -30,10 +29,11 @@ pub(super) fn Runs() -> impl IntoView {
                                 <th class="hidden sm:table-cell">"Program"</th>
                                 <th class="hidden sm:table-cell">"Nodes"</th>
                                 <th class="hidden sm:table-cell">"Ranks"</th>
+                                <th class="hidden sm:table-cell">"Attempts"</th>
                                 <th>"Submitted"</th>
                             </tr>
                         </thead>
-                        <tbody><For each=move || all.rows() key=|row| row.key.clone() let:row><RunRow row /></For></tbody>
+                        <tbody>{each(move || all.rows(), |row| view! { <RunRow row /> }.into_any())}</tbody>
                     </table>
                 </div>
             </When>
@@ -56,11 +56,12 @@ fn RunRow(row: Row<RunSummary>) -> impl IntoView {
     });
     view! {
         <tr>
-            <td><A href=format!("/runs/{}", row.key) attr:class="link font-mono whitespace-nowrap">{row.key.clone()}</A></td>
+            <td><a href=format!("/runs/{}", row.key) class="link font-mono whitespace-nowrap">{row.key.clone()}</a></td>
             <td><StateBadge state /><p class="text-xs opacity-70 break-words max-w-md">{why}</p></td>
             <td class="hidden sm:table-cell">{text(move || run.with(|run| run.program.clone()))}</td>
             <td class="hidden sm:table-cell">{text(move || run.with(|run| run.nodes.join(", ")))}</td>
             <td class="hidden sm:table-cell">{ranks}</td>
+            <td class="hidden sm:table-cell" data-testid="run-attempts">{text(move || run.with(|run| run.attempt.to_string()))}</td>
             <td><Ago at_ms=submitted_ms /></td>
         </tr>
     }

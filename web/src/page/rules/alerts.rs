@@ -2,10 +2,9 @@
 
 use domain::api::alerts::AlertView;
 use leptos::prelude::*;
-use leptos_router::components::A;
 
 use super::polled::{Absence, Polled};
-use crate::live::Row;
+use crate::live::{Row, each};
 use crate::ui::{Ago, Heading, When, alert_badge, clock, severity_word, text};
 
 /// The table.
@@ -19,7 +18,7 @@ pub(super) fn Alerts() -> impl IntoView {
             <Absence of=alerts empty="No alert so far." />
             <When on=shown>
                 <ul class="grid grid-cols-1 gap-2" data-testid="alerts">
-                    <For each=move || alerts.list.rows() key=|row| row.key.clone() let:row><Alert row /></For>
+                    {each(move || alerts.list.rows(), |row| view! { <Alert row /> }.into_any())}
                 </ul>
             </When>
         </section>
@@ -53,7 +52,7 @@ fn Alert(row: Row<AlertView>) -> impl IntoView {
                 </span>
             </div>
             <p class="break-words mt-1">{summary}</p>
-            <p class="text-xs opacity-70 break-all">{labels} " " {run.map(|run| view! { <A href=format!("/runs/{run}") attr:class="link">"run"</A> })}</p>
+            <p class="text-xs opacity-70 break-all">{labels} " " {run.map(|run| view! { <a href=format!("/runs/{run}") class="link">"run"</a> })}</p>
         </li>
     }
 }

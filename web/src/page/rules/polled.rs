@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::live::{Keyed, List, Live};
 use crate::session::Who;
-use crate::ui::{When, text};
+use crate::ui::{Trouble, When, whenever};
 
 /// Rules are evaluated each second, but nobody reads faster than this.
 const AGAIN_MS: u32 = 5_000;
@@ -37,7 +37,7 @@ impl<T: Keyed + DeserializeOwned + PartialEq + Send + Sync + 'static> Polled<T> 
             problem: RwSignal::new(None),
             asked: RwSignal::new(0),
         };
-        Effect::new(move || {
+        whenever(move || {
             polled.asked.track();
             // Also when the stream is back: whatever happened meanwhile is news.
             if live.connected.get() {
@@ -86,9 +86,7 @@ pub(super) fn Absence<T: Keyed + DeserializeOwned + PartialEq + Send + Sync + 's
     empty: &'static str,
 ) -> impl IntoView {
     view! {
-        <When on=move || of.problem.with(Option::is_some)>
-            <p class="alert alert-error" role="alert">{text(move || of.problem.get().unwrap_or_default())}</p>
-        </When>
+        <Trouble what=of.problem />
         <When on=move || !of.list.is_known() && of.problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></When>
         <When on=move || of.list.is_empty()><p class="opacity-70">{empty}</p></When>
     }

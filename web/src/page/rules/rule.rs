@@ -5,8 +5,8 @@ use domain::time::DisplayDuration;
 use leptos::prelude::*;
 
 use super::polled::{Absence, Polled};
-use crate::live::Row;
-use crate::ui::{Ago, Heading, When, text};
+use crate::live::{Row, each};
+use crate::ui::{Ago, Heading, When, fixed, text};
 
 /// The list.
 #[component]
@@ -17,7 +17,7 @@ pub(super) fn Rules() -> impl IntoView {
             <Heading text="Rules" hint="What Lockstep looks for, once a second. Prometheus' own format: the files can be taken to any Prometheus." />
             <Absence of=rules empty="No rule is loaded." />
             <div class="grid grid-cols-1 gap-2" data-testid="rules">
-                <For each=move || rules.list.rows() key=|row| row.key.clone() let:row><Rule row /></For>
+                {each(move || rules.list.rows(), |row| view! { <Rule row /> }.into_any())}
             </div>
         </section>
     }
@@ -29,7 +29,7 @@ fn Rule(row: Row<RuleView>) -> impl IntoView {
     let badge = Memo::new(move |_| rule.with(badge));
     let error = Memo::new(move |_| rule.with(|rule| rule.error.clone()));
     let evaluated_ms = Signal::derive(move || rule.with(|rule| rule.evaluated_ms));
-    let took = text(move || rule.with(|rule| format!("{:.1} ms", rule.duration_s * 1_000.0)));
+    let took = text(move || rule.with(|rule| format!("{} ms", fixed(rule.duration_s * 1_000.0, 1))));
     let (name, group, expr) =
         row.peek(|rule| (rule.name.clone(), rule.group.clone(), rule.expr.trim().to_owned()));
     let patience = row.peek(|rule| match rule.for_ms {

@@ -5,9 +5,9 @@ use leptos::prelude::*;
 use leptos::task::spawn_local;
 
 use super::polled::{Absence, Polled};
-use crate::live::Row;
+use crate::live::{Row, each};
 use crate::session::Who;
-use crate::ui::{Ago, Heading};
+use crate::ui::{Ago, Heading, changing, nothing};
 
 /// The list and a form for one more.
 #[component]
@@ -18,7 +18,7 @@ pub(super) fn Webhooks() -> impl IntoView {
             <Heading text="Webhooks" hint="Every alert that fires or resolves is posted there in Alertmanager's format, signed as Standard Webhooks asks." />
             <Absence of=webhooks empty="Nobody is told yet." />
             <ul class="grid grid-cols-1 gap-1">
-                <For each=move || webhooks.list.rows() key=|row| row.key.clone() let:row><Webhook row webhooks /></For>
+                {each(move || webhooks.list.rows(), move |row| view! { <Webhook row webhooks /> }.into_any())}
             </ul>
             <Add webhooks />
         </section>
@@ -50,12 +50,12 @@ fn Add(webhooks: Polled<WebhookView>) -> impl IntoView {
             let _gone = said.try_set(Some(answer));
         });
     };
-    let answer = move || {
-        said.get().map(|answer| match answer {
+    let answer = changing(move || {
+        said.get().map_or_else(nothing, |answer| match answer {
             Ok(secret) => view! { <p class="alert alert-success mt-2 break-all">"Added. Its signing secret, shown this once: " <code>{secret}</code></p> }.into_any(),
             Err(message) => view! { <p class="alert alert-error mt-2">{message}</p> }.into_any(),
         })
-    };
+    });
     view! {
         <form class="flex flex-wrap gap-2 mt-2" on:submit=create>
             <input class="input grow" type="url" name="webhook" placeholder="https://…" aria-label="Address of a new webhook" required bind:value=url />
@@ -79,13 +79,13 @@ fn Webhook(row: Row<WebhookView>, webhooks: Polled<WebhookView>) -> impl IntoVie
             }
         });
     };
-    let state = move || {
+    let state = changing(move || {
         webhook.with(|webhook| match (&webhook.last_error, webhook.delivered_ms) {
             (Some(error), _) => view! { {format!("{} waiting; {error}", webhook.pending)} }.into_any(),
             (None, Some(at_ms)) => view! { "last delivered " <Ago at_ms /> }.into_any(),
             (None, None) => "nothing sent yet".into_any(),
         })
-    };
+    });
     view! {
         <li class="flex flex-wrap gap-2 items-center">
             <code class="break-all">{row.peek(|webhook| webhook.url.clone())}</code>

@@ -1,10 +1,11 @@
 //! The charts of a run.
 
+use domain::api::runs::AttemptView;
 use leptos::prelude::*;
 
 use super::Known;
 use super::span::SPANS;
-use crate::chart::{Chart, Window};
+use crate::chart::{Chart, Marks, Window};
 use crate::live::Live;
 use crate::ui::{Heading, Unit};
 
@@ -38,6 +39,13 @@ pub(super) fn Charts(
         .collect_view();
     let choose = move |event| chosen.set(event_target_value(&event).parse().unwrap_or(0));
     let window = shown(run, chosen);
+    let marks = Memo::new(move |_| {
+        run.with(|run| {
+            run.as_ref()
+                .map(|run| beginnings(&run.more.attempts))
+                .unwrap_or_default()
+        })
+    });
     let of = |metric: &str| format!("{metric}{{run=\"{id}\"}}");
     let part = |(metric, name): (&str, &str)| {
         format!(
@@ -49,21 +57,29 @@ pub(super) fn Charts(
     let sync = format!("{} / {}", of("train_sync_seconds"), of("train_step_seconds"));
     view! {
         <section class="min-w-0">
-            <Heading text="Charts" hint="A line a rank. Drag over a stretch of time to look closer, in all charts at once; double-click to go back.">
+            <Heading text="Charts" hint="A line a rank. A dashed line is where another attempt began. Drag over a stretch of time to look closer, in all charts at once; double-click to go back.">
                 <label class="text-sm flex gap-2 items-center">"Show"
                     <select class="select select-sm w-auto" on:change=choose data-testid="span">{options}</select>
                 </label>
             </Heading>
             <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">
-                <Chart window title="Loss" hint="Falls while the model learns." unit=Unit::Plain query=of("train_loss") by="rank" />
-                <Chart window title="Gradient norm" hint="Before clipping. A leap of ten times and more is an explosion." unit=Unit::Plain query=of("train_grad_norm") by="rank" />
-                <Chart window title="Step time" hint="What a step is spent on, mean over the ranks." unit=Unit::Seconds query=split by="part" order=&ORDER />
-                <Chart window title="Throughput" hint="Samples a second. Ranks of one run should agree." unit=Unit::Plain query=of("train_samples_per_second") by="rank" />
-                <Chart window title="Waiting for gradient sync" hint="Share of a step. Who waits less than the others is the late one." unit=Unit::Ratio query=sync by="rank" />
-                <Chart window title="Compute share" hint="Share of a step in forward, backward and optimizer." unit=Unit::Ratio query=of("train_compute_ratio") by="rank" />
+                <Chart window marks title="Loss" hint="Falls while the model learns." unit=Unit::Plain query=of("train_loss") by="rank" />
+                <Chart window marks title="Gradient norm" hint="Before clipping. A leap of ten times and more is an explosion." unit=Unit::Plain query=of("train_grad_norm") by="rank" />
+                <Chart window marks title="Step time" hint="What a step is spent on, mean over the ranks." unit=Unit::Seconds query=split by="part" order=&ORDER />
+                <Chart window marks title="Throughput" hint="Samples a second. Ranks of one run should agree." unit=Unit::Plain query=of("train_samples_per_second") by="rank" />
+                <Chart window marks title="Waiting for gradient sync" hint="Share of a step. Who waits less than the others is the late one." unit=Unit::Ratio query=sync by="rank" />
+                <Chart window marks title="Compute share" hint="Share of a step in forward, backward and optimizer." unit=Unit::Ratio query=of("train_compute_ratio") by="rank" />
             </div>
         </section>
     }
+}
+
+/// Where another attempt began: what is left of it was an earlier one's.
+fn beginnings(attempts: &[AttemptView]) -> Marks {
+    let later = attempts.iter().skip(1);
+    later
+        .map(|attempt| (attempt.started_ms, format!("attempt {}", attempt.attempt)))
+        .collect()
 }
 
 /// The window as the run and the choice ask for it.

@@ -1,11 +1,14 @@
-//! Name, state and outcome of a run, and the button that stops it.
+//! Name, state and outcome of a run, and what can be done with it.
 
 use domain::api::session::Role;
 use domain::run::state::RunState;
 use leptos::prelude::*;
 
 use super::Known;
-use super::stop::StopButton;
+use super::resume::ResumeButton;
+use super::saved::Saved;
+use super::stop::{StopButton, progress};
+use crate::live::Run;
 use crate::session::Who;
 use crate::ui::{Ago, StateBadge, When, text};
 
@@ -16,52 +19,64 @@ pub(super) fn Head(
     id: String,
     /// The run.
     run: Known,
+    /// What it has saved.
+    saved: Saved,
 ) -> impl IntoView {
     let who = expect_context::<Who>();
     let state =
         Memo::new(move |_| run.with(|run| run.as_ref().map_or(RunState::Draft, |run| run.summary.state)));
-    let why = Memo::new(move |_| {
-        run.with(|run| {
-            run.as_ref()?
-                .summary
-                .outcome
-                .as_ref()
-                .map(|outcome| outcome.message.clone())
-        })
+    let why = words(run, |run| {
+        run.summary
+            .outcome
+            .as_ref()
+            .map(|outcome| outcome.message.clone())
+    });
+    let stopping = words(run, |run| {
+        let stop = run.more.stop.as_ref().filter(|_| !run.summary.state.is_final());
+        stop.map(progress)
     });
     let submitted_ms =
         Signal::derive(move || run.with(|run| run.as_ref().map_or(0, |run| run.summary.submitted_ms)));
-    let can_stop = Memo::new(move |_| {
-        who.may(Role::Operator) && !state.get().is_final() && state.get() != RunState::Stopping
-    });
-    let stopped = id.clone();
+    let watched = Memo::new(move |_| run.with(|run| run.as_ref().is_some_and(|run| run.more.watched)));
+    let may = Memo::new(move |_| who.may(Role::Operator) && !watched.get());
+    let can_stop = move || may.get() && !state.get().is_final() && state.get() != RunState::Stopping;
+    let can_resume = move || may.get() && state.get().is_final();
+    let (stopped, resumed) = (id.clone(), id.clone());
     view! {
         <section class="flex flex-wrap gap-x-3 gap-y-1 items-center">
             <h1 class="text-2xl font-bold break-all">{id}</h1>
             <StateBadge state />
-            <When on=move || can_stop.get()><StopButton id=stopped.clone() /></When>
-            <p class="w-full text-sm opacity-80">{text(move || detail(run).unwrap_or_default())} "submitted " <Ago at_ms=submitted_ms /></p>
-            <When on=move || why.with(Option::is_some)><p class="w-full break-words" data-testid="run-outcome">{text(move || why.get().unwrap_or_default())}</p></When>
+            <When on=can_stop><StopButton id=stopped.clone() run saved /></When>
+            <When on=can_resume><ResumeButton id=resumed.clone() saved /></When>
+            <p class="w-full text-sm opacity-80">{words(run, |run| Some(detail(run)))} "submitted " <Ago at_ms=submitted_ms /></p>
+            <p class="w-full break-words empty:hidden" data-testid="run-outcome">{why}</p>
+            <p class="w-full break-words empty:hidden" role="status" data-testid="stop-progress">{stopping}</p>
+            <When on=move || watched.get()>
+                <p class="w-full text-sm" data-testid="watched">"Watched only: it was not started here but by lockstep exec, Slurm or by hand, so it cannot be stopped or resumed here either."</p>
+            </When>
         </section>
     }
 }
 
-fn detail(run: Known) -> Option<String> {
-    run.with(|run| {
-        let summary = &run.as_ref()?.summary;
-        let ranks = match summary.world_size {
-            0 => "ranks not placed yet".to_owned(),
-            1 => "1 rank".to_owned(),
-            many => format!("{many} ranks"),
-        };
-        let nodes = if summary.nodes.is_empty() {
-            String::new()
-        } else {
-            format!(" on {}", summary.nodes.join(", "))
-        };
-        Some(format!(
-            "{} · attempt {} · {ranks}{nodes} · ",
-            summary.program, summary.attempt
-        ))
-    })
+/// Something that is said of a run; nothing where there is nothing to say.
+fn words(run: Known, say: fn(&Run) -> Option<String>) -> Signal<String> {
+    text(move || run.with(|run| run.as_ref().and_then(say)).unwrap_or_default())
+}
+
+fn detail(run: &Run) -> String {
+    let summary = &run.summary;
+    let ranks = match summary.world_size {
+        0 => "ranks not placed yet".to_owned(),
+        1 => "1 rank".to_owned(),
+        many => format!("{many} ranks"),
+    };
+    let nodes = if summary.nodes.is_empty() {
+        String::new()
+    } else {
+        format!(" on {}", summary.nodes.join(", "))
+    };
+    format!(
+        "{} · attempt {} · {ranks}{nodes} · ",
+        summary.program, summary.attempt
+    )
 }

@@ -1,0 +1,331 @@
+// The page of a managed run: attempts, stop and resume, checkpoints, logs. The collector is real; the run is not: what it went
+// through (a lost rank, a torn checkpoint, a refused stop) takes minutes on real nodes, and its shapes are the API's own.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { accessibilityFaults, logIn, openPage, picture, startBrowser, startLockstep, waitFor } from "./harness.mjs";
+
+const RUN = "mocked-1";
+const FOLDER = "/srv/checkpoints";
+const BEGAN_MS = Date.now() - 300_000;
+const JSON_TYPE = "application/json";
+
+test("a managed run", async (t) => {
+  const lockstep = await startLockstep(t);
+  const browser = await startBrowser(t);
+
+  await t.test("attempts say why they were made, from where they went on, who failed first and who only fell with it", async (t) => {
+    const { page } = await openRun(t, browser, lockstep);
+    const attempts = page.getByTestId("attempt");
+    await attempts.nth(1).waitFor();
+    assert.deepEqual(await attempts.evaluateAll((all) => all.map(({ open }) => open)), [true, false], "the newest is open");
+    const newest = attempts.first();
+    assert.match(await newest.innerText(), /Attempt 2 \(restart after exception\): under way/);
+    assert.match(await newest.getByTestId("attempt-facts").innerText(), /last step 127 · went on from step 120, \/srv\/checkpoints\/step-120/);
+    assert.match(await newest.innerText(), /Not given node-c: its GPU 3 fell off the bus/);
+    const first = attempts.nth(1);
+    await first.locator("summary").first().click();
+    const ranks = first.getByTestId("rank");
+    assert.match(await ranks.nth(1).innerText(), /failed first/);
+    assert.match(await ranks.nth(1).innerText(), /ValueError: bad sample/);
+    assert.match(await ranks.nth(0).innerText(), /fell with it/);
+    assert.doesNotMatch(await ranks.nth(0).innerText(), /failed first/);
+    const paleness = (row) => row.evaluate((element) => Number(getComputedStyle(element).opacity));
+    assert.ok((await paleness(ranks.nth(0))) < (await paleness(ranks.nth(1))), "what only fell is pale");
+    await picture(page, "attempts");
+    assert.deepEqual(await accessibilityFaults(page), []);
+  });
+
+  await t.test("a node's command line can be copied, and what an attempt ran is there to unfold", async (t) => {
+    const { page } = await openRun(t, browser, lockstep);
+    const newest = page.getByTestId("attempt").first();
+    const command = await newest.getByTestId("command").first().innerText();
+    assert.match(command, /^torchrun --nnodes 2/);
+    await newest.getByRole("button", { name: "Copy the command line of node-a" }).click();
+    await newest.getByText("Copied").waitFor();
+    const box = page.getByLabel("Search the logs of all ranks");
+    await box.focus();
+    await page.keyboard.press("Control+V");
+    assert.equal(await box.inputValue(), command, "what was copied can be pasted");
+    const provenance = newest.getByTestId("provenance");
+    await provenance.locator("summary").click();
+    assert.match(await provenance.innerText(), /Commit: abc123\+changes[\s\S]*Seed: 42[\s\S]*EPOCHS=3[\s\S]*torch==2\.9\.0/);
+  });
+
+  await t.test("charts join the attempts: a line a rank, and a mark where the second attempt began", async (t) => {
+    const { page, push } = await openRun(t, browser, lockstep);
+    await waitFor("each chart has a mark", 15_000, async () => {
+      const marks = await page.getByTestId("chart").evaluateAll((charts) => charts.map((chart) => chart.dataset.marks));
+      return marks.length === 6 && marks.every((count) => count === "1");
+    });
+    const loss = page.locator('[data-testid=chart][data-title="Loss"]');
+    await loss.locator("canvas").waitFor();
+    const names = await loss.locator(".u-series .u-label").allInnerTexts();
+    assert.deepEqual(names.map((name) => name.replace(":", "").trim()), ["time", "rank 0"], "the rank went on on another node");
+    await picture(page, "attempts-joined");
+    const drawn = () => loss.locator("canvas").evaluate((canvas) => canvas.toDataURL());
+    const marked = await drawn();
+    push({ run: { ...view().run, attempts: view().run.attempts.slice(1) } });
+    await waitFor("the mark goes with the first attempt", 15_000, async () => (await drawn()) !== marked);
+  });
+
+  await t.test("a stop says what it costs, waits where nothing is lost, and a refusal is shown in words", async (t) => {
+    const { page, posted, push, refuse } = await openRun(t, browser, lockstep);
+    await page.getByTestId("checkpoint").first().waitFor();
+    await page.getByTestId("stop").click();
+    await page.getByTestId("loss").getByText("7 steps since the last checkpoint will be lost.").waitFor();
+    refuse("stop", 409, "the run is about to restart; stop it in a moment");
+    await page.getByLabel(/After this step/).check();
+    await picture(page, "stop");
+    await page.getByTestId("confirm-stop").click();
+    await page.getByRole("alert").getByText("the run is about to restart").waitFor();
+    refuse("stop", 200);
+    await page.getByTestId("confirm-stop").click();
+    await page.getByRole("dialog").waitFor({ state: "hidden" });
+    assert.deepEqual(posted.at(-1), ["stop", { after: "step" }]);
+    push(view({ stop: { after_step: 131, after_checkpoint: false } }));
+    await page.getByTestId("stop-progress").getByText("Stops when every rank has finished step 131.").waitFor();
+    await page.getByTestId("stop").click();
+    await page.getByLabel(/After the next checkpoint/).check();
+    await page.getByTestId("confirm-stop").click();
+    await waitFor("it was sent", 15_000, () => posted.length === 3);
+    assert.deepEqual(posted.at(-1), ["stop", { after: "checkpoint" }]);
+  });
+
+  await t.test("an ended run goes on from a checkpoint that is complete, or from its start", async (t) => {
+    const { page, posted } = await openRun(t, browser, lockstep, { run: ended() });
+    await page.getByTestId("checkpoint").first().waitFor();
+    assert.equal(await page.getByTestId("stop").count(), 0);
+    await page.getByTestId("resume").click();
+    const choices = page.getByTestId("resume-from");
+    const torn = choices.getByLabel(/step 130.*cannot be used: shard 2 of 4 is missing/);
+    assert.equal(await torn.isDisabled(), true);
+    assert.equal(await choices.getByLabel(/step 120.*7 steps behind the last; 1\.5 GiB/).isChecked(), true, "the furthest that is whole is offered");
+    await picture(page, "resume");
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await page.getByTestId("confirm-resume").click();
+    await page.getByRole("dialog").waitFor({ state: "hidden" });
+    assert.deepEqual(posted.at(-1), ["resume", { checkpoint: `${FOLDER}/step-120`, from_start: false }]);
+    await page.getByTestId("resume").click();
+    await choices.getByLabel(/From the start/).check();
+    await page.getByTestId("confirm-resume").click();
+    await page.getByRole("dialog").waitFor({ state: "hidden" });
+    assert.deepEqual(posted.at(-1), ["resume", { from_start: true }]);
+  });
+
+  await t.test("checkpoints are listed with what they take and whether they can be used; one is pinned", async (t) => {
+    const { page, posted, refuse } = await openRun(t, browser, lockstep);
+    const rows = page.getByTestId("checkpoint");
+    await rows.nth(2).waitFor();
+    await page.getByTestId("checkpoint-folder").getByText(`In ${FOLDER}; 12.0 GiB are free there.`).waitFor();
+    await page.getByTestId("checkpoint-trouble").getByText("node-b does not see the folder").waitFor();
+    assert.match(await rows.nth(0).innerText(), /step 130[\s\S]*full[\s\S]*incomplete[\s\S]*shard 2 of 4 is missing/);
+    assert.match(await rows.nth(1).innerText(), /step 120[\s\S]*in use[\s\S]*1\.5 GiB, 512 MiB its own[\s\S]*2\.5 s[\s\S]*complete/);
+    assert.match(await rows.nth(2).innerText(), /step 110[\s\S]*model only, best/);
+    assert.doesNotMatch(await rows.nth(2).innerText(), /in use/);
+    await page.getByTestId("checkpoints").scrollIntoViewIfNeeded();
+    await picture(page, "checkpoints");
+    refuse("checkpoints/pin", 403, "this token may look, but not change runs");
+    await page.getByLabel("Keep step 110").click();
+    await page.getByRole("alert").getByText("this token may look, but not change runs").waitFor();
+    refuse("checkpoints/pin", 200);
+    await page.getByLabel("Keep step 110").click();
+    await waitFor("both were sent", 15_000, () => posted.length === 2);
+    assert.equal(posted.at(-1)[1].path, `${FOLDER}/step-110`);
+  });
+
+  await t.test("pruning shows what would go before anything goes", async (t) => {
+    const { page, posted } = await openRun(t, browser, lockstep);
+    await page.getByTestId("prune").click();
+    const preview = page.getByTestId("prune-preview");
+    await preview.getByText("Would be removed: 1, which frees 512 MiB").waitFor();
+    assert.match(await preview.innerText(), /step-110 – older than the last 1[\s\S]*step-120 – the last that is complete/);
+    assert.deepEqual(posted, [["checkpoints/prune", { dry_run: true }]]);
+    await page.getByLabel("Keep the last").fill("1");
+    await page.getByLabel("Keep the last").press("Tab");
+    await waitFor("it was asked anew", 15_000, () => posted.length === 2);
+    assert.deepEqual(posted.at(-1), ["checkpoints/prune", { dry_run: true, keep_last: 1 }]);
+    await page.getByRole("button", { name: "Remove 1" }).click();
+    await page.getByRole("dialog").waitFor({ state: "hidden" });
+    assert.deepEqual(posted.at(-1), ["checkpoints/prune", { dry_run: false, keep_last: 1 }]);
+  });
+
+  await t.test("a log is plain text, and a line found in any rank leads to its place", async (t) => {
+    const { page } = await openRun(t, browser, lockstep);
+    const log = page.getByTestId("log");
+    await log.getByText("step 127 loss 1.5").waitFor();
+    assert.equal(await log.innerText(), "warming up\n100% done\nstep 127 loss 1.5 <b>bold</b>\n");
+    await page.getByLabel("Search the logs of all ranks").fill("bad sample");
+    await page.getByRole("button", { name: "Search" }).click();
+    const match = page.getByTestId("log-matches").getByRole("button");
+    assert.match(await match.innerText(), /attempt 1, rank 1 stderr \(node-a\): ValueError: bad sample/);
+    await match.click();
+    await log.getByText("piece from byte 4096").waitFor();
+    await page.getByText("attempt 1, rank 1 stderr (node-a), from byte 4096").waitFor();
+    await picture(page, "log-search");
+    await page.getByTestId("log-follow").click();
+    await log.getByText("the first attempt's end").waitFor();
+    await page.getByTestId("log-attempt").selectOption({ label: "attempt 1" });
+    assert.equal(await page.getByTestId("log-of").locator("option").first().innerText(), "rank 0 stdout (node-a)");
+    await page.getByLabel("wrap lines").uncheck();
+    assert.equal(await log.evaluate((element) => getComputedStyle(element).whiteSpace), "pre");
+  });
+
+  await t.test("who may only look has no way to change anything", async (t) => {
+    const { token } = await lockstep.call("POST", "/api/tokens", { role: "viewer" });
+    const { page, push } = await openRun(t, browser, { ...lockstep, token });
+    await page.getByTestId("checkpoint").first().waitFor();
+    for (const control of ["stop", "resume", "prune"]) assert.equal(await page.getByTestId(control).count(), 0, control);
+    assert.equal(await page.getByLabel("Keep step 110").isDisabled(), true);
+    push(ended());
+    await page.locator("main").getByTestId("run-state").getByText("failed").waitFor();
+    assert.equal(await page.getByTestId("resume").count(), 0);
+  });
+
+  await t.test("a run that is only watched says why nothing can be done", async (t) => {
+    const { page } = await openRun(t, browser, lockstep, { run: view({ watched: true }) });
+    await page.getByTestId("watched").getByText("cannot be stopped or resumed here").waitFor();
+    await page.getByTestId("checkpoint").first().waitFor();
+    for (const control of ["stop", "resume", "prune"]) assert.equal(await page.getByTestId(control).count(), 0, control);
+  });
+
+  await t.test("on a phone the page of a managed run is not cut off", async (t) => {
+    const { page } = await openRun(t, browser, lockstep, { look: { width: 390, height: 844 } });
+    await page.getByTestId("checkpoint").first().waitFor();
+    await page.evaluate(() => document.querySelectorAll("details").forEach((details) => (details.open = true)));
+    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
+  });
+
+  await t.test("the overview tells every state apart and counts the attempts", async (t) => {
+    const states = ["queued", "preparing", "starting", "running", "stopping", "stopped", "restarting", "succeeded", "failed", "lost"];
+    const message = "node-b was lost; attempt 3 begins in 30 s";
+    const runs = states.map((state, n) => ({ ...view().run, id: `run-${n}`, state, attempt: n + 1, ...(state === "restarting" && { outcome: { cause: "agent_lost", message } }) }));
+    const page = await openPage(t, browser);
+    await page.routeWebSocket("**/api/stream", (socket) => {
+      const server = socket.connectToServer();
+      server.onMessage((text) => socket.send(JSON.parse(text).type === "runs" ? JSON.stringify({ type: "runs", runs }) : text));
+    });
+    await logIn(page, lockstep);
+    const table = page.getByTestId("runs");
+    await table.getByText("lost", { exact: true }).waitFor();
+    assert.deepEqual(await table.getByTestId("run-state").allInnerTexts(), states);
+    await table.getByText(message).waitFor();
+    assert.deepEqual(await table.getByTestId("run-attempts").allInnerTexts(), states.map((_, n) => String(n + 1)));
+    await table.scrollIntoViewIfNeeded();
+    await picture(page, "overview-states");
+  });
+});
+
+/** Opens the mocked run's page; `push` changes the run, `refuse` decides how a POST is answered, `posted` is what was sent. */
+async function openRun(t, browser, lockstep, { run = view(), look = {} } = {}) {
+  const page = await openPage(t, browser, { ...look, expected: /status of 4(03|09)/ });
+  const posted = [];
+  const answers = {};
+  const streams = [];
+  let now = run;
+  await page.routeWebSocket("**/api/stream", (socket) => {
+    const server = socket.connectToServer();
+    socket.onMessage((text) => {
+      const request = JSON.parse(text);
+      if (request.op === "watch_run") {
+        streams.push({ socket, id: request.id });
+        socket.send(JSON.stringify({ type: "run", id: request.id, ...now }));
+      } else if (request.op === "watch_log") {
+        socket.send(JSON.stringify({ type: "log", id: request.id, piece: tail(request.source) }));
+      } else if (request.op === "watch_range" && request.query.includes(RUN)) {
+        socket.send(JSON.stringify({ type: "frame", id: request.id, ...measured() }));
+      } else server.send(text);
+    });
+  });
+  await page.route(`**/api/runs/${RUN}/**`, (route) => {
+    const request = route.request();
+    const path = new URL(request.url()).pathname.split(`/${RUN}/`)[1];
+    if (request.method() !== "POST") return route.fulfill({ contentType: JSON_TYPE, body: JSON.stringify(read(path, new URL(request.url()).searchParams)) });
+    posted.push([path, request.postDataJSON()]);
+    const { status = 200, detail } = answers[path] ?? {};
+    const problem = { type: "about:blank", title: "refused", status, detail };
+    const answer = path === "checkpoints/prune" ? pruned() : now.run;
+    return route.fulfill({ status, contentType: JSON_TYPE, body: JSON.stringify(status === 200 ? answer : problem) });
+  });
+  await logIn(page, lockstep);
+  await page.goto(`${lockstep.url}/runs/${RUN}`);
+  await page.getByRole("heading", { name: RUN }).waitFor();
+  const push = (changed) => {
+    now = changed;
+    for (const { socket, id } of streams) socket.send(JSON.stringify({ type: "run", id, ...now }));
+  };
+  return { page, posted, push, refuse: (path, status, detail) => (answers[path] = { status, detail }) };
+}
+
+/** A run in its second attempt, as the stream brings it. */
+function view(changes = {}) {
+  const command = (rank) => `torchrun --nnodes 2 --node-rank ${rank} --nproc-per-node 2 --master-addr 10.0.0.1 /srv/train.py`;
+  const node = (name, at, ranks) => ({ node: name, node_rank: at, command: command(at), ranks });
+  const rank = (number, more = {}) => ({ rank: number, local_rank: number % 2, pid: 4000 + number, step: 127, ...more });
+  const signalled = { rank: 0, signal: 15, out_of_memory: false, at_ns: 2 };
+  const raised = { rank: 1, code: 1, out_of_memory: false, error_type: "ValueError", message: "bad sample", last_step: 124, at_ns: 1 };
+  const message = "rank 1 on node-a raised ValueError: bad sample";
+  const first = {
+    attempt: 1,
+    cause: "submitted",
+    started_ms: BEGAN_MS,
+    ended_ms: BEGAN_MS + 120_000,
+    outcome: { cause: "exception", node: "node-a", rank: 1, message },
+    last_step: 124,
+    nodes: [node("node-a", 0, [rank(0, { exit: signalled, cascade: true }), rank(1, { exit: raised })])],
+  };
+  const second = {
+    attempt: 2,
+    cause: "restart after exception",
+    started_ms: BEGAN_MS + 150_000,
+    resumed_from: { path: `${FOLDER}/step-120`, step: 120 },
+    last_step: 127,
+    excluded: [{ node: "node-c", reason: "its GPU 3 fell off the bus" }],
+    provenance: { commit: "abc123+changes", seed: "42", packages: ["numpy==2.3.0", "torch==2.9.0"], env: { EPOCHS: "3" } },
+    nodes: [node("node-a", 0, [rank(0), rank(1)]), node("node-b", 1, [rank(2), rank(3)])],
+  };
+  const summary = { id: RUN, name: "mocked", program: "/srv/train.py", state: "running", attempt: 2, nodes: ["node-a", "node-b"], world_size: 4, submitted_ms: BEGAN_MS - 5_000, started_ms: BEGAN_MS };
+  return { run: { ...summary, spec: { name: "mocked", script: "/srv/train.py" }, attempts: [first, second], ...changes } };
+}
+
+const ended = () => view({ state: "failed", ended_ms: Date.now(), outcome: { cause: "exception", message: "it crashed at step 127 twice" } });
+
+/** What the run's GETs answer. */
+function read(path, asked) {
+  const source = { attempt: 1, node: "node-a", rank: 1, stream: "stderr" };
+  if (path === "logs/search") return { matches: [{ source, offset: 4096, line: `ValueError: ${asked.get("q")}` }], truncated: false };
+  if (path === "logs") {
+    const offset = Number(asked.get("offset"));
+    return { source, offset, next_offset: offset + 20, length: 9000, text: `piece from byte ${offset}` };
+  }
+  const GIB = 2 ** 30;
+  const one = (step, more) => ({ path: `${FOLDER}/step-${step}`, step, format: "dcp", content: "full", complete: true, bytes: 1.5 * GIB, own_bytes: 1.5 * GIB, finished_ms: BEGAN_MS, nodes: ["node-a"], age_steps: Math.max(127 - step, 0), ...more });
+  const checkpoints = [
+    one(130, { complete: false, problem: "shard 2 of 4 is missing" }),
+    one(120, { own_bytes: GIB / 2, duration_ms: 2_500, in_use: true }),
+    one(110, { content: "model", best: true }),
+  ];
+  return { folder: FOLDER, free_bytes: 12 * GIB, problem: "node-b does not see the folder", checkpoints };
+}
+
+function pruned() {
+  const line = (step, reason) => ({ path: `${FOLDER}/step-${step}`, reason, own_bytes: 2 ** 29 });
+  return { removed: [line(110, "older than the last 1")], kept: [line(120, "the last that is complete")] };
+}
+
+/** A rank's values: on one node in the first attempt, on another in the second; the old node is heard for a while yet. */
+function measured() {
+  const times_ms = Array.from({ length: 300 }, (_, n) => BEGAN_MS + n * 1_000);
+  const line = (node, value) => ({ labels: { run: RUN, rank: "0", node }, values: times_ms.map((_, n) => value(n)) });
+  const first = line("node-a", (n) => (n < 180 ? 2 - n / 200 : null));
+  const second = line("node-b", (n) => (n > 155 ? 1.9 - n / 200 : null));
+  return { reset: true, times_ms, series: [first, second] };
+}
+
+/** The end of a log, with what terminals get. */
+function tail(source) {
+  const live = "\u001b[32mwarming up\u001b[0m\n  5% done\r 50% done\r100% done\r\nstep 127 loss 1.5 <b>bold</b>\u001b]0;title\u0007\n";
+  const text = source.attempt === 1 ? "the first attempt's end\n" : live;
+  return { source, offset: 0, next_offset: text.length, length: text.length, text };
+}

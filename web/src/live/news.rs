@@ -1,0 +1,136 @@
+//! What the stream brings: each message by its `type`, its parts by their own types.
+//!
+//! By hand, where serde would read the whole through a buffer because of the tag: see [`crate::json`].
+
+use domain::api::alerts::Diagnosis;
+use domain::api::nodes::NodeView;
+use domain::api::runs::{AttemptView, LogPiece, RunSummary, StopView};
+use domain::api::stream::Column;
+use domain::time::TimestampMs;
+use js_sys::Array;
+use serde::Deserialize;
+use wasm_bindgen::JsValue;
+
+use crate::json::{Unreadable, field, parse, read, read_field};
+
+/// A message of the stream: what [`Push`](domain::api::stream::Push) says, as far as a page shows it.
+pub(crate) enum News {
+    Welcome {
+        now_ms: TimestampMs,
+        version: String,
+    },
+    Frame {
+        id: u32,
+        reset: bool,
+        times_ms: Vec<TimestampMs>,
+        series: Vec<Column>,
+    },
+    Log {
+        id: u32,
+        piece: LogPiece,
+    },
+    Run {
+        id: u32,
+        run: Box<Run>,
+    },
+    Runs(Vec<RunSummary>),
+    Diagnoses(Vec<Diagnosis>),
+    Nodes(Vec<NodeView>),
+    Failed {
+        id: u32,
+        message: String,
+    },
+    /// Of a newer collector; the page is about to hear that it is newer.
+    Unknown,
+}
+
+/// Everything about a run that its page shows.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Run {
+    /// The line of the list.
+    pub(crate) summary: RunSummary,
+    /// The rest.
+    pub(crate) more: More,
+}
+
+/// A run's page beyond the line of the list.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct More {
+    /// Attempts, oldest first.
+    pub(crate) attempts: Vec<AttemptView>,
+    /// The stop under way or wished.
+    pub(crate) stop: Option<StopView>,
+    /// Only watched: nothing here can stop or restart it.
+    pub(crate) watched: bool,
+    /// What a stop now would lose, when that is known.
+    pub(crate) steps_since_checkpoint: Option<u64>,
+}
+
+impl News {
+    /// The watch it is for.
+    pub(super) fn watch(&self) -> Option<u32> {
+        match self {
+            Self::Frame { id, .. }
+            | Self::Log { id, .. }
+            | Self::Run { id, .. }
+            | Self::Failed { id, .. } => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// A message's text, read.
+    pub(super) fn read(text: &str) -> Result<Self, Unreadable> {
+        let message = parse(text)?;
+        let kind: String = read_field(&message, "type")?;
+        Ok(match kind.as_str() {
+            "welcome" => Self::Welcome {
+                now_ms: read_field(&message, "now_ms")?,
+                version: read_field(&message, "version")?,
+            },
+            "frame" => Self::Frame {
+                id: read_field(&message, "id")?,
+                reset: read_field(&message, "reset")?,
+                times_ms: read_field(&message, "times_ms")?,
+                series: read_field(&message, "series")?,
+            },
+            "log" => Self::Log {
+                id: read_field(&message, "id")?,
+                piece: read_field(&message, "piece")?,
+            },
+            "run" => Self::Run {
+                id: read_field(&message, "id")?,
+                run: Box::new(run(&field(&message, "run")?)?),
+            },
+            "runs" => Self::Runs(read_field(&message, "runs")?),
+            "diagnoses" => Self::Diagnoses(diagnoses(&field(&message, "diagnoses")?)?),
+            "nodes" => Self::Nodes(read_field(&message, "nodes")?),
+            "failed" => Self::Failed {
+                id: read_field(&message, "id")?,
+                message: read_field(&message, "message")?,
+            },
+            _ => Self::Unknown,
+        })
+    }
+}
+
+/// The summary's fields stand among the others.
+fn run(run: &JsValue) -> Result<Run, Unreadable> {
+    Ok(Run {
+        summary: read(run)?,
+        more: read(run)?,
+    })
+}
+
+fn diagnoses(all: &JsValue) -> Result<Vec<Diagnosis>, Unreadable> {
+    let one = |diagnosis: JsValue| {
+        Ok(Diagnosis {
+            summary: read_field(&diagnosis, "summary")?,
+            cause: read_field(&diagnosis, "cause")?,
+            advice: read_field(&diagnosis, "advice")?,
+            culprit: read_field(&diagnosis, "culprit")?,
+            alert: read(&diagnosis)?,
+        })
+    };
+    Array::from(all).iter().map(one).collect()
+}

@@ -1,0 +1,106 @@
+//! Attempts of a run: why each was made, from where it went on, what it ran on, how it ended and who began that.
+
+mod node;
+mod provenance;
+
+use domain::api::runs::{AttemptView, ExcludedNode, ResumedFrom};
+use domain::ident::Rank;
+use leptos::prelude::*;
+
+use super::Known;
+use crate::live::{Keyed, List, Row, each};
+use crate::ui::{Heading, changing, clock, nothing, text, whenever};
+use node::Node;
+use provenance::shown as provenance_shown;
+
+/// The last attempt open, those before it folded.
+#[component]
+pub(super) fn Attempts(
+    /// The run.
+    run: Known,
+) -> impl IntoView {
+    let attempts = followed(move || {
+        run.with(|run| {
+            run.as_ref()
+                .map(|run| run.more.attempts.clone())
+                .unwrap_or_default()
+        })
+    });
+    let newest_first = move || {
+        let mut rows = attempts.rows();
+        rows.reverse();
+        rows
+    };
+    let is_last = move |key: &str| {
+        untrack(|| attempts.rows())
+            .last()
+            .is_some_and(|last| last.key == key)
+    };
+    view! {
+        <section class="min-w-0">
+            <Heading text="Attempts and ranks" hint="Each start of the run, its processes on each node, and how they ended. The rank that failed first is marked; ranks that only fell with it are pale." />
+            <div class="grid grid-cols-1 gap-2">{each(newest_first, move |row| view! { <Attempt open=is_last(&row.key) row /> }.into_any())}</div>
+        </section>
+    }
+}
+
+/// `open`: when it is first shown; from then on the viewer decides.
+#[component]
+fn Attempt(row: Row<AttemptView>, open: bool) -> impl IntoView {
+    let attempt = row.signal();
+    let of = move |part: fn(&AttemptView) -> String| text(move || attempt.with(part));
+    let nodes = followed(move || attempt.with(|attempt| attempt.nodes.clone()));
+    let root = Memo::new(move |_| attempt.with(root_cause));
+    let excluded = Memo::new(move |_| attempt.with(|attempt| attempt.excluded.clone()));
+    let provenance = Memo::new(move |_| attempt.with(|attempt| attempt.provenance.clone()));
+    view! {
+        <details class="card bg-base-200 p-3" open=open data-testid="attempt">
+            <summary class="cursor-pointer break-words">
+                <b>"Attempt " {row.key.clone()}</b> " (" {of(|attempt| attempt.cause.clone())} "): " {of(outcome)}
+            </summary>
+            <p class="text-sm opacity-80 mt-1 break-words" data-testid="attempt-facts">{of(facts)}</p>
+            {changing(move || excluded.get().iter().map(not_given).collect::<Vec<AnyView>>().into_any())}
+            {each(move || nodes.rows(), move |row| view! { <Node row root /> }.into_any())}
+            {changing(move || provenance.get().as_ref().map_or_else(nothing, provenance_shown))}
+        </details>
+    }
+}
+
+fn outcome(attempt: &AttemptView) -> String {
+    let message = attempt.outcome.as_ref().map(|outcome| outcome.message.clone());
+    message.unwrap_or_else(|| "under way".to_owned())
+}
+
+/// Where its failure began.
+fn root_cause(attempt: &AttemptView) -> Option<Rank> {
+    attempt.outcome.as_ref().and_then(|outcome| outcome.rank)
+}
+
+/// When it was, how far it came and from where.
+fn facts(attempt: &AttemptView) -> String {
+    let ended = attempt
+        .ended_ms
+        .map_or(String::new(), |at_ms| format!(" to {}", clock(at_ms)));
+    let last = attempt
+        .last_step
+        .map_or(String::new(), |step| format!(" · last step {step}"));
+    let from = attempt.resumed_from.as_ref().map_or(String::new(), resumed);
+    format!("{}{ended}{last}{from}", clock(attempt.started_ms))
+}
+
+fn resumed(from: &ResumedFrom) -> String {
+    let step = from.step.map_or(String::new(), |step| format!("step {step}, "));
+    format!(" · went on from {step}{}", from.path)
+}
+
+fn not_given(excluded: &ExcludedNode) -> AnyView {
+    view! { <p class="text-sm break-words">"Not given " <span class="font-mono">{excluded.node.clone()}</span> ": " {excluded.reason.clone()}</p> }
+        .into_any()
+}
+
+/// Rows that keep their identity while what they are taken from changes.
+fn followed<T: Keyed + PartialEq + Send + Sync + 'static>(items: impl Fn() -> Vec<T> + 'static) -> List<T> {
+    let list = List::new();
+    whenever(move || list.take(items()));
+    list
+}

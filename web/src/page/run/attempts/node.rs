@@ -1,0 +1,70 @@
+//! One node's part of an attempt: the command line that started it, and its ranks.
+
+use domain::api::runs::{NodeTaskView, RankView};
+use domain::ident::Rank;
+use leptos::prelude::*;
+use wasm_bindgen::prelude::*;
+
+use super::followed;
+use crate::live::{Row, each};
+use crate::ui::{When, text};
+
+#[wasm_bindgen]
+extern "C" {
+    /// Puts a text where it can be pasted from; false where the browser does not let it.
+    #[wasm_bindgen(js_name = lockstepCopy)]
+    fn copy(text: &str) -> bool;
+}
+
+/// The node. `root`: the rank that the attempt's failure began with.
+#[component]
+pub(super) fn Node(row: Row<NodeTaskView>, root: Memo<Option<Rank>>) -> impl IntoView {
+    let node = row.signal();
+    let ranks = followed(move || node.with(|node| node.ranks.clone()));
+    let command = text(move || node.with(|node| node.command.clone()));
+    let copied = RwSignal::new("Copy");
+    let copy = move |_| {
+        copied.set(if copy(&command.get_untracked()) {
+            "Copied"
+        } else {
+            "Select it and copy"
+        })
+    };
+    let label = format!("Copy the command line of {}", row.key);
+    view! {
+        <div class="mt-2">
+            <p class="font-mono text-sm">{row.key.clone()}</p>
+            <When on=move || !command.read().is_empty()>
+                <p class="flex gap-2 items-start">
+                    <code class="text-xs break-all opacity-70 select-all min-w-0" data-testid="command">{command}</code>
+                    <button class="btn btn-ghost btn-xs" aria-label=label.clone() on:click=copy>{copied}</button>
+                </p>
+            </When>
+            <table class="table table-xs w-auto" data-testid="ranks">
+                <thead><tr><th>"Rank"</th><th>"PID"</th><th>"Step"</th><th>"End"</th></tr></thead>
+                <tbody>{each(move || ranks.rows(), move |row| view! { <RankRow row root /> }.into_any())}</tbody>
+            </table>
+        </div>
+    }
+}
+
+#[component]
+fn RankRow(row: Row<RankView>, root: Memo<Option<Rank>>) -> impl IntoView {
+    let rank = row.signal();
+    let number = |n: Option<u64>| n.map_or("–".to_owned(), |n| n.to_string());
+    let of = move |part: fn(&RankView) -> Option<u64>| text(move || number(rank.with(part)));
+    let fell = Memo::new(move |_| rank.with(|rank| rank.cascade));
+    let is_root = Memo::new(move |_| rank.with(|rank| Some(rank.rank) == root.get() && !rank.cascade));
+    view! {
+        <tr class=text(move || if fell.get() { "opacity-60" } else { "" }) data-testid="rank">
+            <td>{row.key.clone()}</td>
+            <td>{of(|rank| rank.pid.map(u64::from))}</td>
+            <td>{of(|rank| rank.step.or(rank.exit.as_ref().and_then(|exit| exit.last_step)))}</td>
+            <td class="break-words">
+                <span class="badge badge-xs badge-error" hidden=move || !is_root.get()>"failed first"</span>
+                <span class="badge badge-xs badge-ghost" hidden=move || !fell.get()>"fell with it"</span>
+                " " {text(move || rank.with(|rank| rank.exit.as_ref().map_or("–".to_owned(), ToString::to_string)))}
+            </td>
+        </tr>
+    }
+}

@@ -1,0 +1,174 @@
+//! What a run has saved: how far, how large, whether it can be used; keeping one, and removing what nobody needs.
+
+mod prune;
+
+use domain::api::checkpoints::{CheckpointView, PinCheckpoint};
+use domain::api::session::Role;
+use leptos::prelude::*;
+
+use super::Known;
+use super::saved::{Saved, name};
+use crate::live::{Row, each};
+use crate::session::Who;
+use crate::ui::{Ago, Heading, Trouble, When, Wish, bytes, changing, nothing, text};
+use prune::PruneButton;
+
+/// The section.
+#[component]
+pub(super) fn Checkpoints(
+    /// The run's id.
+    id: String,
+    /// The run.
+    run: Known,
+    /// What it has saved.
+    saved: Saved,
+) -> impl IntoView {
+    let who = expect_context::<Who>();
+    let may = Memo::new(move |_| who.may(Role::Operator) && !is_watched(run));
+    let pin = Wish::new();
+    let folder = text(move || match saved.folder.get() {
+        Some((folder, Some(free))) => format!("In {folder}; {} are free there.", bytes(free)),
+        Some((folder, None)) => format!("In {folder}."),
+        None => String::new(),
+    });
+    let trouble = text(move || {
+        let problem = saved.problem.get();
+        problem.map_or(String::new(), |problem| {
+            format!("Not all can be listed: {problem}")
+        })
+    });
+    let there = Memo::new(move |_| saved.list.is_known() && !saved.list.is_empty());
+    let path = StoredValue::new(id);
+    let row = move |row| {
+        view! { <Saving row saved may pin path=format!("/api/runs/{}/checkpoints/pin", path.get_value()) /> }
+            .into_any()
+    };
+    view! {
+        <section class="min-w-0" data-testid="checkpoints">
+            <Heading text="Checkpoints" hint="What the run has saved, the furthest first. Only one that is complete is ever gone on from.">
+                <When on=move || may.get() && there.get()><PruneButton id=path.get_value() saved /></When>
+            </Heading>
+            <p class="text-sm break-all" data-testid="checkpoint-folder">{folder}</p>
+            <Trouble what=pin.problem />
+            <When on=move || saved.list.is_empty()><p class="opacity-70">"Nothing has been saved yet."</p></When>
+            <p class="text-sm break-words empty:hidden" data-testid="checkpoint-trouble">{trouble}</p>
+            <When on=move || !saved.list.is_known() && saved.problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></When>
+            <When on=move || there.get()>
+                <div class="overflow-x-auto" tabindex="0" role="region" aria-label="Table of checkpoints">
+                    <table class="table table-sm">
+                        <thead><tr><th>"Checkpoint"</th><th>"Content"</th><th>"Size"</th><th>"Took"</th><th>"Saved"</th><th>"State"</th><th>"Keep"</th></tr></thead>
+                        <tbody>{each(move || saved.list.rows(), row)}</tbody>
+                    </table>
+                </div>
+            </When>
+        </section>
+    }
+}
+
+fn is_watched(run: Known) -> bool {
+    run.with(|run| run.as_ref().is_some_and(|run| run.more.watched))
+}
+
+#[component]
+fn Saving(row: Row<CheckpointView>, saved: Saved, may: Memo<bool>, pin: Wish, path: String) -> impl IntoView {
+    let one = row.signal();
+    let of = move |part: fn(&CheckpointView) -> String| text(move || one.with(part));
+    let finished = changing(move || match one.with(|one| one.finished_ms) {
+        Some(at_ms) => view! { <Ago at_ms /> }.into_any(),
+        None => "–".into_any(),
+    });
+    let problem = changing(move || match one.with(|one| one.problem.clone()) {
+        Some(problem) => view! { <p class="text-xs break-words max-w-sm">{problem}</p> }.into_any(),
+        None => nothing(),
+    });
+    let pinned = Signal::derive(move || one.with(|one| one.pinned));
+    let key = row.key.clone();
+    let keep = move |event| {
+        let wish = PinCheckpoint {
+            path: key.clone(),
+            pinned: event_target_checked(&event),
+        };
+        pin.send(path.clone(), &wish, move |_| saved.again());
+    };
+    let label = text(move || format!("Keep {}", one.with(name)));
+    view! {
+        <tr data-testid="checkpoint">
+            <td title=row.key.clone()>{of(name)} " " <span class="badge badge-sm badge-info" hidden=move || !one.with(|one| one.in_use)>"in use"</span></td>
+            <td>{of(content)}</td>
+            <td class="whitespace-nowrap">{of(size)}</td>
+            <td>{of(|one| one.duration_ms.map_or("–".to_owned(), took))}</td>
+            <td>{finished}</td>
+            <td><span class=of(|one| badge(one).to_owned())>{of(state)}</span>{problem}</td>
+            <td><input type="checkbox" aria-label=label prop:checked=pinned disabled=move || !may.get() || pin.busy.get() on:change=keep /></td>
+        </tr>
+    }
+}
+
+fn content(one: &CheckpointView) -> String {
+    let what = if one.content == "model" {
+        "model only"
+    } else {
+        "full"
+    };
+    if one.best {
+        format!("{what}, best")
+    } else {
+        what.to_owned()
+    }
+}
+
+/// What it takes alone stands beside what its files say when they share something.
+fn size(one: &CheckpointView) -> String {
+    if one.own_bytes < one.bytes {
+        format!("{}, {} its own", bytes(one.bytes), bytes(one.own_bytes))
+    } else {
+        bytes(one.bytes)
+    }
+}
+
+fn took(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..60_000 => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
+        _ => format!("{} min {} s", ms / 60_000, ms / 1_000 % 60),
+    }
+}
+
+fn state(one: &CheckpointView) -> String {
+    let words = if one.complete { "complete" } else { "incomplete" };
+    words.to_owned()
+}
+
+fn badge(one: &CheckpointView) -> &'static str {
+    if one.complete {
+        "badge badge-sm badge-success"
+    } else {
+        "badge badge-sm badge-warning"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_says_what_it_is() {
+        let shared = CheckpointView {
+            content: "model".into(),
+            best: true,
+            bytes: 4_096,
+            own_bytes: 1_024,
+            ..CheckpointView::default()
+        };
+        assert_eq!(content(&shared), "model only, best");
+        assert_eq!(size(&shared), "4.0 KiB, 1.0 KiB its own");
+        let alone = CheckpointView {
+            own_bytes: 4_096,
+            ..shared
+        };
+        assert_eq!(size(&alone), "4.0 KiB");
+        for (ms, expected) in [(12, "12 ms"), (1_250, "1.2 s"), (125_000, "2 min 5 s")] {
+            assert_eq!(took(ms), expected);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The end of a log, followed live.
+
+use domain::api::runs::LogSource;
+use domain::api::stream::Request;
+use leptos::html::Pre;
+use leptos::prelude::*;
+
+use super::Look;
+use super::plain::plain;
+use super::tail::Tail;
+use crate::live::{Live, News};
+use crate::ui::{Trouble, text, whenever};
+
+/// How much of the past is asked for.
+const TAIL_BYTES: u64 = 32 * 1024;
+/// Who is this close to the end, in pixels, wants to see the end.
+const NEAR_END_PX: i32 = 40;
+
+/// The log, at its end until one scrolls up.
+#[component]
+pub(super) fn Follow(run: String, source: LogSource, look: Look) -> impl IntoView {
+    let tail = RwSignal::new(Tail::default());
+    let problem = RwSignal::new(None::<String>);
+    let place = NodeRef::<Pre>::new();
+    let follows = StoredValue::new(true);
+    let request = |id| Request::WatchLog {
+        id,
+        run,
+        source,
+        tail_bytes: TAIL_BYTES,
+    };
+    expect_context::<Live>().watch(request, move |news| match news {
+        News::Log { piece, .. } => {
+            problem.set(None);
+            tail.update(|tail| tail.take(&piece));
+        }
+        News::Failed { message, .. } => problem.set(Some(message)),
+        _ => {}
+    });
+    let scrolled = move |_| {
+        if let Some(element) = place.get_untracked() {
+            let below = element.scroll_height() - element.scroll_top() - element.client_height();
+            follows.set_value(below <= NEAR_END_PX);
+        }
+    };
+    whenever(move || {
+        tail.track();
+        if let Some(element) = place.get().filter(|_| follows.get_value()) {
+            element.set_scroll_top(element.scroll_height());
+        }
+    });
+    view! {
+        <Trouble what=problem />
+        <pre
+            node_ref=place
+            class=look.class()
+            tabindex="0"
+            role="log"
+            aria-live="off"
+            aria-label="Log"
+            data-testid="log"
+            on:scroll=scrolled
+        >{text(move || tail.with(|tail| plain(tail.text())))}</pre>
+    }
+}

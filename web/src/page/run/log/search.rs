@@ -1,0 +1,89 @@
+//! Looking for words in all logs of a run.
+
+use domain::api::runs::{LogMatch, LogMatches};
+use leptos::ev::SubmitEvent;
+use leptos::prelude::*;
+use leptos::task::spawn_local;
+
+use super::Place;
+use super::choice::title;
+use super::plain::plain;
+use crate::session::Who;
+use crate::ui::{Trouble, changing, nothing};
+
+/// Lines shown; a search that finds more says so.
+const LINES_MAX: u32 = 200;
+
+/// The form, and what was found; a line leads to its place in the log.
+#[component]
+pub(super) fn Search(run: String, place: RwSignal<Place>) -> impl IntoView {
+    let who = expect_context::<Who>();
+    let words = RwSignal::new(String::new());
+    let regex = RwSignal::new(false);
+    let busy = RwSignal::new(false);
+    let found = RwSignal::new(None::<LogMatches>);
+    let problem = RwSignal::new(None::<String>);
+    let search = move |event: SubmitEvent| {
+        event.prevent_default();
+        found.set(None);
+        problem.set(None);
+        if words.with_untracked(String::is_empty) {
+            return;
+        }
+        let q = words.with_untracked(|words| js_sys::encode_uri_component(words));
+        let regex = regex.get_untracked();
+        let path = format!("/api/runs/{run}/logs/search?q={q}&regex={regex}&limit={LINES_MAX}");
+        busy.set(true);
+        spawn_local(async move {
+            let answer = who.get(&path).await;
+            // The page may be another one by now.
+            if busy.try_set(false).is_none() {
+                match answer {
+                    Ok(matches) => found.set(Some(matches)),
+                    Err(error) => problem.set(Some(error.message)),
+                }
+            }
+        });
+    };
+    let lines = changing(move || found.get().map_or_else(nothing, |found| shown(&found, place)));
+    view! {
+        <form class="flex flex-wrap gap-2 items-center mb-2" role="search" on:submit=search>
+            <input class="input input-sm grow" type="search" name="q" placeholder="Search all ranks" aria-label="Search the logs of all ranks" bind:value=words />
+            <label class="text-sm flex gap-1 items-center"><input type="checkbox" name="regex" bind:checked=regex /> "pattern"</label>
+            <button class="btn btn-sm" type="submit" disabled=busy>"Search"</button>
+        </form>
+        <Trouble what=problem />
+        <div aria-live="polite">{lines}</div>
+    }
+}
+
+fn shown(found: &LogMatches, place: RwSignal<Place>) -> AnyView {
+    let count = match found.matches.len() {
+        0 => "No line matches.".to_owned(),
+        1 => "1 line:".to_owned(),
+        many if found.truncated => format!("The first {many} lines; there are more:"),
+        many => format!("{many} lines:"),
+    };
+    let lines: Vec<AnyView> = found.matches.iter().map(|one| line(one, place)).collect();
+    view! {
+        <p class="text-sm">{count}</p>
+        <ul class="max-h-60 overflow-y-auto mb-2" data-testid="log-matches">{lines}</ul>
+    }
+    .into_any()
+}
+
+fn line(one: &LogMatch, place: RwSignal<Place>) -> AnyView {
+    let there = Place {
+        source: Some(one.source.clone()),
+        offset: Some(one.offset),
+    };
+    let of = format!("attempt {}, {}: ", one.source.attempt, title(&one.source));
+    view! {
+        <li>
+            <button class="link text-left text-xs break-all" on:click=move |_| place.set(there.clone())>
+                <span class="opacity-70">{of}</span> <code>{plain(&one.line)}</code>
+            </button>
+        </li>
+    }
+    .into_any()
+}
