@@ -4,6 +4,7 @@
 //! fetched by `toolchain`, into one cache folder outside the checkout, so that a second clone costs nothing.
 
 mod bench;
+mod lab;
 mod run;
 mod soak;
 mod test;
@@ -43,6 +44,8 @@ enum Command {
     Bench(bench::Options),
     /// Runs what takes too long for every change: kills, power losses, fuzzing, load, a full disk. Writes docs/soak.md.
     Soak(soak::Options),
+    /// Does faults to real training on this machine and keeps the table of what Lockstep made of them.
+    Lab(lab::Options),
 }
 
 fn main() -> ExitCode {
@@ -64,5 +67,6 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Test(options) => test::all(&layout, &options),
         Command::Bench(options) => bench::run(&layout, &options),
         Command::Soak(options) => soak::run(&layout, &options),
+        Command::Lab(options) => lab::run(&layout, &options),
     }
 }

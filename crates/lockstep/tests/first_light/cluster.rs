@@ -1,12 +1,18 @@
 //! A collector and its agent in a folder of their own, on a free port; everything ends with it.
 
-use std::io::{BufRead, BufReader};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::product::api::Api;
+pub(crate) use crate::product::process::signal;
+use crate::product::process::{is_ours, processes, spawn_collector};
+use crate::product::surroundings::program;
+pub(crate) use crate::product::surroundings::python;
 
 /// No single step of a test takes longer on two busy cores.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -15,9 +21,16 @@ const POLL: Duration = Duration::from_millis(100);
 pub(crate) struct Cluster {
     folder: TempDir,
     up: Child,
-    pub(crate) url: String,
-    http: reqwest::Client,
-    runtime: tokio::runtime::Runtime,
+    api: Api,
+}
+
+/// What can be asked of the collector.
+impl Deref for Cluster {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
 }
 
 impl Cluster {
@@ -30,26 +43,15 @@ impl Cluster {
         Self::start_with(|data, listen| {
             let mut command = up(data, listen);
             command.env("LOCKSTEP_NVML_LIBRARY", "/nonexistent/libnvidia-ml.so.1");
-            spawn_up(command)
+            spawn_collector(command)
         })
     }
 
     fn start_with(start: impl FnOnce(&Path, &str) -> (Child, String)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (up, url) = start(folder.path(), "127.0.0.1:0");
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        let _already_there = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder().timeout(PATIENCE).build().unwrap();
-        let cluster = Self {
-            folder,
-            up,
-            url,
-            http,
-            runtime,
-        };
+        let api = Api::new(url, folder.path());
+        let cluster = Self { folder, up, api };
         cluster.wait_for("the agent to be up", || {
             let nodes = cluster.get("/api/nodes");
             (nodes[0]["state"] == "up").then_some(())
@@ -70,7 +72,7 @@ impl Cluster {
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        let mut command = Command::new(program());
         command
             .args(arguments)
             .env("LOCKSTEP_URL", &self.url)
@@ -79,24 +81,8 @@ impl Cluster {
         command
     }
 
-    pub(crate) fn token(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("admin.token"))
-            .unwrap()
-            .trim()
-            .to_owned()
-    }
-
     pub(crate) fn data_dir(&self) -> &Path {
         self.folder.path()
-    }
-
-    /// `GET` of JSON; `null` when the collector does not answer or refuses.
-    pub(crate) fn get(&self, path: &str) -> Value {
-        self.request(self.http.get(format!("{}{path}", self.url)))
-    }
-
-    pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
-        self.request(self.http.post(format!("{}{path}", self.url)).json(body))
     }
 
     /// Where the agent serves its metrics, from its log.
@@ -111,46 +97,12 @@ impl Cluster {
     }
 
     pub(crate) fn text_at(&self, url: &str) -> String {
-        let request = self.http.get(url).bearer_auth(self.token());
-        self.runtime
-            .block_on(async { request.send().await.unwrap().text().await.unwrap() })
-    }
-
-    fn request(&self, request: reqwest::RequestBuilder) -> Value {
-        let request = request.bearer_auth(self.token());
-        self.runtime.block_on(async {
-            let Ok(response) = request.send().await else {
-                return Value::Null;
-            };
-            response.json().await.unwrap_or_default()
-        })
+        self.api.text_at(url).unwrap()
     }
 
     /// Samples `(milliseconds, value)` of the first series a range selector gives.
     pub(crate) fn samples(&self, selector: &str) -> Vec<(i64, f64)> {
-        let answer = self.request(
-            self.http
-                .get(format!("{}/api/v1/query", self.url))
-                .query(&[("query", selector)]),
-        );
-        let values = answer["data"]["result"][0]["values"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        let sample = |pair: &Value| {
-            let value = pair[1].as_str().unwrap().parse().unwrap_or(f64::INFINITY);
-            ((pair[0].as_f64().unwrap() * 1_000.0).round() as i64, value)
-        };
-        values.iter().map(sample).collect()
-    }
-
-    pub(crate) fn query(&self, query: &str) -> Vec<Value> {
-        let answer = self.request(
-            self.http
-                .get(format!("{}/api/v1/query", self.url))
-                .query(&[("query", query)]),
-        );
-        answer["data"]["result"].as_array().cloned().unwrap_or_default()
+        self.api.curves(selector).into_iter().next().unwrap_or_default()
     }
 
     pub(crate) fn state_of(&self, run: &str) -> String {
@@ -268,28 +220,12 @@ impl Drop for Cluster {
 impl Cluster {
     /// Processes that were started for this folder's runs and still live.
     pub(crate) fn shims(&self) -> Vec<i32> {
-        let pids = std::fs::read_dir("/proc")
-            .unwrap()
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
         let runs = self.folder.path().join("agent/runs");
-        pids.filter(|pid| is_ours(*pid, &runs)).collect()
+        processes()
+            .into_iter()
+            .filter(|pid| is_ours(*pid, &runs))
+            .collect()
     }
-}
-
-/// Whether a process was started with `folder` in its arguments or environment.
-fn is_ours(pid: i32, folder: &Path) -> bool {
-    let needle = folder.as_os_str().as_encoded_bytes();
-    ["cmdline", "environ"].iter().any(|file| {
-        let text = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        text.windows(needle.len()).any(|window| window == needle)
-    })
-}
-
-pub(crate) fn signal(pid: i32, name: &str) {
-    let _gone_already = Command::new("kill")
-        .arg(format!("-{name}"))
-        .arg(pid.to_string())
-        .output();
 }
 
 fn start_up(data: &Path, listen: &str) -> (Child, String) {
@@ -297,11 +233,11 @@ fn start_up(data: &Path, listen: &str) -> (Child, String) {
     command
         .args(["--simulate", "h100x2:healthy"])
         .env("LOCKSTEP_NVML_LIBRARY", simulator());
-    spawn_up(command)
+    spawn_collector(command)
 }
 
 fn up(data: &Path, listen: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    let mut command = Command::new(program());
     command
         .args(["up", "--listen", listen, "--data"])
         .arg(data)
@@ -311,40 +247,6 @@ fn up(data: &Path, listen: &str) -> Command {
         .env_remove("LOCKSTEP_TOKEN")
         .env_remove("LOCKSTEP_ADMIN_TOKEN");
     command
-}
-
-fn spawn_up(mut command: Command) -> (Child, String) {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let first = lines.next().expect("the collector says where it is").unwrap();
-    let url = first
-        .strip_prefix("Lockstep is at ")
-        .expect("the address comes first")
-        .to_owned();
-    // Whatever it says later must find a reader.
-    std::thread::spawn(move || lines.for_each(drop));
-    (child, url)
-}
-
-/// The interpreter of the environment with PyTorch.
-pub(crate) fn python() -> PathBuf {
-    let venv = std::env::var_os("LOCKSTEP_TEST_VENV").map_or_else(|| cache().join("venv"), PathBuf::from);
-    let python = venv.join("bin/python");
-    assert!(
-        python.exists(),
-        "no PyTorch at {}; `cargo xtask test --only rust` installs it",
-        venv.display()
-    );
-    python
-}
-
-fn cache() -> PathBuf {
-    let given = std::env::var_os("LOCKSTEP_CACHE").map(PathBuf::from);
-    given.unwrap_or_else(|| dirs::cache_dir().unwrap().join("lockstep"))
 }
 
 /// The simulator, built beside this test; a workspace build has it, and a test of this package alone builds it.

@@ -4,6 +4,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "../product/mod.rs"]
+mod product;
+
 mod cluster;
 mod receiver;
 

@@ -1,0 +1,184 @@
+//! All faults, each as often as asked, and a table of what was true after them.
+//!
+//! `LOCKSTEP_FAULTS_REPEATS` and `LOCKSTEP_FAULTS_ONLY` (names, divided by commas) say what `all` runs. What it prints between
+//! two lines of its own is what `cargo xtask lab faults` puts into docs/faults.md.
+
+#![allow(clippy::print_stdout, reason = "the table is the result")]
+
+use std::fmt::Write as _;
+use std::ops::RangeInclusive;
+
+use crate::fault::Fault;
+use crate::training::Losses;
+use crate::verdict::{self, Verdict};
+use crate::{agents, checkpoints, collector, nodes, ports, ranks, undisturbed};
+
+const ALL: [Fault; 14] = [
+    undisturbed::HEALTHY,
+    ranks::KILLED,
+    ranks::STOPPED,
+    ranks::RAISED,
+    ranks::LEFT_EARLY,
+    ranks::CRASHED_AGAIN,
+    agents::KILLED,
+    agents::UPGRADED,
+    nodes::GONE,
+    nodes::ALL_AT_ONCE,
+    collector::KILLED,
+    checkpoints::DISK_FULL,
+    checkpoints::TORN,
+    ports::TAKEN,
+];
+
+/// With every change, without root: one that resumes, one that hangs, one that is no failure to the kernel, one that nobody may
+/// notice, one that leads astray.
+const EVERY_CHANGE: [Fault; 4] = [
+    ranks::STOPPED,
+    ranks::LEFT_EARLY,
+    agents::UPGRADED,
+    checkpoints::TORN,
+];
+
+/// What frames the table.
+const BEGIN: &str = "=== table of faults ===";
+const END: &str = "=== end of the table ===";
+
+#[test]
+fn the_faults_that_say_most() {
+    run(&EVERY_CHANGE, 1);
+}
+
+#[test]
+#[ignore = "takes an hour: cargo xtask lab faults"]
+fn all() {
+    let setting = |name: &str| std::env::var(name).unwrap_or_default();
+    let repeats = setting("LOCKSTEP_FAULTS_REPEATS").parse().unwrap_or(1);
+    let only = setting("LOCKSTEP_FAULTS_ONLY");
+    let only: Vec<&str> = only
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .collect();
+    let unknown = only
+        .iter()
+        .find(|name| !ALL.iter().any(|fault| fault.name == **name));
+    let names = ALL.map(|fault| fault.name).join(", ");
+    assert!(
+        unknown.is_none(),
+        "there is no fault {unknown:?}; there are: {names}"
+    );
+    let mut faults = ALL.to_vec();
+    faults.retain(|fault| only.is_empty() || only.contains(&fault.name));
+    run(&faults, repeats);
+}
+
+struct Row {
+    fault: Fault,
+    verdicts: Vec<Verdict>,
+}
+
+fn run(faults: &[Fault], repeats: usize) {
+    // What an undisturbed run's losses are; every other must have the same.
+    let control = undisturbed::HEALTHY;
+    let first = told(&control, 1, verdict::of(&control, None));
+    let reference = first.losses.clone();
+    let mut rows = vec![Row {
+        fault: control,
+        verdicts: vec![first],
+    }];
+    for fault in faults {
+        if fault.name == control.name {
+            rows[0].verdicts.extend(repeated(fault, 2..=repeats, &reference));
+        } else {
+            rows.push(Row {
+                fault: *fault,
+                verdicts: repeated(fault, 1..=repeats, &reference),
+            });
+        }
+    }
+    println!("{BEGIN}\n{}{END}", table(&rows));
+    let wrong: Vec<_> = rows
+        .iter()
+        .filter(|row| !row.right())
+        .map(|row| row.fault.name)
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "not as it must be after: {}; see the table above",
+        wrong.join(", ")
+    );
+}
+
+fn repeated(fault: &Fault, numbers: RangeInclusive<usize>, reference: &Losses) -> Vec<Verdict> {
+    numbers
+        .map(|n| told(fault, n, verdict::of(fault, Some(reference))))
+        .collect()
+}
+
+/// Says at once how it went: the table comes an hour later.
+fn told(fault: &Fault, n: usize, verdict: Verdict) -> Verdict {
+    let how = if verdict.right() { "right" } else { "WRONG" };
+    println!("{} #{n}: {how}", fault.name);
+    for problem in &verdict.problems {
+        println!("  {problem}");
+    }
+    verdict
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "| fault | repeats | right state | right cause | resumed right | charts join | orphans | s to detect | s to end |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for row in rows {
+        row.write(&mut text);
+    }
+    text.push('\n');
+    for row in rows {
+        row.write_problems(&mut text);
+    }
+    text
+}
+
+impl Row {
+    fn right(&self) -> bool {
+        self.verdicts.iter().all(Verdict::right)
+    }
+
+    fn write(&self, text: &mut String) {
+        let all = &self.verdicts;
+        let count = |is: fn(&Verdict) -> bool| all.iter().filter(|verdict| is(verdict)).count();
+        let how = all.iter().find_map(|verdict| verdict.how);
+        let how = how.map_or(String::new(), |how| format!(" ({how})"));
+        let orphans: usize = all.iter().map(|verdict| verdict.orphans).sum();
+        writeln!(
+            text,
+            "| {}{how} | {} | {} | {} | {} | {} | {orphans} | {} | {} |",
+            self.fault.name,
+            all.len(),
+            count(|verdict| verdict.state),
+            count(|verdict| verdict.cause),
+            count(|verdict| verdict.resumed),
+            count(|verdict| verdict.charts),
+            median(all.iter().filter_map(|verdict| verdict.detect_s)),
+            median(all.iter().filter_map(|verdict| verdict.end_s)),
+        )
+        .unwrap();
+    }
+
+    fn write_problems(&self, text: &mut String) {
+        for (n, verdict) in self.verdicts.iter().enumerate() {
+            for problem in &verdict.problems {
+                writeln!(text, "- **{}** #{}: {problem}", self.fault.name, n + 1).unwrap();
+            }
+        }
+    }
+}
+
+fn median(seconds: impl Iterator<Item = f64>) -> String {
+    let mut seconds: Vec<f64> = seconds.collect();
+    seconds.sort_by(f64::total_cmp);
+    seconds
+        .get(seconds.len() / 2)
+        .map_or("–".to_owned(), |median| format!("{median:.1}"))
+}

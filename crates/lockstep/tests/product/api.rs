@@ -1,0 +1,87 @@
+//! The collector's API as a program asks it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// No answer takes longer on two busy cores.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+
+/// One collector.
+pub(crate) struct Api {
+    pub(crate) url: String,
+    data: PathBuf,
+    http: reqwest::Client,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Api {
+    /// The collector at `url`, whose admin token lies in its data folder.
+    pub(crate) fn new(url: String, data: &Path) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let _already_there = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder().timeout(ANSWER_WITHIN).build().unwrap();
+        Self {
+            url,
+            data: data.to_owned(),
+            http,
+            runtime,
+        }
+    }
+
+    /// `GET` of JSON; `null` when the collector does not answer or refuses.
+    pub(crate) fn get(&self, path: &str) -> Value {
+        json(self.text_at(&format!("{}{path}", self.url)))
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
+        json(self.answer(self.http.post(format!("{}{path}", self.url)).json(body)))
+    }
+
+    /// `GET` of whatever an address of ours says.
+    pub(crate) fn text_at(&self, url: &str) -> Option<String> {
+        self.answer(self.http.get(url))
+    }
+
+    pub(crate) fn query(&self, query: &str) -> Vec<Value> {
+        let url = format!("{}/api/v1/query", self.url);
+        let answer = json(self.answer(self.http.get(url).query(&[("query", query)])));
+        answer["data"]["result"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Samples `(milliseconds, value)` of each series a range selector gives.
+    pub(crate) fn curves(&self, selector: &str) -> Vec<Vec<(i64, f64)>> {
+        let sample = |pair: &Value| {
+            let value = pair[1].as_str().unwrap().parse().unwrap_or(f64::INFINITY);
+            ((pair[0].as_f64().unwrap() * 1_000.0).round() as i64, value)
+        };
+        let found = self.query(selector);
+        let values = found.iter().map(|series| series["values"].as_array());
+        values
+            .map(|values| values.into_iter().flatten().map(sample).collect())
+            .collect()
+    }
+
+    fn token(&self) -> String {
+        std::fs::read_to_string(self.data.join("admin.token"))
+            .unwrap()
+            .trim()
+            .to_owned()
+    }
+
+    fn answer(&self, request: reqwest::RequestBuilder) -> Option<String> {
+        let request = request.bearer_auth(self.token());
+        self.runtime
+            .block_on(async { request.send().await.ok()?.text().await.ok() })
+    }
+}
+
+fn json(answer: Option<String>) -> Value {
+    answer
+        .and_then(|text| serde_json::from_str(&text).ok())
+        .unwrap_or_default()
+}
