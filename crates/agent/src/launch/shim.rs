@@ -53,7 +53,7 @@ use domain::time::TimestampMs;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::WaitOptions;
 
-use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM, StopOrder, is_end, read_from};
+use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM, is_end, read_from};
 use cgroup::{Group, Hierarchies};
 use datagrams::Datagrams;
 use heard::{Heard, StepHead};

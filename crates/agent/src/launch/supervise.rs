@@ -147,14 +147,13 @@ impl Supervisor {
             Some(followed) => followed,
             None => self.take_up(run, attempt, stops)?,
         };
+        // What was started here before the agent was told to take no runs.
+        let looked_after = prunes && followed.folder().has("start.json");
         match command {
-            // What was started here before the agent was told to take no runs is still looked after.
-            _ if !self.setting.accepts_runs && !stops && !(prunes && followed.folder().has("start.json")) => {
-                followed.refuse(
-                    id,
-                    "this node does not accept runs: its agent was started with --no-runs",
-                )
-            }
+            _ if !(self.setting.accepts_runs || stops || looked_after) => followed.refuse(
+                id,
+                "this node does not accept runs: its agent was started with --no-runs",
+            ),
             Ok(command) => followed.accept(id, command),
             Err(error) => followed.refuse(
                 id,

@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(mode(secrets.path(&run)), 0o600);
         assert_eq!(mode(secrets.root.clone()), 0o700);
         assert_eq!(secrets.of(&run), values);
-        assert_eq!(secrets.runs(), [run.clone()]);
+        assert_eq!(secrets.runs(), std::slice::from_ref(&run));
         secrets.remove(&run);
         assert!(secrets.of(&run).is_empty() && secrets.runs().is_empty());
     }

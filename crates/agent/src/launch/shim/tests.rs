@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use domain::run::state::RankExit;
 
 use super::*;
-use crate::launch::journal::Entry;
+use crate::launch::journal::{Entry, StopOrder};
 use crate::launch::testing;
 
 /// Spawns ranks, looks every half second, and on a failure ends the others and says which failed: torchrun's manners.

@@ -193,7 +193,7 @@ mod tests {
         );
         let piece = logs.read(&run, &source, end - 6, 100).await.expect("reads");
         assert_eq!(piece.text, "again\nlate");
-        assert_eq!(logs.runs(), [run.clone()]);
+        assert_eq!(logs.runs(), std::slice::from_ref(&run));
         logs.remove(&run).await;
         assert_eq!(logs.read(&run, &source, 0, 100).await.expect("reads").length, 0);
     }

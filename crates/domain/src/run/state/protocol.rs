@@ -91,10 +91,6 @@ impl Start {
 /// From a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "reports come one by one; none is kept in numbers"
-)]
 pub enum NodeReport {
     /// A command arrived and will be carried out, whatever happens to the connection.
     Accepted {

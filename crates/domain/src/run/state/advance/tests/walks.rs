@@ -486,5 +486,4 @@ fn ten_thousand_walks_end_and_never_break_a_promise() {
     for state in ["stopped", "succeeded", "failed"] {
         assert!(ends.get(state).is_some_and(|count| *count > 500), "{ends:?}");
     }
-    println!("{ends:?}, {restarted} with a restart");
 }
