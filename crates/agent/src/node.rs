@@ -397,12 +397,16 @@ impl Gatherer {
 
     fn gather(&self, samples: &mut Vec<Sample>) {
         self.samples.drain_into(samples);
-        let Some(spool) = &self.spool else { return };
+        let Some(spool) = &self.spool else {
+            self.samples.note_stored();
+            return;
+        };
         if let Some(at_ms) = self.events.alarmed_at() {
             self.burst.happened(at_ms);
             samples.extend(self.burst.due(now_ms()));
         }
         spool.append(samples);
+        self.samples.note_stored();
     }
 }
 

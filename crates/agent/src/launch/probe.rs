@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::launch::journal::Folder;
 use crate::launch::shim::{segment_path, segments};
+use crate::sample::Samples;
 
 /// Read at once; more waits for the next look.
 const READ_BYTES_MAX: u64 = 1 << 20;
@@ -37,6 +38,8 @@ pub(crate) struct Reader {
     folder: Folder,
     cursor: Cursor,
     saved: Cursor,
+    /// As far as it will be noted, once so many drains of the samples are stored.
+    unsaved: Option<(Cursor, u64)>,
 }
 
 impl Reader {
@@ -47,6 +50,7 @@ impl Reader {
             folder: folder.clone(),
             cursor,
             saved: cursor,
+            unsaved: None,
         }
     }
 
@@ -86,14 +90,20 @@ impl Reader {
             .collect())
     }
 
-    /// Notes how far it came, so that the next agent does not begin anew.
-    pub(crate) fn save(&mut self) -> io::Result<()> {
-        if self.saved == self.cursor {
-            return Ok(());
+    /// Notes how far it came, so that the next agent does not begin anew: not as far as it read, but as far as what was made of it
+    /// survives this agent.
+    pub(crate) fn save(&mut self, samples: &Samples) -> io::Result<()> {
+        match self.unsaved {
+            None if self.saved == self.cursor => return Ok(()),
+            None => self.unsaved = Some((self.cursor, samples.due())),
+            Some(_) => {}
         }
-        self.folder
-            .write("probe.cursor", &serde_json::to_vec(&self.cursor)?)?;
-        self.saved = self.cursor;
+        if let Some((cursor, due)) = self.unsaved
+            && samples.stored() >= due
+        {
+            self.folder.write("probe.cursor", &serde_json::to_vec(&cursor)?)?;
+            (self.saved, self.unsaved) = (cursor, None);
+        }
         Ok(())
     }
 }
@@ -124,7 +134,15 @@ mod tests {
             records.into_iter().filter_map(step).collect::<Vec<_>>()
         };
         assert_eq!(steps(reader.read().unwrap()), [1.0, 2.0]);
-        reader.save().unwrap();
+        let samples = Samples::new();
+        reader.save(&samples).unwrap();
+        let begun_before = samples.drain();
+        assert!(begun_before.is_empty());
+        reader.save(&samples).unwrap();
+        let mut killed_before_all_was_stored = Reader::open(&folder);
+        assert_eq!(steps(killed_before_all_was_stored.read().unwrap()), [1.0, 2.0]);
+        samples.note_stored();
+        reader.save(&samples).unwrap();
         let mut next_agent = Reader::open(&folder);
         assert_eq!(steps(next_agent.read().unwrap()), [3.0]);
         assert_eq!(steps(next_agent.read().unwrap()), [0.0; 0]);

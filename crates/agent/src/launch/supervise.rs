@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime};
 
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::state::NodeCommand;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -92,6 +93,7 @@ pub struct Supervisor {
     samples: Samples,
     inventory: SharedInventory,
     attempts: Mutex<BTreeMap<(RunId, AttemptNo), Arc<Attempt>>>,
+    taken_up: Notify,
     tasks: TaskTracker,
     shutdown: CancellationToken,
 }
@@ -110,6 +112,7 @@ impl Supervisor {
             samples,
             inventory,
             attempts: Mutex::default(),
+            taken_up: Notify::new(),
             tasks: TaskTracker::new(),
             shutdown,
         });
@@ -167,6 +170,11 @@ impl Supervisor {
     /// What is followed.
     pub(crate) fn attempts(&self) -> Vec<Arc<Attempt>> {
         self.lock().values().cloned().collect()
+    }
+
+    /// Waits until an attempt is followed that was not before.
+    pub(crate) async fn taken_up(&self) {
+        self.taken_up.notified().await;
     }
 
     /// Whether nothing is followed.
@@ -266,6 +274,7 @@ impl Supervisor {
         let (attempt, commands) = Attempt::open(run.clone(), number, folder)?;
         let attempt = Arc::new(attempt);
         self.lock().insert((run.clone(), number), attempt.clone());
+        self.taken_up.notify_one();
         let follower = attempt::Follower::new(attempt.clone(), self.clone(), commands);
         let shutdown = self.shutdown.clone();
         self.tasks.spawn(async move {

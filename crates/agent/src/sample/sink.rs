@@ -42,6 +42,9 @@ struct State {
     pending: Vec<Sample>,
     taken: u64,
     dropped: u64,
+    drains: u64,
+    /// The last drain of which everything lies on disk, or was not to.
+    stored: u64,
 }
 
 impl Samples {
@@ -120,7 +123,25 @@ impl Samples {
     pub(crate) fn drain_into(&self, drained: &mut Vec<Sample>) {
         drained.clear();
         drained.shrink_to(ROOM_KEPT_MAX);
-        std::mem::swap(drained, &mut self.lock().pending);
+        let mut state = self.lock();
+        state.drains += 1;
+        std::mem::swap(drained, &mut state.pending);
+    }
+
+    /// All that was drained is where it survives this process.
+    pub(crate) fn note_stored(&self) {
+        let mut state = self.lock();
+        state.stored = state.drains;
+    }
+
+    /// What has to be reached by [`Samples::stored`] before all that was pushed until now survives this process.
+    pub(crate) fn due(&self) -> u64 {
+        self.lock().drains + 1
+    }
+
+    /// How many drains are stored.
+    pub(crate) fn stored(&self) -> u64 {
+        self.lock().stored
     }
 
     /// The newest value of each living series, in no order.

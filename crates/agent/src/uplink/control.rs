@@ -153,7 +153,9 @@ impl Session {
                     // A second hello, or something newer than this agent.
                     Some(control_down::Message::Hello(_)) | None => {}
                 },
-                // Attempts come by commands, so that whoever has none needs not look.
+                // Some come by no command.
+                () = self.supervisor.taken_up() => {}
+                // Whoever has none needs not look.
                 _ = looks.tick(), if !self.supervisor.is_idle() => self.look(),
             }
         }

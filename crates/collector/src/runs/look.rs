@@ -106,11 +106,7 @@ impl Runs {
         let at_ms = run.ended_ms.unwrap_or_else(crate::clock::now_ms);
         let window_ms = (at_ms - run.current().started_ms).clamp(1, STEPS_WINDOW_MS);
         // A run's id has no character that would end the string.
-        let query = format!(
-            "last_over_time(train_step{{run=\"{}\",attempt=\"{}\"}}[{window_ms}ms])",
-            run.id,
-            run.current().no
-        );
+        let query = format!("last_over_time(train_step{{run=\"{}\"}}[{window_ms}ms])", run.id);
         let Ok(output) = self.evaluator.instant(&query, at_ms).await else {
             return BTreeMap::new();
         };

@@ -270,7 +270,8 @@ async fn a_stop_after_a_step_is_agreed_ahead_of_all_ranks_and_ends_as_stopped() 
     let now_ms = collector::clock::now_ms();
     // Rank 1 is a step ahead; a save among its steps does not count.
     for (seq, step_s) in [(1, 0.5), (2, 40.0), (3, 0.5)] {
-        let at_ms = now_ms - 10_000 + seq * 1_000;
+        // Since the attempt began: what is older is another one's.
+        let at_ms = now_ms + seq;
         let values = [100.0, 101.0, 0.6, step_s];
         telemetry
             .sample("live", seq.cast_unsigned(), at_ms, &values)

@@ -71,6 +71,10 @@ pub fn launch(run: &RunId, attempt: AttemptNo, node: &NodeName, start: &Start, p
     let mut env = environment(run, attempt, node, &start.spec, paths);
     if let Some(path) = &start.resume_from {
         env.insert("LOCKSTEP_RESUME_FROM".into(), path.clone());
+        let step = start
+            .resume_step
+            .map(|step| ("LOCKSTEP_RESUME_STEP".into(), step.to_string()));
+        env.extend(step);
     }
     Launch {
         argv,
@@ -227,8 +231,10 @@ mod tests {
                     ..Spec::default()
                 },
                 resume_from: from.map(Into::into),
+                resume_step: Some(7),
                 ..Start::default()
             });
+            assert_eq!(launch.env.contains_key("LOCKSTEP_RESUME_STEP"), from.is_some());
             let script = launch.argv.iter().position(|word| word == "/x.py").expect("it");
             let variable = launch.env.get("LOCKSTEP_RESUME_FROM").cloned();
             (launch.argv[script + 3..].join(" "), variable)

@@ -27,16 +27,20 @@ print("the end", flush=True)
 "#;
 
 /// Files below a folder that hold the value.
-fn holders(folder: &Path) -> Vec<String> {
+fn holders(data: &Path) -> Vec<String> {
+    holders_below(data, data)
+}
+
+fn holders_below(data: &Path, folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.is_dir() {
-            found.extend(holders(&path));
+            found.extend(holders_below(data, &path));
         } else if path.is_file() {
             let bytes = std::fs::read(&path).unwrap_or_default();
             if bytes.windows(VALUE.len()).any(|part| part == VALUE.as_bytes()) {
-                found.push(path.strip_prefix(folder).unwrap_or(&path).display().to_string());
+                found.push(path.strip_prefix(data).unwrap_or(&path).display().to_string());
             }
         }
     }

@@ -24,6 +24,12 @@ BURST_MAX = 4  # steps sent at a time; the kernel queues ten datagrams by defaul
 BACKWARDS_WITHOUT_OPTIMIZER = 64  # then the script has no torch optimizer, and each backward pass counts as a step
 
 
+def resumed_step(environ):
+    """The step that the checkpoint holds from which this attempt goes on: its first own step is the one behind it."""
+    step = environ.get("LOCKSTEP_RESUME_STEP", "")
+    return int(step) if step.isdecimal() else 0
+
+
 class Probe:
     def __init__(self, environ=os.environ):
         self.on = True
@@ -34,7 +40,7 @@ class Probe:
         self.envelope = Envelope(environ)
         self.cycle = Cycle(HostTimeline())
         self.leader = Leader()
-        self.steps = 0
+        self.steps = resumed_step(environ)
         self.skipped = None  # a GradScaler's skipped steps; None until one is used
         self.optimizer_calls = 0
         self.backwards = 0

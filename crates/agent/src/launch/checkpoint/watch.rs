@@ -245,7 +245,11 @@ impl Watch {
                 )]
                 let said = saving.seconds.map(|seconds| (seconds * 1_000.0) as u64);
                 checkpoint.duration_ms = checkpoint.duration_ms.or(said);
-            } else if let Some(before) = self.told.as_ref().and_then(|told| same(told, &checkpoint.path)) {
+            } else if let Some(before) = self.told.as_ref().and_then(|told| same(told, &checkpoint.path))
+                && before.finished_ms == checkpoint.finished_ms
+            {
+                // An agent before this one heard it.
+                checkpoint.step = checkpoint.step.or(before.step);
                 checkpoint.duration_ms = checkpoint.duration_ms.or(before.duration_ms);
             }
         }

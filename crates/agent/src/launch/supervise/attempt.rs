@@ -661,7 +661,7 @@ impl Follower {
             self.bounded = Instant::now();
             output::bound(&self.attempt.folder);
         }
-        if let Err(error) = self.reader.save() {
+        if let Err(error) = self.reader.save(&self.supervisor.samples) {
             tracing::warn!(run = %self.attempt.run, %error, "how far the probe's records were read cannot be noted");
         }
         if self.shim_is_gone() {
@@ -708,7 +708,7 @@ impl Follower {
         }
         self.finish_checkpoints().await;
         self.series.end(now_ms());
-        let _saved_or_over = self.reader.save();
+        let _saved_or_over = self.reader.save(&self.supervisor.samples);
         if let Some(mut shim) = self.shim.take() {
             let _reaped = tokio::task::spawn_blocking(move || shim.wait()).await;
         }

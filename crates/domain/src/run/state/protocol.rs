@@ -72,6 +72,9 @@ pub struct Start {
     /// The checkpoint to go on from; ranks find it in `LOCKSTEP_RESUME_FROM`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<String>,
+    /// The step that checkpoint holds: ranks count on from it, so that a step has one number in all attempts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume_step: Option<u64>,
     /// The values of the spec's secrets, put in when the command is sent; in what is stored there are none.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, SecretValue>,

@@ -155,6 +155,7 @@ impl Machine {
             },
             master_port: first.port,
             resume_from: attempt.resumed_from.as_ref().map(|from| from.path.clone()),
+            resume_step: attempt.resumed_from.as_ref().and_then(|from| from.step),
             ..Start::default()
         };
         let attempt = self.current_mut();

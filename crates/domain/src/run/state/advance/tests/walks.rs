@@ -337,7 +337,8 @@ impl World {
                 machine.state
             );
         }
-        if machine.state == RunState::Stopping {
+        // Behind an agreed step ranks end by themselves.
+        if machine.state == RunState::Stopping && machine.is_stopping() {
             let told = |task: &NodeTask| task.phase == NodePhase::Ended || task.stop_told_ms.is_some();
             assert!(
                 machine.current().nodes.iter().all(told),
