@@ -108,16 +108,19 @@ fn dcp(below: &str, files: &Files<'_>, sight: &mut Sight) -> Dcp {
         .filter(|(name, _)| pickle::is_shard(name))
         .map(|(name, file)| (*name, file.bytes))
         .collect();
-    let empty = shards.iter().find(|(_, bytes)| **bytes == 0);
-    let mut found = match here.get(METADATA) {
+    match here.get(METADATA) {
+        // A rank that has nothing to save leaves a shard of 0 bytes, which .metadata does not name.
         Some(metadata) if metadata.bytes > 0 => with_metadata(metadata, &shards, sight),
         Some(_) => problem(".metadata is 0 bytes"),
-        None => without_metadata(&here, &shards, sight),
-    };
-    if let (None, Some((name, _))) = (&found.problem, empty) {
-        found.problem = Some(format!("shard {name} is 0 bytes"));
+        None => {
+            let mut found = without_metadata(&here, &shards, sight);
+            let empty = shards.iter().find(|(_, bytes)| **bytes == 0);
+            if let (None, Some((name, _))) = (&found.problem, empty) {
+                found.problem = Some(format!("shard {name} is 0 bytes"));
+            }
+            found
+        }
     }
-    found
 }
 
 fn problem(what: &str) -> Dcp {

@@ -95,6 +95,10 @@ fn what_is_missing_is_said() {
     assert_eq!(problem(folder, "step-2"), "shard __0_0.distcp is missing");
     put(&shard.join("__0_0.distcp"), b"");
     assert_eq!(problem(folder, "step-2"), "shard __0_0.distcp is 0 bytes");
+    // A rank that had nothing to save: .metadata does not name its shard.
+    let idle = dcp(folder, "step-6");
+    put(&idle.join("__3_0.distcp"), b"");
+    assert!(one(folder, "step-6").complete);
     let cut = dcp(folder, "step-3");
     put(&cut.join(".metadata"), &METADATA[..METADATA.len() - 1]);
     assert_eq!(problem(folder, "step-3"), ".metadata is cut off");
