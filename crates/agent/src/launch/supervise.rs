@@ -8,6 +8,7 @@ mod attempt;
 mod burial;
 
 pub(crate) use attempt::Attempt;
+use attempt::Follower;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use domain::ident::{AttemptNo, NodeName, RunId};
-use domain::run::state::NodeCommand;
+use domain::run::state::{NodeCommand, Start};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -195,13 +196,7 @@ impl Supervisor {
 
     /// Checkpoints that attempts on this node went on from, whatever run they are of.
     pub(crate) fn resumed_from(&self) -> BTreeSet<String> {
-        let from = |attempt: &Arc<Attempt>| {
-            let start: serde_json::Value = attempt.folder().read("start.json").ok()?;
-            let from = start.get("resume_from")?;
-            from.as_str()
-                .or_else(|| from.get("path")?.as_str())
-                .map(str::to_owned)
-        };
+        let from = |attempt: &Arc<Attempt>| attempt.folder().read::<Start>("start.json").ok()?.resume_from;
         self.attempts().iter().filter_map(from).collect()
     }
 
@@ -275,7 +270,7 @@ impl Supervisor {
         let attempt = Arc::new(attempt);
         self.lock().insert((run.clone(), number), attempt.clone());
         self.taken_up.notify_one();
-        let follower = attempt::Follower::new(attempt.clone(), self.clone(), commands);
+        let follower = Follower::new(attempt.clone(), self.clone(), commands);
         let shutdown = self.shutdown.clone();
         self.tasks.spawn(async move {
             tokio::select! {

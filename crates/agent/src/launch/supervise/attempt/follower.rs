@@ -1,0 +1,448 @@
+//! The task that looks after one attempt: carries its commands out, reads what its shim and ranks leave in the folder, and buries it when
+//! its shim has vanished.
+
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use domain::run::spec::Spec;
+use domain::run::state::{EndCause, NodeCommand, NodeEnd, NodeReport, Start};
+use domain::run::torchrun::{self as command_line, Paths};
+use tokio::sync::mpsc;
+
+use super::Attempt;
+use crate::launch::checkpoint::{self, PRUNE_FILE};
+use crate::launch::journal::{Entry, is_end, read_from};
+use crate::launch::output;
+use crate::launch::preflight::{Asked, is_seen, remove_token, token_of};
+use crate::launch::probe::{Reader, Record, RunSeries};
+use crate::launch::secrets::Secrets;
+use crate::launch::shim::Owner;
+use crate::launch::supervise::{Supervisor, burial};
+use crate::launch::torchrun::{Lease, prepare};
+use crate::sample::nccl;
+use crate::sample::nccl::plugin::Choice;
+use crate::uplink::link::now_ms;
+
+/// How often files are looked at: a step is on its way to the collector within a tenth of a second.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often series that age are written and the shim is looked for.
+const TICK: Duration = Duration::from_secs(1);
+/// How often logs are looked at for their size: in that time no rank writes more than a few of the gigabytes it may have.
+const BOUND_LOGS: Duration = Duration::from_secs(5);
+/// Time for a new shim to take its lock.
+const SHIM_STARTS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Follows one attempt to its end.
+pub(in crate::launch::supervise) struct Follower {
+    attempt: Arc<Attempt>,
+    supervisor: Arc<Supervisor>,
+    commands: mpsc::Receiver<NodeCommand>,
+    /// Held until the start.
+    lease: Option<Lease>,
+    shim: Option<Child>,
+    shim_since: Option<Instant>,
+    reader: Reader,
+    series: RunSeries,
+    /// Since there is something to follow.
+    nccl: Option<nccl::Watch>,
+    /// Likewise.
+    checkpoints: Option<checkpoint::Watch>,
+    /// Sizes of the files of reports when `ended` was found.
+    reports_seen: Option<(u64, u64)>,
+    ended: bool,
+    /// When the logs were last looked at for their size.
+    bounded: Instant,
+}
+
+impl Follower {
+    pub(in crate::launch::supervise) fn new(
+        attempt: Arc<Attempt>,
+        supervisor: Arc<Supervisor>,
+        commands: mpsc::Receiver<NodeCommand>,
+    ) -> Self {
+        let series = RunSeries::new(attempt.run.clone(), attempt.number, supervisor.samples.clone());
+        let reader = Reader::open(&attempt.folder);
+        Self {
+            attempt,
+            supervisor,
+            commands,
+            lease: None,
+            shim: None,
+            shim_since: None,
+            reader,
+            series,
+            nccl: None,
+            checkpoints: None,
+            reports_seen: None,
+            ended: false,
+            bounded: Instant::now(),
+        }
+    }
+
+    pub(in crate::launch::supervise) async fn follow(mut self) {
+        self.take_up_again().await;
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let mut ticked = Instant::now();
+        loop {
+            tokio::select! {
+                Some(command) = self.commands.recv() => self.carry_out(command).await,
+                _ = looks.tick() => self.take_records(),
+            }
+            if ticked.elapsed() >= TICK {
+                ticked = Instant::now();
+                self.tick().await;
+            }
+            if self.has_ended() {
+                break;
+            }
+        }
+        self.close().await;
+    }
+
+    /// What an agent before this one began and did not finish.
+    async fn take_up_again(&mut self) {
+        let folder = self.attempt.folder.clone();
+        if self.has_ended() || folder.shim_lives() {
+            return;
+        }
+        if folder.has("stop") {
+            return self.stop().await;
+        }
+        if folder.has("start.json") {
+            // Where a shim has been, `tick` finds out that it is gone.
+            if let Ok(start) = folder.read::<Start>("start.json") {
+                self.start(&start).await;
+            }
+            return;
+        }
+        if let Ok(spec) = folder.read::<Spec>("prepare.json") {
+            self.prepare(&spec).await;
+        }
+        let looked = self
+            .attempt
+            .entries()
+            .iter()
+            .any(|entry| matches!(entry.report, NodeReport::Looked { .. }));
+        if !looked && let Ok(path) = folder.read::<String>("look.json") {
+            self.look_for(path).await;
+        }
+    }
+
+    async fn carry_out(&mut self, command: NodeCommand) {
+        match command {
+            NodeCommand::Prepare { spec, .. } => self.prepare(&spec).await,
+            NodeCommand::LookFor { path } => self.look_for(path).await,
+            NodeCommand::Start(start) => self.start(&start).await,
+            NodeCommand::Stop { .. } => self.stop().await,
+            // The ranks read it for themselves.
+            NodeCommand::StopAfter { .. } => {}
+            // The watch finds it in the folder.
+            NodeCommand::Checkpoints(_) => {}
+        }
+    }
+
+    /// Once: a command may lie in the folder and wait in the queue as well.
+    async fn prepare(&mut self, spec: &Spec) {
+        let answers = |entry: &Entry| matches!(entry.report, NodeReport::Prepared(_));
+        if self.has_ended() || self.attempt.entries().iter().any(answers) {
+            return;
+        }
+        let around = match self.supervisor.surroundings() {
+            Ok(around) => around,
+            Err(error) => {
+                return self
+                    .attempt
+                    .report(NodeReport::PrepareFailed {
+                        message: explained(&error),
+                    })
+                    .await;
+            }
+        };
+        let folder = self.attempt.folder.clone();
+        let asked: Asked = folder.read("asked.json").unwrap_or_default();
+        let stopped = async {
+            while !folder.has("stop") {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let report = tokio::select! {
+            // The stop that waits in the queue answers.
+            () = stopped => return,
+            prepared = prepare(spec, &asked, &around) => match prepared {
+                Ok((prepared, lease)) => {
+                    self.lease = Some(lease);
+                    NodeReport::Prepared(prepared)
+                }
+                Err(error) => NodeReport::PrepareFailed { message: explained(&error) },
+            },
+        };
+        self.attempt.report(report).await;
+    }
+
+    async fn look_for(&mut self, path: String) {
+        let seen = is_seen(path).await;
+        self.attempt.report(NodeReport::Looked { seen }).await;
+    }
+
+    /// What was left for the other nodes to see.
+    fn clear_token(&self) {
+        let folder = &self.attempt.folder;
+        if let (Ok(spec), Ok(asked)) = (
+            folder.read::<Spec>("prepare.json"),
+            folder.read::<Asked>("asked.json"),
+        ) && let Some(token) = token_of(&spec, &asked)
+        {
+            remove_token(token);
+        }
+    }
+
+    async fn start(&mut self, start: &Start) {
+        self.clear_token();
+        if self.attempt.folder.has("stop") || self.has_ended() || self.has_run() {
+            return;
+        }
+        // torchrun binds the port itself.
+        self.lease = None;
+        if let Err(message) = self.start_shim(start) {
+            self.attempt.report(NodeReport::StartFailed { message }).await;
+        }
+    }
+
+    /// Whether a shim was started and came as far as starting anything itself, or may yet.
+    fn has_run(&self) -> bool {
+        let folder = &self.attempt.folder;
+        let said =
+            || read_from(&folder.file("shim.reports"), 0).is_ok_and(|(reports, _)| !reports.is_empty());
+        self.shim.is_some() || folder.has(Owner::FILE) || said()
+    }
+
+    fn start_shim(&mut self, start: &Start) -> Result<(), String> {
+        let around = self
+            .supervisor
+            .surroundings()
+            .map_err(|error| explained(&error))?;
+        let folder = &self.attempt.folder;
+        let secrets = Secrets::of(folder);
+        if let Some(name) = start.spec.secrets.keys().find(|name| !secrets.has(name)) {
+            return Err(format!(
+                "the value of the secret {name} is not kept any more; submit the run anew with --secret {name}"
+            ));
+        }
+        let text = |path: &std::path::Path| path.display().to_string();
+        let python = self
+            .attempt
+            .entries()
+            .into_iter()
+            .find_map(|entry| match entry.report {
+                NodeReport::Prepared(prepared) => Some(prepared.python),
+                _ => None,
+            });
+        let plugin = Choice::for_run(&self.attempt.run, start, &self.supervisor.setting);
+        let paths = Paths {
+            python: python.ok_or("it was told to start without having been prepared")?,
+            companions: text(&around.companions),
+            folder: text(folder.path()),
+            probe_socket: text(&folder.file("probe.sock")),
+            nccl_plugin: match &plugin {
+                Choice::Ours(path) => Some(text(path)),
+                _ => None,
+            },
+        };
+        let plan = nccl::Plan::make(start, &plugin);
+        self.attempt
+            .note(nccl::Plan::FILE, &plan)
+            .map_err(|error| explained(&error))?;
+        let setting = &self.supervisor.setting;
+        let launch = command_line::launch(
+            &self.attempt.run,
+            self.attempt.number,
+            &setting.node,
+            start,
+            &paths,
+        );
+        self.attempt
+            .note("launch.json", &launch)
+            .map_err(|error| explained(&error))?;
+        let log = std::fs::File::create(folder.file("shim.log")).map_err(|error| explained(&error))?;
+        let (program, arguments) = setting
+            .shim
+            .split_first()
+            .ok_or("no program to start shims with")?;
+        let shim = Command::new(program)
+            .args(arguments)
+            .arg(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(OwnedFd::from(log))
+            .spawn()
+            .map_err(|error| format!("{program:?} cannot be started: {error}"))?;
+        self.shim = Some(shim);
+        self.shim_since = Some(Instant::now());
+        Ok(())
+    }
+
+    /// A shim reads the stop file itself; without one there is nothing to wait for.
+    async fn stop(&mut self) {
+        self.lease = None;
+        self.clear_token();
+        // Held while it is said: a shim that an earlier agent had just started comes too late then, and sees it.
+        let folder = self.attempt.folder.clone();
+        let Some(_held) = folder.lock().ok().flatten().filter(|_| self.shim.is_none()) else {
+            return;
+        };
+        if !self.has_ended() && !folder.has("shim.reports") {
+            let end = NodeEnd {
+                cause: EndCause::NeverStarted,
+                ..NodeEnd::default()
+            };
+            self.attempt.report(NodeReport::Ended(end)).await;
+        }
+    }
+
+    fn take_records(&mut self) {
+        match self.reader.read() {
+            Ok(records) => self.note_records(records),
+            Err(error) => {
+                tracing::warn!(run = %self.attempt.run, %error, "the probe's records cannot be read")
+            }
+        }
+    }
+
+    fn note_records(&mut self, records: Vec<Record>) {
+        let inventory = self.supervisor.inventory.borrow().clone();
+        for record in records {
+            if let Record::Checkpoint(saving) = &record {
+                self.checkpoints().note(saving);
+            }
+            self.series.take(record, &inventory);
+        }
+    }
+
+    fn checkpoints(&mut self) -> &mut checkpoint::Watch {
+        let (attempt, supervisor) = (&self.attempt, &self.supervisor);
+        self.checkpoints.get_or_insert_with(|| {
+            checkpoint::Watch::new(
+                attempt,
+                supervisor.setting.node.as_str(),
+                supervisor.samples.clone(),
+            )
+        })
+    }
+
+    /// Once there is something to look after: ranks that may save, or an order for what they saved.
+    async fn tick_checkpoints(&mut self) {
+        let folder = &self.attempt.folder;
+        let ordered = folder.has(PRUNE_FILE);
+        if !folder.has("launch.json") && !ordered {
+            return;
+        }
+        if ordered && !folder.has("prepare.json") && !folder.has("start.json") {
+            // All else was cleared away: there are no ranks to wait for.
+            let end = NodeEnd {
+                cause: EndCause::NeverStarted,
+                ..NodeEnd::default()
+            };
+            return self.attempt.report(NodeReport::Ended(end)).await;
+        }
+        let (attempt, supervisor) = (self.attempt.clone(), self.supervisor.clone());
+        self.checkpoints().tick(&attempt, || supervisor.resumed_from());
+    }
+
+    /// The last look, behind the last write of the ranks; then nobody follows any more.
+    async fn finish_checkpoints(&mut self) {
+        let attempt = self.attempt.clone();
+        let in_use = self.supervisor.resumed_from();
+        loop {
+            let something = attempt.folder.has("launch.json") || attempt.folder.has(PRUNE_FILE);
+            if something && !self.checkpoints().finish(&attempt, &in_use).await {
+                let _another_order_comes = std::fs::remove_file(attempt.folder.file(PRUNE_FILE));
+            }
+            if attempt.let_go() {
+                return;
+            }
+        }
+    }
+
+    async fn tick(&mut self) {
+        self.tick_checkpoints().await;
+        if self.attempt.folder.has("launch.json") {
+            self.series.tick(now_ms());
+            let heard = self.series.hears_nccl();
+            let watch = self.nccl.get_or_insert_with(|| {
+                let plan = self.attempt.folder.read(nccl::Plan::FILE).unwrap_or_default();
+                nccl::Watch::new(&self.attempt.run, self.supervisor.samples.clone(), plan)
+            });
+            watch.tick(heard, now_ms()).await;
+        }
+        if self.bounded.elapsed() >= BOUND_LOGS {
+            self.bounded = Instant::now();
+            output::bound(&self.attempt.folder);
+        }
+        if let Err(error) = self.reader.save(&self.supervisor.samples) {
+            tracing::warn!(run = %self.attempt.run, %error, "how far the probe's records were read cannot be noted");
+        }
+        if self.shim_is_gone() {
+            burial::bury(&self.attempt, &self.supervisor.setting.node).await;
+        }
+    }
+
+    /// Started once, not alive, and without a last word.
+    fn shim_is_gone(&mut self) -> bool {
+        if !self.attempt.folder.has("launch.json") {
+            return false;
+        }
+        let child_lives = self
+            .shim
+            .as_mut()
+            .is_some_and(|shim| matches!(shim.try_wait(), Ok(None)));
+        let starting = child_lives
+            && self
+                .shim_since
+                .is_some_and(|since| since.elapsed() < SHIM_STARTS_WITHIN);
+        // The order matters: a shim writes its last word before it lets go of the lock.
+        !starting && !self.attempt.folder.shim_lives() && !child_lives && !self.has_ended()
+    }
+
+    /// Asked ten times a second: reads the reports only when there are new ones.
+    fn has_ended(&mut self) -> bool {
+        let size =
+            |name: &str| std::fs::metadata(self.attempt.folder.file(name)).map_or(0, |meta| meta.len());
+        let sizes = (size("agent.reports"), size("shim.reports"));
+        if self.reports_seen != Some(sizes) {
+            self.reports_seen = Some(sizes);
+            self.ended = self.attempt.entries().iter().any(|entry| is_end(&entry.report));
+        }
+        self.ended
+    }
+
+    /// Reads what is left of the records, ends the series, reaps the shim.
+    async fn close(mut self) {
+        while let Ok(records) = self.reader.read() {
+            if records.is_empty() {
+                break;
+            }
+            self.note_records(records);
+        }
+        self.finish_checkpoints().await;
+        self.series.end(now_ms());
+        let _saved_or_over = self.reader.save(&self.supervisor.samples);
+        if let Some(mut shim) = self.shim.take() {
+            let _reaped = tokio::task::spawn_blocking(move || shim.wait()).await;
+        }
+        // A stop that comes late is answered from the journal.
+        self.commands.close();
+    }
+}
+
+fn explained(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
