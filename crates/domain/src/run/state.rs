@@ -146,7 +146,7 @@ pub struct RankExit {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Of a rank: `exception`, `signal`, `out_of_memory`, `exit_code`, `nccl_timeout`, `collective_timeout`, `checkpoint_failed`,
-    /// `port_in_use`, `stuck`, `exited_early`. Of a node: `node_lost`, `shim_died`, `refused`, `prepare_failed`, `start_failed`. Of
+    /// `checkpoint_unreadable`, `port_in_use`, `stuck`, `exited_early`. Of a node: `node_lost`, `shim_died`, `refused`, `prepare_failed`, `start_failed`. Of
     /// the run: `succeeded`, `stopped`, `mismatch` (its nodes do not agree), `no_nodes` (it waits for some).
     pub cause: String,
     /// The node where it began, when one is to be named.

@@ -30,8 +30,14 @@ const ALL: [Fault; 14] = [
     ports::TAKEN,
 ];
 
-/// With every change, without root: one that hangs and resumes, one that is no failure to the kernel, one that nobody may notice.
-const EVERY_CHANGE: [Fault; 3] = [ranks::STOPPED, ranks::LEFT_EARLY, agents::UPGRADED];
+/// With every change, without root: one that hangs and resumes, one that is no failure to the kernel, one that nobody may notice,
+/// and one after which the newest checkpoint is not the one to go on from.
+const EVERY_CHANGE: [Fault; 4] = [
+    ranks::STOPPED,
+    ranks::LEFT_EARLY,
+    agents::UPGRADED,
+    checkpoints::TORN,
+];
 
 /// What frames the table.
 const BEGIN: &str = "=== table of faults ===";

@@ -70,6 +70,8 @@ impl Checkpoint {
         self.changed_ms = told.changed_ms.max(before.changed_ms);
         self.finished_ms = told.finished_ms.or(before.finished_ms);
         self.prune_told_ms = before.prune_told_ms;
+        // Saved anew it has another chance.
+        self.doubt = before.doubt.filter(|_| self.finished_ms == before.finished_ms);
         if !sight.complete
             && seen
                 .values()

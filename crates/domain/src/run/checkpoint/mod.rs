@@ -7,6 +7,7 @@
 //! ```
 //! Nothing here reads a disk or a clock. A checkpoint is never opened by unpickling, on no side.
 
+mod doubt;
 mod known;
 mod list;
 mod name;
@@ -72,6 +73,9 @@ pub struct Checkpoint {
     /// Nobody can tell without running what is in it, so it is neither removed nor gone on from by itself.
     #[serde(skip_serializing_if = "is_false")]
     pub uncertain: bool,
+    /// Why training is not to go on from it by itself though everything seems to be there: an attempt could not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<String>,
     /// What is missing or wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -143,7 +147,7 @@ impl Checkpoint {
     /// Whether training can go on from it.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.complete && !self.model_only && !self.uncertain
+        self.complete && !self.model_only && !self.uncertain && self.doubt.is_none()
     }
 }
 

@@ -186,6 +186,8 @@ impl<'a> Decision<'a> {
             "there is no complete full checkpoint"
         } else if checkpoint.uncertain {
             "it cannot be told what is in it"
+        } else if checkpoint.doubt.is_some() {
+            "an attempt could not go on from it: it stays to be looked at"
         } else if self.is_newer_than_the_last(checkpoint) {
             "newer than the last complete one"
         } else {

@@ -257,7 +257,11 @@ fn rank_outcome(node: &NodeName, exit: &RankExit) -> Outcome {
             };
         }
         ("out_of_memory", ..) => format!("{who} ran out of GPU memory ({kind})"),
-        ("checkpoint_failed", ..) => format!("{who} could not save a checkpoint, its disk is full ({kind})"),
+        ("checkpoint_failed", ..) if exit::says_disk_is_full(exit) => {
+            format!("{who} could not save a checkpoint, its disk is full ({kind})")
+        }
+        ("checkpoint_failed", ..) => format!("{who} could not save a checkpoint ({kind})"),
+        ("checkpoint_unreadable", ..) => format!("{who} could not read a checkpoint ({kind})"),
         ("port_in_use", ..) => {
             format!("{who} could not use the leased port, someone else had taken it ({kind})")
         }

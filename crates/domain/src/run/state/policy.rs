@@ -32,6 +32,14 @@ const BY_CHANCE: [&str; 7] = [
     "start_failed",
 ];
 
+impl Outcome {
+    /// Whether it says nothing of the training itself: a node was lost, a port taken, somebody stopped it.
+    pub(in crate::run) fn came_by_chance(&self) -> bool {
+        let cause = self.cause.as_str();
+        BY_CHANCE.contains(&cause) || HELPLESS.contains(&cause)
+    }
+}
+
 /// What is to follow.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {

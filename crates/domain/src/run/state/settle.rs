@@ -212,6 +212,7 @@ impl Machine {
         let attempt = self.current_mut();
         attempt.ended_ms = Some(now_ms);
         attempt.outcome = Some(outcome);
+        self.doubt_checkpoint();
     }
 
     pub(super) fn finish(&mut self, state: RunState, now_ms: TimestampMs) {

@@ -1,7 +1,7 @@
 //! Whether a checkpoint that is a folder is whole.
 //!
 //! DCP writes its shards, then `.metadata` under another name, then renames it: with it everything is there, and it names
-//! every shard. Without collectives each rank writes its own `__R.metadata` instead. Our helper also notes sizes.
+//! every shard and how far it was filled; what a crash or a copy cut off since is seen by that. Without collectives each rank writes its own `__R.metadata` instead. Our helper also notes sizes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::path::Path;
 use domain::run::checkpoint::{Checkpoint, Format, Sight};
 
 use super::super::archive::{Judged, read_small};
+use super::super::extents::extents;
 use super::super::{pickle, sidecar};
 use super::{Look, Piece, apply, is_weights};
 
@@ -110,7 +111,7 @@ fn dcp(below: &str, files: &Files<'_>, sight: &mut Sight) -> Dcp {
         .collect();
     match here.get(METADATA) {
         // A rank that has nothing to save leaves a shard of 0 bytes, which .metadata does not name.
-        Some(metadata) if metadata.bytes > 0 => with_metadata(metadata, &shards, sight),
+        Some(metadata) if metadata.bytes > 0 => with_metadata(metadata, &here, &shards, sight),
         Some(_) => problem(".metadata is 0 bytes"),
         None => {
             let mut found = without_metadata(&here, &shards, sight);
@@ -130,7 +131,12 @@ fn problem(what: &str) -> Dcp {
     }
 }
 
-fn with_metadata(metadata: &Piece, shards: &BTreeMap<&str, u64>, sight: &mut Sight) -> Dcp {
+fn with_metadata(
+    metadata: &Piece,
+    here: &BTreeMap<&str, &Piece>,
+    shards: &BTreeMap<&str, u64>,
+    sight: &mut Sight,
+) -> Dcp {
     let bytes = match read_small(&metadata.path, METADATA_BYTES_MAX) {
         Ok(Some(bytes)) => bytes,
         // Too large to look through: it is there, and that is what DCP goes by.
@@ -166,8 +172,16 @@ fn with_metadata(metadata: &Piece, shards: &BTreeMap<&str, u64>, sight: &mut Sig
     }
     Dcp {
         training: pickle::names_training(&bytes),
-        problem: said,
+        problem: said.or_else(|| cut_off(&bytes, here)),
     }
+}
+
+/// A shard that ends before what `.metadata` says lies in it.
+fn cut_off(metadata: &[u8], here: &BTreeMap<&str, &Piece>) -> Option<String> {
+    extents(metadata).into_iter().find_map(|(name, end)| {
+        let bytes = here.get(name)?.bytes;
+        (bytes < end).then(|| format!("shard {name} is cut off: {bytes} of its {end} bytes are there"))
+    })
 }
 
 fn without_metadata(here: &BTreeMap<&str, &Piece>, shards: &BTreeMap<&str, u64>, sight: &mut Sight) -> Dcp {

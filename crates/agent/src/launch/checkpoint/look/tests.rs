@@ -7,8 +7,9 @@ use super::*;
 
 const FULL: &[u8] = include_bytes!("../../../../testdata/checkpoint/full.pt");
 const MODEL: &[u8] = include_bytes!("../../../../testdata/checkpoint/model.pt");
-/// Of a model with its optimizer, from one process: names `__0_0.distcp`.
+/// Of a model with its optimizer, from one process: names `__0_0.distcp`, and this many bytes in it.
 const METADATA: &[u8] = include_bytes!("../../../../testdata/checkpoint/step-7/.metadata");
+const SHARD_BYTES: u64 = 27_940;
 
 fn put(path: &Path, bytes: &[u8]) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -16,7 +17,10 @@ fn put(path: &Path, bytes: &[u8]) {
 }
 
 fn dcp(folder: &Path, name: &str) -> PathBuf {
-    put(&folder.join(name).join("__0_0.distcp"), &[1; 1_000]);
+    put(
+        &folder.join(name).join("__0_0.distcp"),
+        &[1; SHARD_BYTES as usize],
+    );
     put(&folder.join(name).join(".metadata"), METADATA);
     folder.join(name)
 }
@@ -50,6 +54,23 @@ fn problem(folder: &Path, name: &str) -> String {
 }
 
 #[test]
+fn a_shard_that_was_cut_short_after_its_save_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let shard = dcp(dir.path(), "step-7").join("__0_0.distcp");
+    let file = std::fs::File::options().write(true).open(shard).unwrap();
+    file.set_len(SHARD_BYTES + 5).unwrap();
+    assert!(
+        one(dir.path(), "step-7").complete,
+        "more than is needed is no harm"
+    );
+    file.set_len(SHARD_BYTES - 1).unwrap();
+    assert_eq!(
+        problem(dir.path(), "step-7"),
+        "shard __0_0.distcp is cut off: 27939 of its 27940 bytes are there"
+    );
+}
+
+#[test]
 fn whole_ones_of_each_kind() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path();
@@ -75,7 +96,7 @@ fn whole_ones_of_each_kind() {
         ]
     );
     let dcp = one(folder, "step-7");
-    assert_eq!(dcp.bytes, 1_000 + METADATA.len() as u64);
+    assert_eq!(dcp.bytes, SHARD_BYTES + METADATA.len() as u64);
     assert_eq!(dcp.own_bytes, dcp.bytes);
     assert!(dcp.finished_ms.is_some() && dcp.problem.is_none());
 }
@@ -133,16 +154,16 @@ fn the_sidecar_tells_step_content_and_sizes() {
         );
         put(&path.join("lockstep.json"), text.as_bytes());
     };
-    sidecar(1_000);
+    sidecar(SHARD_BYTES);
     let read = one(folder, "step-000100.2");
     assert_eq!(
         (read.step, read.model_only, read.val_loss, read.complete),
         (Some(101), true, Some(0.5), true)
     );
-    sidecar(1_001);
+    sidecar(SHARD_BYTES + 1);
     assert_eq!(
         problem(folder, "step-000100.2"),
-        "__0_0.distcp has 1000 bytes instead of 1001"
+        "__0_0.distcp has 27940 bytes instead of 27941"
     );
     put(&path.join("lockstep.json"), b"{\"step\":");
     assert!(problem(folder, "step-000100.2").contains("is not whole"));
@@ -193,7 +214,7 @@ fn files_shared_by_links_are_counted_once_and_links_into_others_are_told() {
         let found = one(folder, name);
         assert_eq!(
             (found.complete, found.bytes, found.own_bytes),
-            (true, 1_000 + metadata, metadata),
+            (true, SHARD_BYTES + metadata, metadata),
             "{name}"
         );
     }
@@ -205,7 +226,7 @@ fn files_shared_by_links_are_counted_once_and_links_into_others_are_told() {
     assert_eq!(problem(folder, "step-3"), "shard __0_0.distcp is 0 bytes");
     assert_eq!(
         one(folder, "step-2").own_bytes,
-        1_000 + metadata,
+        SHARD_BYTES + metadata,
         "now it is its own"
     );
 }

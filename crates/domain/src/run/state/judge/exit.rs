@@ -78,6 +78,18 @@ const NO_SPACE: [&str; 4] = [
 /// Functions that write checkpoints, as a traceback names them.
 const SAVES: [&str; 5] = ["save", "checkpoint", "serialization", "filesystem.py", "writer"];
 
+/// A checkpoint that is there and cannot be read: PyTorch's reader of its own files, and DCP's while it loads.
+const UNREADABLE: [&str; 5] = [
+    "pytorchstreamreader failed",
+    "unpicklingerror",
+    "_unpickler.py",
+    "invalid header or archive is corrupted",
+    "error while deserializing header",
+];
+
+/// The part of DCP that reads, as the tracebacks in its exception's own text name it.
+const DCP_LOADS: [&str; 2] = ["state_dict_loader", "in read_data"];
+
 impl Weight {
     pub(super) fn of(exit: &RankExit) -> Self {
         let text = text(exit);
@@ -111,7 +123,9 @@ pub(super) fn cause(exit: &RankExit) -> &'static str {
         "port_in_use"
     } else if any(&text, &NCCL_TIMEOUTS) {
         "nccl_timeout"
-    } else if any(&text, &NO_SPACE) && any(&text, &SAVES) || kind(exit).ends_with("CheckpointException") {
+    } else if any(&text, &UNREADABLE) || is_dcps(exit) && any(&text, &DCP_LOADS) {
+        "checkpoint_unreadable"
+    } else if any(&text, &NO_SPACE) && any(&text, &SAVES) || is_dcps(exit) {
         "checkpoint_failed"
     } else if Weight::of(exit) == Weight::TimedOut {
         "collective_timeout"
@@ -128,6 +142,11 @@ pub(super) fn cause(exit: &RankExit) -> &'static str {
 pub(super) fn port_in_use(text: &str) -> bool {
     let text = text.to_lowercase();
     any(&text, &["eaddrinuse", "address already in use"])
+}
+
+/// Whether it failed for want of space.
+pub(super) fn says_disk_is_full(exit: &RankExit) -> bool {
+    any(&text(exit), &NO_SPACE)
 }
 
 /// Whether a rank failed because its node's hardware did.
@@ -147,6 +166,11 @@ fn is_distributed(exit: &RankExit, text: &str) -> bool {
         || text.contains("nccl")
         || text.contains("tcpstore")
         || text.contains("recv operation")
+}
+
+/// What DCP raises when a rank of it failed, with that rank's traceback in its text.
+fn is_dcps(exit: &RankExit) -> bool {
+    kind(exit).ends_with("CheckpointException")
 }
 
 fn kind(exit: &RankExit) -> &str {
@@ -272,6 +296,30 @@ mod tests {
                 ),
                 Weight::Own,
                 "checkpoint_failed",
+            ),
+            (
+                raised(
+                    "torch.distributed.checkpoint.api.CheckpointException",
+                    "CheckpointException ranks:dict_keys([0])\nTraceback (most recent call last): (RANK 0)\n  File \"state_dict_saver.py\", line 472, in local_step\nFileNotFoundError: [Errno 2]",
+                ),
+                Weight::Own,
+                "checkpoint_failed",
+            ),
+            (
+                raised(
+                    "torch.distributed.checkpoint.api.CheckpointException",
+                    "CheckpointException ranks:dict_keys([0])\nTraceback (most recent call last): (RANK 0)\n  File \"state_dict_loader.py\", line 308, in read_data\nEOFError",
+                ),
+                Weight::Own,
+                "checkpoint_unreadable",
+            ),
+            (
+                raised(
+                    "RuntimeError",
+                    "PytorchStreamReader failed reading zip archive: failed finding central directory.",
+                ),
+                Weight::Own,
+                "checkpoint_unreadable",
             ),
             (
                 raised("OSError", "[Errno 28] No space left on device: '/data/cache'"),

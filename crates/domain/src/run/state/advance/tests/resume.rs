@@ -1,6 +1,7 @@
 //! Runs that have ended and go on.
 
 use super::*;
+use crate::run::checkpoint::{CheckpointReport, Sight};
 
 fn saved(step: u64, finished_ms: i64) -> Checkpoint {
     Checkpoint {
@@ -123,5 +124,82 @@ fn an_automatic_restart_does_not_go_past_what_a_person_chose() {
         story.report("n0", ended(1));
         story.wait(60_000);
         assert_eq!(resumed_step(&story), expected);
+    }
+}
+
+/// The current attempt fails before its first step.
+fn fails_at_once(story: &mut Story, kind: &str, message: &str) {
+    story.run_attempt();
+    story.report("n0", raised(0, kind, message, 1));
+    story.report("n0", ended(1));
+    story.wait(60_000);
+}
+
+#[test]
+fn what_cannot_be_read_is_not_gone_on_from_again() {
+    let mut story = failed();
+    story.machine.spec.max_restarts = 5;
+    story.event(&resume(None, false));
+    assert_eq!(resumed_step(&story), Some(20));
+    fails_at_once(
+        &mut story,
+        "RuntimeError",
+        "PytorchStreamReader failed reading zip archive",
+    );
+    assert_eq!(resumed_step(&story), Some(10));
+    let list = story.machine.checkpoint_list(None).checkpoints;
+    let of_20 = list.iter().find(|one| one.step == Some(20)).unwrap();
+    assert_eq!(
+        (of_20.complete, of_20.problem.as_deref()),
+        (false, Some("attempt 2 could not read it"))
+    );
+    // Saved anew it counts again.
+    let again = CheckpointReport {
+        checkpoints: vec![Checkpoint {
+            seen: [(
+                "n0".to_owned(),
+                Sight {
+                    complete: true,
+                    ..Sight::default()
+                },
+            )]
+            .into(),
+            ..saved(20, 3)
+        }],
+        partial: true,
+        ..CheckpointReport::default()
+    };
+    story.run_attempt();
+    story.report("n0", NodeReport::Checkpoints(again));
+    assert_eq!(story.machine.resume_point().and_then(|at| at.step), Some(20));
+}
+
+#[test]
+fn two_attempts_that_do_not_come_to_a_step_doubt_where_they_began() {
+    let mut story = failed();
+    story.machine.spec.max_restarts = 5;
+    story.event(&resume(None, false));
+    fails_at_once(&mut story, "ValueError", "shape");
+    assert_eq!(resumed_step(&story), Some(20), "once is an accident");
+    fails_at_once(&mut story, "ValueError", "shape");
+    assert_eq!(resumed_step(&story), Some(10));
+    story.run_attempt();
+    story.report("n0", first_step(0));
+    story.report("n0", failed_after(0, 12));
+    story.report("n0", ended(1));
+    story.wait(60_000);
+    assert_eq!(resumed_step(&story), Some(10), "it did come to a step");
+}
+
+#[test]
+fn a_lost_node_casts_no_doubt() {
+    let mut story = failed();
+    story.machine.spec.max_restarts = 5;
+    story.event(&resume(None, false));
+    for _ in 0..2 {
+        story.run_attempt();
+        story.report("n0", NodeReport::StartFailed { message: "no".into() });
+        story.wait(60_000);
+        assert!(story.machine.checkpoints.iter().all(Checkpoint::is_usable));
     }
 }
