@@ -105,6 +105,23 @@ def test_every_record_has_the_common_fields():
     assert abs(sealed["mono_ns"] - time.monotonic_ns()) < 5e9
 
 
+def test_of_others_tracebacks_in_a_message_only_what_went_wrong_is_told():
+    message = (
+        "CheckpointException ranks:dict_keys([0, 1])\n"
+        "Traceback (most recent call last): (RANK 0)\n"
+        '  File "filesystem.py", line 710, in write_data\n    return self._write_data(planner)\n           ^^^^^^^^^^^\n'
+        "OSError: [Errno 28] No space left on device\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last): (RANK 1)\n  File \"filesystem.py\", line 710, in write_data\n"
+        "OSError: [Errno 28] No space left on device\n"
+    )
+    told = errors.error_fields(ValueError, message, "")["message"]
+    assert told == "CheckpointException ranks:dict_keys([0, 1]): OSError: [Errno 28] No space left on device"
+    several = "two lines\n\nof a person's own"
+    assert errors.error_fields(ValueError, several, "")["message"] == several
+
+
+
 @pytest.mark.parametrize("character", ['"', "\n", "\x1b", "é", "\ud800", "x"])
 def test_last_words_of_any_characters_fit_a_datagram(character):
     fields = errors.error_fields(ValueError, character * 9000, character * 90000)

@@ -10,6 +10,9 @@ from . import record
 
 MESSAGE_BYTES = 1024
 TRACEBACK_BYTES = 4096
+TRACEBACK = "Traceback (most recent call last)"
+# Lines of a traceback that begin at the margin and say nothing of what went wrong.
+BETWEEN = (TRACEBACK, "The above exception was", "During handling of the above")
 
 
 class LastWords:
@@ -50,9 +53,17 @@ def error_fields(kind, message, text):
     escaped = sum(c in '"\\\n\t' for c in text[-TRACEBACK_BYTES:])
     return {
         "type": record.head(kind.__name__, 256),
-        "message": record.head(message, MESSAGE_BYTES),
+        "message": record.head(gist(message), MESSAGE_BYTES),
         "traceback": record.tail(text, max(512, TRACEBACK_BYTES - escaped // 2)),
     }
+
+
+def gist(message):
+    """Exceptions of DCP, of DataLoader workers and of RPC carry whole tracebacks of others in their text: of each its last line."""
+    if TRACEBACK not in message:
+        return message
+    lines = [line.strip() for line in message.splitlines() if line and not line[0].isspace()]
+    return ": ".join(dict.fromkeys(line for line in lines if line and not line.startswith(BETWEEN)))
 
 
 def write_error_file(message, text):

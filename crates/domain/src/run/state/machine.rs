@@ -218,6 +218,17 @@ pub struct RankTask {
     pub stall: Option<Stall>,
 }
 
+impl RankTask {
+    /// The last step it is known to have finished: what its exit tells, and before that only the first.
+    #[must_use]
+    pub fn last_step(&self) -> Option<u64> {
+        self.exit
+            .as_ref()
+            .and_then(|exit| exit.last_step)
+            .or(self.first_step)
+    }
+}
+
 /// A rank that does nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stall {
@@ -308,10 +319,8 @@ impl Attempt {
     /// The highest step known of any rank.
     #[must_use]
     pub fn last_step(&self) -> Option<u64> {
-        let exits = self
-            .ranks()
-            .filter_map(|(_, rank)| rank.exit.as_ref()?.last_step.or(rank.first_step));
-        exits.chain(self.step).max()
+        let ranks = self.ranks().filter_map(|(_, rank)| rank.last_step());
+        ranks.chain(self.step).max()
     }
 
     /// All ranks seen, each with its node.

@@ -84,7 +84,7 @@ impl NodeTask {
             rank: Rank(self.first_rank + local),
             local_rank: *local,
             pid: task.pid,
-            step: task.first_step,
+            step: task.last_step(),
             exit: task.exit.clone(),
             cascade: task
                 .exit

@@ -127,12 +127,27 @@ impl Logs {
                         eprintln!("--- attempt {attempt} ---");
                     }
                     None if self.follow && !view.summary.state.is_final() && self.attempt.is_none() => {}
-                    None => return Ok(()),
+                    None => {
+                        if reading.offsets.values().all(|offset| *offset == 0) {
+                            eprintln!("{}", self.nothing(attempt));
+                        }
+                        return Ok(());
+                    }
                 }
             }
             tokio::time::sleep(PERIOD).await;
             view = reading.view().await?;
         }
+    }
+
+    /// An empty log is no dead end.
+    fn nothing(&self, attempt: u32) -> String {
+        let elsewhere = match (self.launcher, self.stream) {
+            (_, Some(Stream::Stderr)) => "leave out --stream stderr, or ask for another rank",
+            (true, _) => "--stream stderr shows its warnings and errors",
+            (false, _) => "--stream stderr shows warnings and errors, --launcher what torchrun itself says",
+        };
+        format!("nothing was printed there in attempt {attempt}; {elsewhere}")
     }
 
     fn who(&self, view: &RunView, attempt: u32) -> Vec<Who> {

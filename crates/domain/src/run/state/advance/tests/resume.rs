@@ -127,6 +127,15 @@ fn an_automatic_restart_does_not_go_past_what_a_person_chose() {
     }
 }
 
+#[test]
+fn an_earlier_attempt_still_tells_how_far_its_ranks_came() {
+    let mut story = failed();
+    story.event(&resume(None, false));
+    let attempts = story.machine.view().attempts;
+    assert_eq!(attempts[0].nodes[0].ranks[0].step, Some(25));
+    assert_eq!((attempts[0].last_step, attempts[1].last_step), (Some(25), None));
+}
+
 /// The current attempt fails before its first step.
 fn fails_at_once(story: &mut Story, kind: &str, message: &str) {
     story.run_attempt();
