@@ -12,6 +12,9 @@ const SCRIPT: &str = include_str!("train.py");
 /// Ranks of a run.
 pub(crate) const RANKS: u64 = 4;
 
+/// More than any fault's restarts allow.
+const ATTEMPTS_MAX: u64 = 10;
+
 /// Losses by rank and step, as Python prints them: all their bits.
 pub(crate) type Losses = BTreeMap<(u64, u64), String>;
 
@@ -80,8 +83,9 @@ impl Training {
 
     /// The newest attempt that has trained a step.
     pub(crate) fn newest_attempt(&self) -> u64 {
-        let attempts = (1..).take_while(|attempt| !self.losses(*attempt).is_empty());
-        attempts.last().unwrap_or(1)
+        let mut attempts = (1..=ATTEMPTS_MAX).rev();
+        let newest = attempts.find(|attempt| !self.losses(*attempt).is_empty());
+        newest.unwrap_or(1)
     }
 
     /// Whether every rank has finished a step in an attempt.

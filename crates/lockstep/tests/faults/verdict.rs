@@ -1,6 +1,6 @@
 //! What was true after a fault, against what must be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 use serde_json::Value;
@@ -13,8 +13,8 @@ use crate::training::{Losses, RANKS};
 
 use std::time::Duration;
 
-/// The end of a run is told at once, samples come every second.
-const SAMPLES_WITHIN: Duration = Duration::from_secs(30);
+/// The end of a run is told at once, samples come every second; a machine that was gone may take a minute to try again.
+const SAMPLES_WITHIN: Duration = Duration::from_secs(90);
 
 /// What was true after one repeat.
 #[derive(Debug, Default)]
@@ -202,18 +202,15 @@ fn judge_charts(
     let last = last.keys().map(|(_, step)| *step).max().unwrap_or(0);
     for rank in 0..RANKS {
         let samples = |metric: &str| scene.curve(metric, rank);
-        let stored = wait("the last step's samples", SAMPLES_WITHIN, || {
-            samples("train_loss").last().map(|(at, _)| *at) == samples("train_step").last().map(|(at, _)| *at)
-                && samples("train_step")
-                    .last()
-                    .is_some_and(|(_, step)| *step as u64 == last)
+        let stored = wait("the last samples of all steps", SAMPLES_WITHIN, || {
+            let (steps, losses) = (samples("train_step"), samples("train_loss"));
+            let told: BTreeSet<u64> = steps.iter().map(|(_, step)| *step as u64).collect();
+            steps.len() == losses.len() && (1..=last).all(|step| told.contains(&step))
         });
         let steps = samples("train_step");
         verdict.must(stored.is_ok(), || {
-            format!(
-                "rank {rank}'s curve ends at step {:?}, not {last}",
-                steps.last().map(|(_, step)| *step)
-            )
+            let told: Vec<u64> = steps.iter().map(|(_, step)| *step as u64).collect();
+            format!("rank {rank}'s curve has not all steps up to {last}: {told:?}")
         });
         let losses: BTreeMap<i64, f64> = samples("train_loss").into_iter().collect();
         let joined = joined(&by_attempt(view, &steps), verdict, rank);
