@@ -41,6 +41,14 @@ pub(crate) struct Ended {
     pub(crate) log: PathBuf,
 }
 
+/// What `cargo xtask` says of this package to this program. Handed on, it would make build scripts that watch it (ring's) run
+/// again, and all that stands on them compile again, whenever a build from a shell follows.
+fn own_package() -> impl Iterator<Item = String> {
+    std::env::vars_os()
+        .filter_map(|(name, _)| name.into_string().ok())
+        .filter(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+}
+
 impl Child {
     /// A child of this checkout, started in its root.
     pub(crate) fn new(layout: &Layout, step: &str, program: impl AsRef<OsStr>, limit: Duration) -> Self {
@@ -49,6 +57,9 @@ impl Child {
             .current_dir(&layout.root)
             .stdin(Stdio::null())
             .env("CARGO_TERM_COLOR", "never");
+        for name in own_package() {
+            command.env_remove(name);
+        }
         Self {
             step: step.to_owned(),
             command,
@@ -73,12 +84,6 @@ impl Child {
     pub(crate) fn envs(mut self, variables: &[(&'static str, PathBuf)]) -> Self {
         self.command
             .envs(variables.iter().map(|(name, value)| (name, value)));
-        self
-    }
-
-    /// Takes a variable away from the child alone.
-    pub(crate) fn without_env(mut self, name: &str) -> Self {
-        self.command.env_remove(name);
         self
     }
 

@@ -17,25 +17,14 @@ pub(crate) fn release(layout: &Layout, args: &[&str]) -> Result<()> {
     // The collector embeds the dashboard; none is as good as one here, but its folder must be there.
     crate::web::ensure_folder(layout)?;
     say("build", &format!("cargo build --release {}", args.join(" ")));
-    let mut child = Child::new(layout, "build-release", "cargo", LIMIT)
+    Child::new(layout, "build-release", "cargo", LIMIT)
         .args(["build", "--locked", "--release"])
-        .args(args);
-    for name in own_package() {
-        child = child.without_env(&name);
-    }
-    child.succeed()?;
+        .args(args)
+        .succeed()?;
     Ok(())
 }
 
 /// A program that was built so.
 pub(crate) fn program(layout: &Layout, name: &str) -> PathBuf {
     layout.target().join("release").join(name)
-}
-
-/// What `cargo xtask` says of this package to this program. Handed on, it would make build scripts that watch it (ring's) run
-/// again, and all that stands on them compile again.
-fn own_package() -> impl Iterator<Item = String> {
-    std::env::vars()
-        .map(|(name, _)| name)
-        .filter(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
 }
