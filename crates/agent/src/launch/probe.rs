@@ -10,7 +10,7 @@
 mod record;
 mod series;
 
-pub(crate) use record::{Checkpoint as Saving, Phase, Record};
+pub(crate) use record::{Checkpoint as Saving, Knob, Phase, Record};
 pub(crate) use series::{RunSeries, SharedInventory};
 
 use std::fs::File;

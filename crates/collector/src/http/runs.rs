@@ -1,19 +1,20 @@
-//! `/api/runs`: listing, submitting, looking at, stopping, resuming.
+//! `/api/runs`: listing, submitting, looking at, comparing, stopping, resuming, turning knobs.
 
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use domain::api::checkpoints::ResumeRun;
-use domain::api::runs::{RunSummary, RunView, StopAfter, StopRun};
-use domain::ident::RunId;
-use domain::run::spec::Spec;
-use domain::run::state::Event;
+use domain::api::runs::{ApplyKnobs, RevertKnobs, RunSummary, RunView, StopAfter, StopRun};
+use domain::ident::{AttemptNo, RunId};
+use domain::run::knob::Comparison;
+use domain::run::spec::{FieldError, Spec};
+use domain::run::state::{CannotChange, Event, Wish};
 use serde::Deserialize;
 
 use super::{ApiError, ApiResult, Caller};
 use crate::app::Shared;
-use crate::runs::{ResumeError, RunError};
+use crate::runs::{CompareError, KnobError, ResumeError, RunError};
 
 /// Runs listed when the request does not say, and at most.
 const LIST_DEFAULT: u32 = 200;
@@ -27,9 +28,12 @@ const GRACE_MS_AFTER_STEP: u64 = 120_000;
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
         .route("/api/runs", get(list).post(submit))
+        .route("/api/runs/compare", get(compare))
         .route("/api/runs/{id}", get(show))
         .route("/api/runs/{id}/stop", post(stop))
         .route("/api/runs/{id}/resume", post(resume))
+        .route("/api/runs/{id}/apply", post(apply))
+        .route("/api/runs/{id}/revert", post(revert))
 }
 
 #[derive(Deserialize)]
@@ -124,6 +128,85 @@ async fn resume(
     Ok(Json(app.runs.view(&run).await?))
 }
 
+async fn apply(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Json(asked): Json<ApplyKnobs>,
+) -> ApiResult<Json<RunView>> {
+    let words: Vec<String> = asked
+        .set
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    let wish = Wish::Apply {
+        set: asked.set,
+        auto_revert: asked.auto_revert,
+        from_start: asked.from_start,
+    };
+    let what = ("run_apply", format!("{id} {}", words.join(" ")));
+    change(&app, &caller, &id, (wish, asked.expected), what).await
+}
+
+async fn revert(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    asked: Option<Json<RevertKnobs>>,
+) -> ApiResult<Json<RunView>> {
+    let asked = asked.map(|Json(asked)| asked).unwrap_or_default();
+    let wish = Wish::Revert {
+        attempt: asked.attempt,
+        reason: None,
+        from_start: asked.from_start,
+    };
+    let what = ("run_revert", id.clone());
+    change(&app, &caller, &id, (wish, None), what).await
+}
+
+/// What is so already is no action, and leaves no trace.
+async fn change(
+    app: &Shared,
+    caller: &Caller,
+    id: &str,
+    (wish, expected): (Wish, Option<AttemptNo>),
+    (what, target): (&str, String),
+) -> ApiResult<Json<RunView>> {
+    let run = run_id(id)?;
+    if let Some(event) = app.runs.knob_change(&run, wish, expected).await? {
+        app.audit(&caller.id, what, &target).await?;
+        app.runs.take(app, &run, &event, None).await?;
+    }
+    Ok(Json(app.runs.view(&run).await?))
+}
+
+#[derive(Deserialize)]
+struct CompareQuery {
+    a: String,
+    b: String,
+}
+
+async fn compare(
+    State(app): State<Shared>,
+    Query(query): Query<CompareQuery>,
+) -> ApiResult<Json<Comparison>> {
+    let (a, b) = (attempt_of(&query.a)?, attempt_of(&query.b)?);
+    Ok(Json(app.runs.compare((&a.0, a.1), (&b.0, b.1)).await?))
+}
+
+/// `RUN` or `RUN@ATTEMPT`.
+fn attempt_of(text: &str) -> ApiResult<(RunId, Option<AttemptNo>)> {
+    match text.split_once('@') {
+        None => Ok((run_id(text)?, None)),
+        Some((run, attempt)) => {
+            let attempt = attempt.parse().map_err(|_| {
+                ApiError::bad_request(format!("{attempt:?} is no attempt's number; write {run}@1"))
+            })?;
+            Ok((run_id(run)?, Some(AttemptNo(attempt))))
+        }
+    }
+}
+
 pub(super) fn run_id(id: &str) -> ApiResult<RunId> {
     RunId::new(id).map_err(|error| ApiError::bad_request(error.to_string()))
 }
@@ -148,6 +231,37 @@ impl From<ResumeError> for ApiError {
                 Self::conflict(error.to_string())
             }
             ResumeError::NotAbsolute(_) | ResumeError::Both => Self::bad_request(error.to_string()),
+        }
+    }
+}
+
+impl From<KnobError> for ApiError {
+    fn from(error: KnobError) -> Self {
+        match error {
+            KnobError::Run(error) => error.into(),
+            KnobError::Cannot(CannotChange::Knob { knob, message }) => {
+                let field = if knob == "set" {
+                    knob
+                } else {
+                    format!("set.{knob}")
+                };
+                Self::invalid(
+                    "the knob cannot be turned so",
+                    vec![FieldError { field, message }],
+                )
+            }
+            KnobError::Cannot(CannotChange::Now(_)) | KnobError::NotExpected { .. } => {
+                Self::conflict(error.to_string())
+            }
+        }
+    }
+}
+
+impl From<CompareError> for ApiError {
+    fn from(error: CompareError) -> Self {
+        match error {
+            CompareError::Run(error) => error.into(),
+            CompareError::NoAttempt { .. } => Self::not_found(error.to_string()),
         }
     }
 }

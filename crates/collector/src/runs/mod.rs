@@ -10,6 +10,7 @@
 
 mod agents;
 mod checkpoints;
+mod knobs;
 mod logs;
 mod look;
 mod orders;
@@ -18,7 +19,9 @@ mod resume;
 mod secrets;
 mod stop;
 mod stored;
+mod verdicts;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,9 +46,11 @@ use crate::error::StartError;
 use crate::evaluator::Evaluator;
 
 pub use agents::{Agents, Connection};
+pub use knobs::KnobError;
 pub(crate) use logs::source as log_source;
 pub use logs::{LogError, Logs, PIECE_BYTES_MAX, Search, SearchError};
 pub use resume::ResumeError;
+pub use verdicts::CompareError;
 
 /// How often time passes for the machines, and waiting runs look for nodes.
 const TICK: Duration = Duration::from_secs(1);
@@ -140,6 +145,17 @@ pub async fn start(app: &Shared) -> Result<(), StartError> {
                 .await
             {
                 tracing::error!(%error, "runs cannot be looked after");
+            }
+        }
+    });
+    let shared = Arc::clone(app);
+    app.spawn(async move {
+        let (mut ticks, mut followed) = (tokio::time::interval(verdicts::EVERY), BTreeSet::new());
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if let Err(error) = shared.runs.judge_changes(&shared, &mut followed).await {
+                tracing::error!(%error, "changes of knobs cannot be judged");
             }
         }
     });
@@ -351,7 +367,13 @@ impl Runs {
     /// Tells the pages; a new state also goes to the event log.
     async fn tell(&self, app: &Shared, before: Option<&Machine>, after: &Machine) {
         self.changes.send(Change::Run(after.id.clone()));
-        for line in before.map_or_else(Vec::new, |before| checkpoints::news(before, after, app.now_ms())) {
+        let now_ms = app.now_ms();
+        let news = |before: &Machine| {
+            let mut lines = checkpoints::news(before, after, now_ms);
+            lines.extend(knobs::news(before, after, now_ms));
+            lines
+        };
+        for line in before.map_or_else(Vec::new, news) {
             app.event(line).await;
         }
         if before.map(|run| run.state) == Some(after.state) {

@@ -31,7 +31,7 @@ impl Runs {
     }
 
     /// A step that no rank has reached and each will hear of in time; else why there is none.
-    async fn step_ahead(&self, machine: &Machine) -> Result<u64, String> {
+    pub(super) async fn step_ahead(&self, machine: &Machine) -> Result<u64, String> {
         let steps = self.steps(machine).await;
         let silent: Vec<String> = ranks(machine)
             .filter(|rank| !steps.contains_key(rank))

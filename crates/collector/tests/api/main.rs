@@ -8,6 +8,7 @@ mod auth;
 mod corpus;
 mod grafana;
 mod hostile;
+mod knobs;
 mod limits;
 mod logs;
 mod metrics;

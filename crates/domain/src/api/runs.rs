@@ -1,9 +1,12 @@
 //! `/api/runs`: `GET` list, `POST` a [`Spec`](crate::run::spec::Spec) to submit, `GET /api/runs/{id}`,
 //! `POST /api/runs/{id}/stop`, `GET /api/runs/{id}/logs`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{AttemptNo, Rank};
+use crate::run::knob::{Change, KnobAnswer};
 use crate::run::spec::Spec;
 use crate::run::state::{Outcome, RankExit, RunState};
 use crate::time::TimestampMs;
@@ -57,6 +60,9 @@ pub struct RunView {
     /// Only watched: started by `lockstep exec`, by Slurm or by hand, so that Lockstep cannot stop or restart it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub watched: bool,
+    /// A change of knobs that waits for the current attempt to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Change>,
 }
 
 /// How a run is about to stop.
@@ -105,6 +111,15 @@ pub struct AttemptView {
     /// What its nodes differ in, and what else may spoil it, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// The knobs that are turned, each with its value.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub knobs: BTreeMap<String, String>,
+    /// What of them it changed, and the verdict on that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<Change>,
+    /// What its ranks said of knobs that the probe was to turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<KnobAnswer>,
 }
 
 /// Where an attempt went on.
@@ -142,7 +157,7 @@ pub struct Provenance {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
     /// Variables the run was given; values of secrets are not in it.
-    pub env: std::collections::BTreeMap<String, String>,
+    pub env: BTreeMap<String, String>,
 }
 
 /// One node's part of an attempt.
@@ -259,4 +274,31 @@ pub struct LogSource {
     pub rank: Option<Rank>,
     /// `stdout` or `stderr`.
     pub stream: String,
+}
+
+/// `POST /api/runs/{id}/apply`: another attempt with other knobs. What is set already changes nothing.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApplyKnobs {
+    /// Each knob with its value.
+    pub set: BTreeMap<String, String>,
+    /// The attempt that is known to be the current one; when it is not any more, nothing is done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<AttemptNo>,
+    /// Take it back when the verdict is against it; as the run's spec says when empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_revert: Option<bool>,
+    /// Begin anew, from no checkpoint.
+    pub from_start: bool,
+}
+
+/// `POST /api/runs/{id}/revert`: another attempt without the last change of knobs.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RevertKnobs {
+    /// The attempt whose change is taken back, when it is the last that was not; one that was taken back already changes nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<AttemptNo>,
+    /// Begin anew, from no checkpoint.
+    pub from_start: bool,
 }

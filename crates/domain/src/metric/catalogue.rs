@@ -615,6 +615,11 @@ pub const CATALOGUE: &[Metric] = &[
         RANK,
         "Peak memory the CUDA allocator held in a step.",
     ),
+    gauge(
+        "train_saved_tensor_bytes",
+        RANK,
+        "Bytes of tensors kept for the backward pass, in the steps where that was measured.",
+    ),
     counter(
         "train_probe_dropped_total",
         RANK,

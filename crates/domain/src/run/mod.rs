@@ -3,6 +3,7 @@
 //! Run → Attempt (cause, changes, resumed from) → NodeTask → Rank. Every record is keyed by (run, attempt).
 
 pub mod checkpoint;
+pub mod knob;
 pub mod log_text;
 pub mod secret;
 pub mod spec;

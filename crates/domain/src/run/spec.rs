@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::run::checkpoint::Keep;
+use crate::run::knob::{self, KnobTarget};
 use crate::run::secret::{REDACTED, SECRET_BYTES_MIN, SECRETS_MAX, SecretValue};
 
 /// Recipes that ship with Lockstep: `(name, what it does)`.
@@ -115,8 +116,15 @@ pub struct Spec {
     /// Asks NCCL RAS once a minute for missing, failed and late ranks.
     #[serde(skip_serializing_if = "is_false")]
     pub nccl_ras: bool,
-    /// Settings by name: `--set NAME=VALUE`. For a recipe they become `--NAME VALUE`; `lr` is one.
+    /// Settings by name: `--set NAME=VALUE`. For a recipe they become `--NAME VALUE`; `lr` is one. A name of a
+    /// [knob](crate::run::knob) is that knob, for scripts too.
     pub set: BTreeMap<String, String>,
+    /// Knobs that the script has a setting of its own for, each with that flag or variable.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub knobs: BTreeMap<String, KnobTarget>,
+    /// Whether a change of knobs is taken back by itself when the verdict is against it; only activation checkpointing when empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_revert: Option<bool>,
 }
 
 /// What is wrong with one field, in words for the form and the terminal.
@@ -167,6 +175,7 @@ impl Spec {
         self.check_texts(&mut problems);
         self.check_settings(&mut problems);
         self.check_secrets(&mut problems);
+        self.check_knobs(&mut problems);
         problems.0
     }
 
@@ -296,10 +305,10 @@ impl Spec {
     }
 
     fn check_settings(&self, problems: &mut Problems) {
-        if self.recipe.is_none() && !self.set.is_empty() {
+        if self.recipe.is_none() && self.set.keys().any(|name| knob::known(name).is_err()) {
             problems.add(
                 "set",
-                "settings by name belong to recipes; give a script its arguments in args",
+                "settings by name are knobs, or belong to recipes; give a script its arguments in args",
             );
         }
         for (name, value) in &self.set {
@@ -312,6 +321,50 @@ impl Spec {
                 problems.add(&field, "use letters, digits, '_' and '-' for a setting's name");
             }
             problems.check_text(&field, value);
+        }
+    }
+}
+
+// === knobs ===
+
+impl Spec {
+    /// The knobs that are set by name, in their canonical values.
+    #[must_use]
+    pub fn knobs_set(&self) -> BTreeMap<String, String> {
+        let of_knob = |(name, value): (&String, &String)| {
+            let knob = knob::known(name).ok()?;
+            knob::place(self, name).ok()?;
+            Some((name.clone(), knob.values.parse(value).ok()?))
+        };
+        self.set.iter().filter_map(of_knob).collect()
+    }
+
+    fn check_knobs(&self, problems: &mut Problems) {
+        for (name, target) in &self.knobs {
+            let field = format!("knobs.{name}");
+            if let Err(message) = knob::known(name) {
+                problems.add(&field, message);
+            }
+            match target.how() {
+                Err(message) => problems.add(&field, message),
+                Ok(knob::How::Variable { env }) if is_reserved(&env) => {
+                    problems.add(
+                        &field,
+                        format!("{env} is set by Lockstep or torchrun for each rank"),
+                    );
+                }
+                Ok(knob::How::Variable { env }) if self.secrets.contains_key(&env) => {
+                    problems.add(&field, format!("{env} is a secret of the run"));
+                }
+                Ok(_) => {}
+            }
+        }
+        for (name, value) in &self.set {
+            let Ok(knob) = knob::known(name) else { continue };
+            let parsed = knob.values.parse(value);
+            if let Err(message) = parsed.and_then(|_| knob::place(self, name)) {
+                problems.add(&format!("set.{name}"), message);
+            }
         }
     }
 }

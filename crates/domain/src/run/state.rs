@@ -14,6 +14,7 @@
 //!               └──StopRequested──▶ Stopped ◀── a stop was wished ──┘
 //!
 //!          Succeeded, Failed, Stopped ──ResumeRequested──▶ Queued, as another attempt
+//!          any ──KnobsApplied, KnobsReverted──▶ Stopping, unless it has ended ──all Ended──▶ Queued, as another attempt
 //! ```
 //!
 //! The wished state ([`Wished`]) is kept apart from what is. An attempt ends only when each of its nodes reports that
@@ -29,8 +30,10 @@
 //! | `preflight` | whether nodes can run it together |
 //! | `judge` | how an attempt ended: root cause and cascade |
 //! | `policy` | whether another attempt follows, and without which nodes |
+//! | `change` | attempts with other knobs, and back |
 
 mod advance;
+mod change;
 mod judge;
 mod machine;
 mod patience;
@@ -44,6 +47,7 @@ mod view;
 mod watched;
 
 pub use advance::{Action, Event, Task, advance};
+pub use change::{CannotChange, Wish};
 pub use machine::{
     Attempt, Exclusion, Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished,
 };

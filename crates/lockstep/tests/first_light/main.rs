@@ -13,6 +13,7 @@ mod receiver;
 mod crashes;
 mod diagnosis;
 mod exec;
+mod knobs;
 mod logs;
 mod peers;
 mod rules;

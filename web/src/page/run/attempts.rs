@@ -1,5 +1,6 @@
 //! Attempts of a run: why each was made, from where it went on, what it ran on, how it ended and who began that.
 
+mod change;
 mod node;
 mod provenance;
 
@@ -52,6 +53,7 @@ fn Attempt(row: Row<AttemptView>, open: bool) -> impl IntoView {
     let nodes = followed(move || attempt.with(|attempt| attempt.nodes.clone()));
     let root = Memo::new(move |_| attempt.with(root_cause));
     let excluded = Memo::new(move |_| attempt.with(|attempt| attempt.excluded.clone()));
+    let change = Memo::new(move |_| attempt.with(change::of));
     let provenance = Memo::new(move |_| attempt.with(|attempt| attempt.provenance.clone()));
     view! {
         <details class="card bg-base-200 p-3" open=open data-testid="attempt">
@@ -59,6 +61,7 @@ fn Attempt(row: Row<AttemptView>, open: bool) -> impl IntoView {
                 <b>"Attempt " {row.key.clone()}</b> " (" {of(|attempt| attempt.cause.clone())} "): " {of(outcome)}
             </summary>
             <p class="text-sm opacity-80 mt-1 break-words" data-testid="attempt-facts">{of(facts)}</p>
+            {changing(move || change::shown(&change.get()))}
             {changing(move || excluded.get().iter().map(not_given).collect::<Vec<AnyView>>().into_any())}
             {each(move || nodes.rows(), move |row| view! { <Node row root /> }.into_any())}
             {changing(move || provenance.get().as_ref().map_or_else(nothing, provenance_shown))}

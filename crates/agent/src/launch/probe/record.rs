@@ -20,6 +20,8 @@ pub(crate) enum Record {
     Bye {},
     /// It saves, or has saved.
     Checkpoint(Box<Checkpoint>),
+    /// What became of a knob that it was to turn.
+    Knob(Box<Knob>),
     /// It ends after the agreed step, which the shim has read already.
     Stop {},
     /// What it did on one communicator; from nccl-probe.
@@ -80,6 +82,21 @@ pub(crate) struct Step {
     pub(crate) dropped: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) skipped_steps: Option<f64>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) saved_tensor_bytes: Option<f64>,
+}
+
+/// A knob of `LOCKSTEP_KNOBS`, and what became of it.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Knob {
+    pub(crate) rank: u32,
+    pub(crate) name: String,
+    pub(crate) value: String,
+    /// `applied` or `failed`.
+    pub(crate) state: String,
+    /// What was changed, or why not.
+    pub(crate) detail: String,
 }
 
 /// How far a save has come.
@@ -205,6 +222,14 @@ mod tests {
         assert_eq!(
             (save.rank, save.phase, save.step, save.seconds, save.background),
             (3, Phase::Failure, Some(40), Some(1.5), true)
+        );
+        let line = br#"{"v":1,"rank":2,"kind":"knob","name":"amp","value":"bf16","state":"failed","detail":"it has its own"}"#;
+        let Some(Record::Knob(knob)) = Record::parse(line) else {
+            panic!("a knob")
+        };
+        assert_eq!(
+            (knob.rank, knob.name.as_str(), knob.state.as_str()),
+            (2, "amp", "failed")
         );
         assert_eq!(
             Record::parse(br#"{"kind":"stop","rank":0,"step":9,"how":"exit"}"#),

@@ -90,7 +90,7 @@ impl RunSeries {
                 let samples = self.samples.clone();
                 self.rank(save.rank).save(&save, &samples);
             }
-            Record::Error {} | Record::Bye {} | Record::Stop {} => {}
+            Record::Error {} | Record::Bye {} | Record::Stop {} | Record::Knob(_) => {}
         }
     }
 
@@ -347,6 +347,10 @@ impl RankSeries {
             (
                 "train_memory_reserved_bytes",
                 largest(pool.iter().filter_map(|step| step.cuda_reserved_bytes)),
+            ),
+            (
+                "train_saved_tensor_bytes",
+                largest(pool.iter().filter_map(|step| step.saved_tensor_bytes)),
             ),
             ("train_probe_dropped_total", latest(&pool, |step| step.dropped)),
         ];

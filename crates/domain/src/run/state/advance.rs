@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::api::runs::ResumedFrom;
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::checkpoint::{Checkpoint, Storage, resume_point};
+use crate::run::knob::{Verdict, spec_with};
 use crate::run::spec::Spec;
+use crate::run::state::change::Wish;
 use crate::run::state::machine::{Attempt, FaultKind, Machine, NodeTask, Wished};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
 use crate::run::state::settle::Beginning;
@@ -64,6 +66,23 @@ pub enum Event {
         /// Begin anew instead.
         #[serde(default)]
         from_start: bool,
+    },
+    /// Other knobs are wished: by a person, or for a verdict.
+    KnobsChanged {
+        /// Which.
+        wish: Wish,
+        /// Time between SIGTERM and SIGKILL for what runs.
+        grace_ms: u64,
+        /// The step to stop it after; none to stop it at once.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<StopPoint>,
+    },
+    /// What became of an attempt's change of knobs, as far as series tell now.
+    KnobsJudged {
+        /// The attempt that made the change.
+        attempt: AttemptNo,
+        /// What became of it.
+        verdict: Box<Verdict>,
     },
     /// A rank of the attempt reached this step, the highest of all.
     Stepped {
@@ -151,9 +170,11 @@ impl Machine {
             stop: None,
             watched: false,
             storage: Storage::default(),
+            pending: None,
         };
         let mut actions = Vec::new();
         machine.begin_attempt(Beginning::asked("submitted"), now_ms, &mut actions);
+        machine.current_mut().knobs = machine.spec.knobs_set();
         (machine, actions)
     }
 }
@@ -167,8 +188,12 @@ pub fn advance(machine: &Machine, event: &Event, now_ms: TimestampMs) -> (Machin
     }
     let mut next = machine.clone();
     let mut actions = Vec::new();
-    let resumes = matches!(event, Event::ResumeRequested { .. });
-    if machine.state.is_final() == resumes {
+    let is_taken = match event {
+        Event::ResumeRequested { .. } => machine.state.is_final(),
+        Event::KnobsChanged { .. } | Event::KnobsJudged { .. } => true,
+        _ => !machine.state.is_final(),
+    };
+    if is_taken {
         next.take(event, now_ms, &mut actions);
         next.settle(now_ms, &mut actions);
     }
@@ -189,10 +214,21 @@ impl Machine {
                 self.reported(node, report, now_ms);
             }
             Event::Reported { .. } => {}
-            Event::StopRequested { grace_ms, after } => self.stop_requested(*grace_ms, *after, actions),
+            Event::StopRequested { grace_ms, after } => {
+                self.pending = None;
+                self.stop_requested(*grace_ms, *after, actions);
+            }
             Event::ResumeRequested { from, from_start } => {
                 self.resume(from.clone(), *from_start, now_ms, actions);
             }
+            Event::KnobsChanged {
+                wish,
+                grace_ms,
+                after,
+            } => {
+                self.knobs_changed(wish, (*grace_ms, *after), now_ms, actions);
+            }
+            Event::KnobsJudged { attempt, verdict } => self.knobs_judged(*attempt, verdict),
             Event::Stepped { attempt, step } if self.is_live(*attempt) => self.stepped(*step, now_ms),
             Event::Stepped { .. } => {}
             Event::CollectorStarted => self.collector_started(now_ms),
@@ -215,7 +251,7 @@ impl Machine {
             return;
         }
         self.outcome = None;
-        let spec = Box::new(self.spec.clone());
+        let spec = Box::new(spec_with(&self.spec, &self.current().knobs));
         let nnodes = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         let current = self.current_mut();
         current.placed_ms = Some(now_ms);

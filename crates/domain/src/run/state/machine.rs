@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::runs::{Provenance, ResumedFrom};
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::checkpoint::{Checkpoint, Storage};
+use crate::run::knob::{Change, KnobAnswer, Pending};
 use crate::run::spec::Spec;
 use crate::run::state::{NodeEnd, Outcome, Prepared, RankExit, RunState, StallCause, StopPlan};
 use crate::time::TimestampMs;
@@ -59,6 +60,9 @@ pub struct Machine {
     /// Where it saves, and what of it a person wants kept.
     #[serde(default, skip_serializing_if = "Storage::is_empty")]
     pub storage: Storage,
+    /// A change of knobs that waits for the current attempt to end, which has been told to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Box<Pending>>,
 }
 
 /// One try at the whole run.
@@ -112,6 +116,15 @@ pub struct Attempt {
     /// When that step was first seen, or a rank ended: the last sign of life of the training itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_ms: Option<TimestampMs>,
+    /// The knobs that are turned, each with its value.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub knobs: BTreeMap<String, String>,
+    /// What of them it changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<Box<Change>>,
+    /// What its ranks said of those that the probe was to turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<KnobAnswer>,
 }
 
 /// A node that a run's next attempts are not given while there are others.
@@ -294,6 +307,9 @@ impl Attempt {
             provenance: None,
             step: None,
             moved_ms: None,
+            knobs: BTreeMap::new(),
+            change: None,
+            answers: Vec::new(),
         }
     }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::runs::Provenance;
 use crate::ident::Rank;
 use crate::run::checkpoint::{CheckpointReport, PruneOrder};
+use crate::run::knob::KnobAnswer;
 use crate::run::secret::SecretValue;
 use crate::run::spec::Spec;
 use crate::run::state::{RankExit, Watched};
@@ -178,6 +179,8 @@ pub enum NodeReport {
         /// The step's number.
         step: u64,
     },
+    /// A rank's probe turned a knob, or could not. Said once for each knob and outcome.
+    KnobAnswered(KnobAnswer),
     /// A rank ended.
     RankExited(RankExit),
     /// Nothing of the attempt is left on the node.

@@ -36,6 +36,7 @@ impl Machine {
                 self.started_ms.get_or_insert(now_ms);
             }
             NodeReport::FirstStep { .. } | NodeReport::RankExited(_) => attempt.moved_ms = Some(now_ms),
+            NodeReport::KnobAnswered(answer) => attempt.note_answer(answer),
             _ => {}
         }
         if failed {
@@ -110,6 +111,7 @@ impl NodeTask {
             NodeReport::Accepted { .. }
             | NodeReport::StopStep { .. }
             | NodeReport::Watched(_)
+            | NodeReport::KnobAnswered(_)
             | NodeReport::Checkpoints(_) => {}
             NodeReport::Refused { reason: message, .. }
             | NodeReport::PrepareFailed { message }

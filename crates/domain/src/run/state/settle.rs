@@ -2,6 +2,7 @@
 
 use crate::api::runs::{Provenance, ResumedFrom};
 use crate::ident::{AttemptNo, NodeName};
+use crate::run::knob::spec_with;
 use crate::run::spec::Spec;
 use crate::run::state::advance::{Action, Task};
 use crate::run::state::judge::{at_node, judge, stopped};
@@ -12,6 +13,10 @@ use crate::run::state::preflight::{compare, unshared};
 use crate::run::state::protocol::{NodeCommand, Prepared, Start};
 use crate::run::state::{Outcome, RunState};
 use crate::time::TimestampMs;
+
+/// Asks the probe for the bytes of tensors kept for the backward pass, in a few steps: the one figure of activations' memory that ranks
+/// without a GPU have, and a change of knobs is judged against what was before it.
+const MEASURE_SAVED: &str = "LOCKSTEP_MEASURE_SAVED";
 
 /// What an attempt begins with.
 #[derive(Debug, Default)]
@@ -50,7 +55,7 @@ impl Machine {
             if self.is_stopping() {
                 self.tell_to_stop(actions);
             }
-            self.end_attempt_when_over(now_ms);
+            self.end_attempt_when_over(now_ms, actions);
         }
         if self.restart_at_ms.is_some() && self.wished != Wished::Run {
             self.restart_at_ms = None;
@@ -70,6 +75,9 @@ impl Machine {
     ) {
         let no = self.attempts.last().map_or(1, |last| last.no.0 + 1);
         let mut attempt = Attempt::new(AttemptNo(no), beginning.cause, now_ms);
+        if let Some(last) = self.attempts.last() {
+            attempt.knobs.clone_from(&last.knobs);
+        }
         attempt.asked = beginning.asked;
         attempt.anew = beginning.anew;
         attempt.resumed_from = beginning.resumed_from;
@@ -133,7 +141,8 @@ impl Machine {
             .into_iter()
             .chain(unshared(&self.spec, self.current()));
         self.current_mut().warnings = warnings.collect();
-        self.current_mut().provenance = Some(provenance(&self.spec, &first));
+        let spec = spec_with(&self.spec, &self.current().knobs);
+        self.current_mut().provenance = Some(provenance(&spec, &first));
         self.start(first, actions);
     }
 
@@ -144,7 +153,7 @@ impl Machine {
         };
         let nnodes = u32::try_from(attempt.nodes.len()).unwrap_or(u32::MAX);
         let start = Start {
-            spec: self.spec.clone(),
+            spec: spec_with(&self.spec, &attempt.knobs),
             node_rank: 0,
             nnodes,
             nproc,
@@ -158,6 +167,10 @@ impl Machine {
             resume_step: attempt.resumed_from.as_ref().and_then(|from| from.step),
             ..Start::default()
         };
+        let mut start = start;
+        if attempt.nodes.iter().all(NodeTask::has_no_gpu) {
+            start.spec.env.insert(MEASURE_SAVED.into(), "1".into());
+        }
         let attempt = self.current_mut();
         for at in 0..attempt.nodes.len() {
             let task = &mut attempt.nodes[at];
@@ -173,7 +186,7 @@ impl Machine {
         }
     }
 
-    fn end_attempt_when_over(&mut self, now_ms: TimestampMs) {
+    fn end_attempt_when_over(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {
         let attempt = self.current();
         let unplaced = attempt.nodes.is_empty();
         let over = if unplaced {
@@ -185,6 +198,9 @@ impl Machine {
             return;
         }
         let outcome = self.with_stop_told(judge(attempt, self.wished));
+        let Some(outcome) = self.followed_by_change(outcome, now_ms, actions) else {
+            return;
+        };
         let next = policy::next(self, &outcome, now_ms);
         self.end_attempt(outcome.clone(), now_ms);
         let (state, outcome) = match next {
@@ -238,6 +254,12 @@ impl Machine {
         } else {
             RunState::Preparing
         }
+    }
+}
+
+impl NodeTask {
+    fn has_no_gpu(&self) -> bool {
+        self.prepared.as_ref().is_some_and(|found| found.gpus == 0)
     }
 }
 

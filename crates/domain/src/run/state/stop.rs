@@ -86,7 +86,7 @@ impl Machine {
     }
 
     /// The stop that waits, or waited, in the current attempt.
-    fn stop_plan(&self) -> Option<&StopPlan> {
+    pub(super) fn stop_plan(&self) -> Option<&StopPlan> {
         let no = self.current().no;
         self.stop.as_ref().filter(|plan| plan.attempt == no)
     }
@@ -103,7 +103,7 @@ impl Machine {
     }
 
     /// A step once agreed stays: ranks may have read it.
-    fn plan_stop(&mut self, point: StopPoint, grace_ms: u64, actions: &mut Vec<Action>) {
+    pub(super) fn plan_stop(&mut self, point: StopPoint, grace_ms: u64, actions: &mut Vec<Action>) {
         if self
             .stop_plan()
             .is_some_and(|plan| matches!(plan.point, StopPoint::Step(_)))

@@ -45,6 +45,7 @@ impl Machine {
             stop: self.stop_view(),
             steps_since_checkpoint: None,
             watched: self.watched,
+            pending: self.pending.as_ref().map(|pending| pending.change.clone()),
         }
     }
 }
@@ -67,6 +68,9 @@ impl Attempt {
             excluded: self.excluded.iter().map(excluded).collect(),
             provenance: self.provenance.clone(),
             warnings: self.warnings.clone(),
+            knobs: self.knobs.clone(),
+            change: self.change.as_deref().cloned(),
+            answers: self.answers.clone(),
         }
     }
 }

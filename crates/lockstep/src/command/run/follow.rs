@@ -16,6 +16,18 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Follows a run to its end; progress goes to stderr.
 pub(super) async fn until_ended(client: &Client, run: &str) -> Result<RunView, Failure> {
+    until(client, run, |view| {
+        view.summary.state.is_final().then(|| view.clone())
+    })
+    .await
+}
+
+/// Follows a run until it shows what is looked for; progress goes to stderr.
+pub(super) async fn until<T>(
+    client: &Client,
+    run: &str,
+    mut look: impl FnMut(&RunView) -> Option<T>,
+) -> Result<T, Failure> {
     let path = run_path(run)?;
     let mut last_line = String::new();
     let mut unreachable_since = None;
@@ -28,8 +40,8 @@ pub(super) async fn until_ended(client: &Client, run: &str) -> Result<RunView, F
                     eprintln!("{line}");
                     last_line = line;
                 }
-                if view.summary.state.is_final() {
-                    return Ok(view);
+                if let Some(found) = look(&view) {
+                    return Ok(found);
                 }
             }
             Err(Failure::Unreachable(message)) => {

@@ -1,9 +1,12 @@
 //! `lockstep run …`
 
+mod apply;
 mod checkpoints;
+mod compare;
 mod follow;
 mod logs;
 mod resume;
+mod revert;
 mod show;
 mod stop;
 mod submit;
@@ -16,7 +19,7 @@ use crate::client::Target;
 use crate::command::token::path_part;
 use crate::failure::Failure;
 
-/// Submit, watch, stop and resume training runs.
+/// Submit, watch, stop, resume and change training runs.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lockstep run submit --recipe ddp --wait
@@ -26,7 +29,9 @@ use crate::failure::Failure;
   lockstep run checkpoints prune RUN --keep-last 3 --dry-run
   lockstep run stop RUN --grace 2m --wait
   lockstep run stop RUN --after-step --wait
-  lockstep run resume RUN --wait")]
+  lockstep run resume RUN --wait
+  lockstep run apply RUN grad_clip_norm=1.0 --wait
+  lockstep run compare RUN@1 RUN@2")]
 pub(crate) struct Run {
     #[command(subcommand)]
     action: Action,
@@ -51,6 +56,12 @@ enum Action {
     Stop(stop::Stop),
     /// Go on with a run that has ended, from its last complete checkpoint.
     Resume(resume::Resume),
+    /// Go on with other knobs as another attempt, and judge what they bring.
+    Apply(apply::Apply),
+    /// Take the last change of knobs back.
+    Revert(revert::Revert),
+    /// Two runs or attempts side by side: what differs, and how they went.
+    Compare(compare::Compare),
     /// What a run has saved: list, pin, prune.
     Checkpoints(checkpoints::Checkpoints),
     /// Say what is wrong with a run: cause, culprit, evidence, what to do.
@@ -76,6 +87,9 @@ impl Run {
             Action::Logs(logs) => logs.execute(&client).await,
             Action::Stop(stop) => stop.execute(&client).await,
             Action::Resume(resume) => resume.execute(&client).await,
+            Action::Apply(apply) => apply.execute(&client).await,
+            Action::Revert(revert) => revert.execute(&client).await,
+            Action::Compare(compare) => compare.execute(&client).await,
             Action::Checkpoints(checkpoints) => checkpoints.execute(&client).await,
             Action::Why { run } => why::why(&client, &run).await,
         }

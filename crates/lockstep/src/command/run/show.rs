@@ -2,7 +2,9 @@
 
 use domain::api::runs::{AttemptView, RankView, RunSummary, RunView};
 
-use super::stop;
+use domain::run::knob::{Change, KnobDiff};
+
+use super::{apply, stop};
 use crate::table::{self, printable};
 
 /// The list.
@@ -38,6 +40,10 @@ pub(super) fn run(view: &RunView) {
     if view.stop.is_some() {
         say!("{}", stop::told(view));
     }
+    if let Some(waiting) = &view.pending {
+        say!("then goes on as attempt {}:", apply::next_attempt(view));
+        change(waiting);
+    }
     view.attempts.iter().for_each(attempt);
 }
 
@@ -58,6 +64,25 @@ fn attempt(attempt: &AttemptView) {
     if let Some(step) = attempt.last_step {
         say!("  last step {step}");
     }
+    if let Some(made) = &attempt.change {
+        change(made);
+    }
+    for answer in &attempt.answers {
+        let state = if answer.applied {
+            "in the script"
+        } else {
+            "not turned"
+        };
+        say!(
+            "  {}={} {state}: {}",
+            answer.knob,
+            answer.value,
+            printable(&answer.detail)
+        );
+    }
+    if let Some(verdict) = attempt.change.as_ref().and_then(|made| made.verdict.as_ref()) {
+        say!("  {}", apply::words(verdict));
+    }
     for excluded in &attempt.excluded {
         say!("  without {}: {}", excluded.node, printable(&excluded.reason));
     }
@@ -71,6 +96,30 @@ fn attempt(attempt: &AttemptView) {
         say!("  {}: {}", node.node, printable(&node.command));
         let rows: Vec<_> = node.ranks.iter().map(rank_row).collect();
         table::print(&["  RANK", "PID", "STEP", "END"], &rows);
+    }
+}
+
+/// What a change sets, and how.
+pub(super) fn change(change: &Change) {
+    let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "as the script has it".into());
+    let line = |diff: &KnobDiff| {
+        format!(
+            "  {}: {} → {}  [{}]",
+            diff.knob,
+            printable(&value(&diff.old)),
+            printable(&value(&diff.new)),
+            diff.how.words()
+        )
+    };
+    change.set.iter().map(line).for_each(|line| say!("{line}"));
+    if let Some(reverted) = change.reverts {
+        say!("  takes back what attempt {reverted} changed");
+    }
+    if let Some(reason) = &change.reason {
+        say!("  by itself: {}", printable(reason));
+    }
+    for warning in &change.warnings {
+        say!("  warning: {}", printable(warning));
     }
 }
 

@@ -130,7 +130,7 @@ fn secret(text: &str) -> Result<(String, SecretValue), String> {
     }
 }
 
-fn setting(text: &str) -> Result<(String, String), String> {
+pub(super) fn setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text
         .split_once('=')
         .ok_or_else(|| format!("{text:?} is not NAME=VALUE"))?;

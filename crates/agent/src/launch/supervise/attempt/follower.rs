@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use domain::ident::Rank;
+use domain::run::knob::{ANSWERS_MAX, KnobAnswer};
 use domain::run::spec::Spec;
 use domain::run::state::{EndCause, NodeCommand, NodeEnd, NodeReport, Start};
 use domain::run::torchrun::{self as command_line, Paths};
@@ -16,7 +18,7 @@ use crate::launch::checkpoint::{self, PRUNE_FILE};
 use crate::launch::journal::{Entry, is_end, read_from};
 use crate::launch::output;
 use crate::launch::preflight::{Asked, is_seen, remove_token, token_of};
-use crate::launch::probe::{Reader, Record, RunSeries};
+use crate::launch::probe::{Knob, Reader, Record, RunSeries};
 use crate::launch::secrets::Secrets;
 use crate::launch::shim::Owner;
 use crate::launch::supervise::{Supervisor, burial};
@@ -89,7 +91,7 @@ impl Follower {
         loop {
             tokio::select! {
                 Some(command) = self.commands.recv() => self.carry_out(command).await,
-                _ = looks.tick() => self.take_records(),
+                _ = looks.tick() => self.take_records().await,
             }
             if ticked.elapsed() >= TICK {
                 ticked = Instant::now();
@@ -302,22 +304,50 @@ impl Follower {
         }
     }
 
-    fn take_records(&mut self) {
+    async fn take_records(&mut self) {
         match self.reader.read() {
-            Ok(records) => self.note_records(records),
+            Ok(records) => self.note_records(records).await,
             Err(error) => {
                 tracing::warn!(run = %self.attempt.run, %error, "the probe's records cannot be read")
             }
         }
     }
 
-    fn note_records(&mut self, records: Vec<Record>) {
+    async fn note_records(&mut self, records: Vec<Record>) {
         let inventory = self.supervisor.inventory.borrow().clone();
         for record in records {
-            if let Record::Checkpoint(saving) = &record {
-                self.checkpoints().note(saving);
+            match &record {
+                Record::Checkpoint(saving) => self.checkpoints().note(saving),
+                Record::Knob(knob) => self.tell_knob(knob).await,
+                _ => {}
             }
             self.series.take(record, &inventory);
+        }
+    }
+
+    /// Once for each knob and outcome, of whichever rank says it first: the others say the same, and again to every new agent.
+    async fn tell_knob(&mut self, knob: &Knob) {
+        let answer = KnobAnswer {
+            knob: knob.name.clone(),
+            value: knob.value.clone(),
+            applied: knob.state == "applied",
+            detail: knob.detail.clone(),
+            rank: Rank(knob.rank),
+        };
+        let told: Vec<KnobAnswer> = self
+            .attempt
+            .entries()
+            .into_iter()
+            .filter_map(|entry| match entry.report {
+                NodeReport::KnobAnswered(answer) => Some(answer),
+                _ => None,
+            })
+            .collect();
+        let same = |told: &KnobAnswer| {
+            (&told.knob, told.applied, &told.detail) == (&answer.knob, answer.applied, &answer.detail)
+        };
+        if told.len() < ANSWERS_MAX && !told.iter().any(same) {
+            self.attempt.report(NodeReport::KnobAnswered(answer)).await;
         }
     }
 
@@ -424,7 +454,7 @@ impl Follower {
             if records.is_empty() {
                 break;
             }
-            self.note_records(records);
+            self.note_records(records).await;
         }
         self.finish_checkpoints().await;
         self.series.end(now_ms());

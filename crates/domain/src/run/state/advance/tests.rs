@@ -10,6 +10,7 @@ use crate::run::state::{
 };
 
 mod judging;
+mod knobs;
 mod nodes;
 mod preflight;
 mod resume;

@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 
 use super::*;
+use crate::run::knob::Decision;
 
 const EXPECTED: &str = include_str!("../../../../../testdata/run-transitions.txt");
 
@@ -68,6 +69,17 @@ fn situations() -> Vec<(&'static str, Story)> {
         story.end_all(1);
         story
     };
+    let changing = || {
+        let mut story = running();
+        story.event(&knobs::apply("lr_scale", "0.5"));
+        story
+    };
+    let changed = || {
+        let mut story = changing();
+        story.end_all(1);
+        story.run_attempt();
+        story
+    };
     vec![
         ("queued", queued()),
         ("preparing", preparing()),
@@ -76,6 +88,8 @@ fn situations() -> Vec<(&'static str, Story)> {
         ("lost", lost()),
         ("stopping (failed)", failing()),
         ("stopping (wished)", stop_wished()),
+        ("stopping (change)", changing()),
+        ("running (changed)", changed()),
         ("restarting", restarting()),
         ("stopped", stopped()),
         ("succeeded", succeeded()),
@@ -175,6 +189,11 @@ fn events(attempt: AttemptNo) -> Vec<(&'static str, Event)> {
                 from_start: false,
             },
         ),
+        ("other knobs", knobs::apply("lr_scale", "0.25")),
+        ("the same knobs", knobs::apply("lr_scale", "0.5")),
+        ("knobs reverted", knobs::revert(None)),
+        ("knobs judged", knobs::judged(attempt, Decision::Better)),
+        ("knob answered", said(knobs::answered("lr_scale", true))),
         ("stepped", Event::Stepped { attempt, step: 9 }),
         ("collector started", Event::CollectorStarted),
         ("node lost", Event::NodeLost { node: node("n1") }),
@@ -251,12 +270,15 @@ fn the_table_has_every_state_a_run_comes_to() {
 }
 
 #[test]
-fn an_ended_run_moves_only_when_it_is_resumed() {
+fn an_ended_run_moves_only_when_it_is_resumed_or_changed() {
     for (name, story) in situations() {
         for (word_of, event) in events(story.machine.current().no) {
             let (after, actions) = advance(&story.machine, &event, story.now_ms + 400_000);
             let resumes = word_of == "resume requested";
-            if story.machine.state.is_final() && !resumes || !story.machine.state.is_final() && resumes {
+            let changes = ["other knobs", "the same knobs"].contains(&word_of);
+            if story.machine.state.is_final() && !resumes && !changes
+                || !story.machine.state.is_final() && resumes
+            {
                 assert_eq!((&after, actions.len()), (&story.machine, 0), "{name}: {word_of}");
             }
         }

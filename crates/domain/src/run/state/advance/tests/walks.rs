@@ -1,5 +1,5 @@
 //! Ten thousand random walks through a small world: four nodes that carry out commands late or not at all, vanish and come back,
-//! ranks that die, a collector that restarts, a person who stops and resumes. What must hold after each step is written beside it.
+//! ranks that die, a collector that restarts, a person who stops, resumes and turns knobs. What must hold after each step is written beside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,8 +83,22 @@ impl World {
                 from: None,
                 from_start: false,
             }),
+            17 if self.random(2) == 0 => self.turn_a_knob(),
             _ => self.time_passes(),
         }
+    }
+
+    fn turn_a_knob(&mut self) {
+        let values = ["0.5", "2"];
+        let value = values[self.random(2)];
+        let mut event = match self.random(3) {
+            0 => knobs::revert(None),
+            _ => knobs::apply("lr_scale", value),
+        };
+        if let Event::KnobsChanged { after, .. } = &mut event {
+            *after = [None, Some(StopPoint::Step(3))][self.random(2)];
+        }
+        self.event(&event);
     }
 
     fn time_passes(&mut self) {
@@ -308,7 +322,7 @@ impl World {
 
     fn check(&self, before: &Machine, event: &Event, actions: &[Action]) {
         let machine = &self.story.machine;
-        let resumes = matches!(event, Event::ResumeRequested { .. });
+        let resumes = matches!(event, Event::ResumeRequested { .. } | Event::KnobsChanged { .. });
         if before.state.is_final() && !resumes {
             assert_eq!(before, machine, "a final state moved by {event:?}");
         }
@@ -346,6 +360,7 @@ impl World {
             );
         }
         self.check_given_up(before);
+        self.check_knobs(before);
         self.check_budget();
         if machine.attempts.len() > before.attempts.len() {
             self.check_left_nothing(before.current());
@@ -372,6 +387,44 @@ impl World {
                 "{} was given up though it is heard",
                 task.node
             );
+        }
+    }
+
+    /// A change waits only while its attempt ends; each attempt has the knobs of the one before it and its own change, and a change
+    /// taken back leaves none of it.
+    fn check_knobs(&self, before: &Machine) {
+        let machine = &self.story.machine;
+        if machine.pending.is_some() {
+            assert!(machine.current().ended_ms.is_none() && !machine.state.is_final());
+            assert!(
+                machine.wished != Wished::Run || machine.stop.is_some(),
+                "nothing ends the attempt"
+            );
+        }
+        let [.., last, new] = machine.attempts.as_slice() else {
+            return;
+        };
+        if machine.attempts.len() == before.attempts.len() {
+            return;
+        }
+        let mut knobs = last.knobs.clone();
+        for diff in new.change.iter().flat_map(|change| &change.set) {
+            assert_eq!(knobs.get(&diff.knob), diff.old.as_ref());
+            match &diff.new {
+                Some(value) => knobs.insert(diff.knob.clone(), value.clone()),
+                None => knobs.remove(&diff.knob),
+            };
+        }
+        assert_eq!(new.knobs, knobs);
+        assert!(new.change.is_none() || new.asked);
+        let undone = new.change.as_ref().and_then(|change| change.reverts);
+        if let Some(undone) = undone {
+            let at = machine
+                .attempts
+                .iter()
+                .position(|made| made.no == undone)
+                .unwrap();
+            assert_eq!(new.knobs, machine.attempts[at - 1].knobs);
         }
     }
 
@@ -462,7 +515,7 @@ impl Attempt {
 #[test]
 fn ten_thousand_walks_end_and_never_break_a_promise() {
     let mut ends: BTreeMap<&str, u32> = BTreeMap::new();
-    let mut restarted = 0;
+    let (mut restarted, mut changed, mut reverted) = (0, 0, 0);
     for seed in 0..WALKS {
         let outcome = std::panic::catch_unwind(|| {
             let mut world = World::new(seed);
@@ -477,6 +530,9 @@ fn ten_thousand_walks_end_and_never_break_a_promise() {
         };
         *ends.entry(machine.state.as_str()).or_default() += 1;
         restarted += u32::from(machine.attempts.len() > 1);
+        let changes = || machine.attempts.iter().filter_map(|made| made.change.as_ref());
+        changed += u32::from(changes().next().is_some());
+        reverted += u32::from(changes().any(|change| change.reverts.is_some()));
         if seed % 64 == 0 {
             let text = serde_json::to_string(&machine).unwrap();
             assert_eq!(serde_json::from_str::<Machine>(&text).unwrap(), machine);
@@ -484,6 +540,10 @@ fn ten_thousand_walks_end_and_never_break_a_promise() {
     }
     // The walks go everywhere, or they show nothing.
     assert!(restarted > 2_000, "{restarted} walks with a restart");
+    assert!(
+        changed > 2_000 && reverted > 100,
+        "{changed} with a change, {reverted} with one taken back"
+    );
     for state in ["stopped", "succeeded", "failed"] {
         assert!(ends.get(state).is_some_and(|count| *count > 500), "{ends:?}");
     }

@@ -1,0 +1,168 @@
+//! Two attempts side by side: what they were asked, what they ran, and how that went.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ident::AttemptNo;
+use crate::run::knob::figures::Trace;
+use crate::run::knob::place::spec_with;
+use crate::run::knob::verdict::Verdict;
+use crate::run::state::{Attempt, Machine};
+
+/// Differences shown; two environments built from scratch may differ in hundreds of packages.
+const DIFFERENCES_MAX: usize = 200;
+
+/// Two attempts, of one run or of two.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// The first.
+    pub a: Side,
+    /// The second.
+    pub b: Side,
+    /// What differs, by name.
+    pub differences: Vec<Difference>,
+    /// There are more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
+    /// How it went, `a` as before and `b` as after.
+    pub figures: Verdict,
+}
+
+/// Which attempt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Side {
+    /// The run.
+    pub run: String,
+    /// The attempt.
+    pub attempt: AttemptNo,
+    /// How it ended; `under way` when it has not.
+    pub outcome: String,
+}
+
+/// One thing that differs; a side that lacks it is absent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Difference {
+    /// `spec.args.3`, `knobs.lr_scale`, `packages.numpy`, `env.NCCL_DEBUG`, …
+    pub what: String,
+    /// In the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub a: Option<String>,
+    /// In the second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub b: Option<String>,
+}
+
+/// Compares two attempts with what was read of their series.
+#[must_use]
+pub fn compare(a: (&Machine, &Attempt, &Trace), b: (&Machine, &Attempt, &Trace)) -> Comparison {
+    let (facts_a, facts_b) = (facts(a.0, a.1), facts(b.0, b.1));
+    let names: BTreeSet<&String> = facts_a.keys().chain(facts_b.keys()).collect();
+    let differs = |name: &&&String| facts_a.get(**name) != facts_b.get(**name);
+    let mut differences: Vec<Difference> = names
+        .iter()
+        .filter(differs)
+        .map(|name| Difference {
+            what: (*name).clone(),
+            a: facts_a.get(*name).cloned(),
+            b: facts_b.get(*name).cloned(),
+        })
+        .collect();
+    let truncated = differences.len() > DIFFERENCES_MAX;
+    differences.truncate(DIFFERENCES_MAX);
+    let mut figures = Verdict::measured(a.2, b.2);
+    figures.summary = figures.evidence();
+    Comparison {
+        a: side(a.0, a.1),
+        b: side(b.0, b.1),
+        differences,
+        truncated,
+        figures,
+    }
+}
+
+fn side(machine: &Machine, attempt: &Attempt) -> Side {
+    let outcome = attempt.outcome.as_ref();
+    Side {
+        run: machine.id.to_string(),
+        attempt: attempt.no,
+        outcome: outcome.map_or_else(|| "under way".into(), |outcome| outcome.cause.clone()),
+    }
+}
+
+/// Everything that could differ, by a name that says where it is from.
+fn facts(machine: &Machine, attempt: &Attempt) -> BTreeMap<String, String> {
+    let mut facts = BTreeMap::new();
+    let spec = spec_with(&machine.spec, &attempt.knobs).shown();
+    if let Ok(Value::Object(fields)) = serde_json::to_value(&spec) {
+        for (name, value) in fields {
+            let prefix = if name == "env" {
+                name
+            } else {
+                format!("spec.{name}")
+            };
+            flatten(&prefix, &value, &mut facts);
+        }
+    }
+    for (name, value) in &attempt.knobs {
+        facts.insert(format!("knobs.{name}"), value.clone());
+    }
+    let nodes: Vec<&str> = attempt.nodes.iter().map(|task| task.node.as_str()).collect();
+    facts.insert("nodes".into(), nodes.join(", "));
+    let world: usize = attempt.nodes.iter().map(|task| task.ranks.len()).sum();
+    facts.insert("world_size".into(), world.to_string());
+    if let Some(from) = &attempt.resumed_from {
+        facts.insert("resumed_from".into(), from.path.clone());
+    }
+    if let Some(found) = attempt.nodes.first().and_then(|task| task.prepared.as_ref()) {
+        let versions = [
+            ("python", &found.python_version),
+            ("interpreter", &found.python),
+            ("torch", &found.torch_version),
+            ("cuda", &found.cuda),
+            ("nccl", &found.nccl),
+            ("driver", &found.driver),
+            ("script_sha256", &found.script_sha256),
+        ];
+        facts.extend(versions.map(|(name, value)| (name.to_owned(), value.clone())));
+    }
+    if let Some(ran) = &attempt.provenance {
+        let packages = ran.packages.iter().filter_map(|package| package.split_once("=="));
+        facts.extend(packages.map(|(name, version)| (format!("packages.{name}"), version.to_owned())));
+        let others = [
+            ("commit", &ran.commit),
+            ("seed", &ran.seed),
+            ("image", &ran.image_digest),
+        ];
+        facts.extend(
+            others
+                .into_iter()
+                .filter_map(|(name, value)| Some((name.into(), value.clone()?))),
+        );
+    }
+    facts
+}
+
+fn flatten(name: &str, value: &Value, facts: &mut BTreeMap<String, String>) {
+    match value {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                flatten(&format!("{name}.{field}"), value, facts);
+            }
+        }
+        Value::Array(items) => {
+            for (at, item) in items.iter().enumerate() {
+                flatten(&format!("{name}.{at}"), item, facts);
+            }
+        }
+        Value::Null => {}
+        Value::String(text) => {
+            facts.insert(name.into(), text.clone());
+        }
+        other => {
+            facts.insert(name.into(), other.to_string());
+        }
+    }
+}

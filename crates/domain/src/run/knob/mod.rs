@@ -1,0 +1,179 @@
+//! Knobs: settings of a training that Lockstep knows by name, so that a diagnosis can name its fix and a command can make it.
+//!
+//! ```text
+//!            declared in the spec, or by the recipe ──▶ the script's own flag or variable
+//!  NAME=VALUE ┤ else a variable the libraries read  ──▶ the launcher's environment
+//!            │ else a change the probe can make     ──▶ LOCKSTEP_KNOBS, shown with a badge
+//!            └ else refused, with the advice in words
+//! ```
+//! | file | what it decides |
+//! |---|---|
+//! | `value` | which values a knob takes, and which of them deserve a warning |
+//! | `place` | where a value goes, and what the spec is with it |
+//! | `change` | what an attempt changed, and what its ranks said of it |
+//! | `figures` | what an attempt's series say in a few numbers |
+//! | `verdict` | whether the change was worth it |
+//! | `compare` | what two attempts differ in |
+
+mod change;
+mod compare;
+mod figures;
+mod place;
+mod value;
+mod verdict;
+
+pub use change::{ANSWERS_MAX, Change, How, KnobAnswer, KnobDiff, Pending};
+pub use compare::{Comparison, Difference, Side, compare};
+pub use figures::{Figures, Median, Memory, MemoryKind, StepSample, Trace, WARM_UP_STEPS};
+pub use place::{KnobTarget, LOCKSTEP_KNOBS, current, place, spec_with};
+pub use value::Values;
+pub use verdict::{Decision, Losses, Ratio, STEPS_MIN, Verdict, judge};
+
+/// A knob.
+#[derive(Debug, Clone, Copy)]
+pub struct Knob {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, in words.
+    pub what: &'static str,
+    /// The values it takes.
+    pub values: Values,
+    /// How it is turned where the script has no setting of its own for it.
+    pub way: Way,
+    /// The training computes the same with any value, only slower, faster or in less memory.
+    pub keeps_losses: bool,
+}
+
+/// How a knob is turned that is not declared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Variables that libraries read.
+    Environment(&'static [&'static str]),
+    /// The probe changes what the script makes.
+    Injection,
+}
+
+/// Every knob there is.
+pub const KNOBS: &[Knob] = &[
+    Knob {
+        name: "activation_checkpointing",
+        what: "computes activations again in the backward pass instead of keeping them: less memory, longer steps",
+        values: Values::Checkpointing,
+        way: Way::Injection,
+        keeps_losses: true,
+    },
+    Knob {
+        name: "fsdp_sharding",
+        what: "how much FSDP cuts up among the ranks: parameters, gradients and optimizer state, or less of them",
+        values: Values::Words(&["full_shard", "shard_grad_op", "hybrid_shard", "no_shard"]),
+        way: Way::Injection,
+        keeps_losses: true,
+    },
+    Knob {
+        name: "reshard_after_forward",
+        what: "whether FSDP2 lets go of gathered parameters between forward and backward: less memory, more communication",
+        values: Values::Words(&["true", "false"]),
+        way: Way::Injection,
+        keeps_losses: true,
+    },
+    Knob {
+        name: "grad_clip_norm",
+        what: "the largest norm gradients may have before the optimizer's step",
+        values: Values::Number {
+            above: 0.0,
+            most: 1e6,
+        },
+        way: Way::Injection,
+        keeps_losses: false,
+    },
+    Knob {
+        name: "lr_scale",
+        what: "a factor on the learning rate the script asks for",
+        values: Values::Number {
+            above: 0.0,
+            most: 1e3,
+        },
+        way: Way::Injection,
+        keeps_losses: false,
+    },
+    Knob {
+        name: "lr_schedule",
+        what: "how the learning rate changes over the steps",
+        values: Values::Schedule,
+        way: Way::Injection,
+        keeps_losses: false,
+    },
+    Knob {
+        name: "process_group_timeout_s",
+        what: "seconds a collective may wait for other ranks before it fails",
+        values: Values::Whole {
+            least: 1,
+            most: 7 * 86_400,
+        },
+        way: Way::Injection,
+        keeps_losses: true,
+    },
+    Knob {
+        name: "nccl_ib_timeout",
+        what: "how long InfiniBand waits for an acknowledgement, as 4.096 µs × 2^value; NCCL waits for ever from 23 up",
+        values: Values::Whole { least: 1, most: 22 },
+        way: Way::Environment(&["NCCL_IB_TIMEOUT"]),
+        keeps_losses: true,
+    },
+    Knob {
+        name: "nccl_ib_retry_count",
+        what: "how often InfiniBand sends again before NCCL gives up",
+        values: Values::Whole { least: 0, most: 7 },
+        way: Way::Environment(&["NCCL_IB_RETRY_CNT"]),
+        keeps_losses: true,
+    },
+    Knob {
+        name: "nccl_socket_ifname",
+        what: "the network interfaces that ranks talk over",
+        values: Values::Interfaces,
+        way: Way::Environment(&["NCCL_SOCKET_IFNAME"]),
+        keeps_losses: true,
+    },
+    Knob {
+        name: "cuda_alloc_conf",
+        what: "settings of PyTorch's GPU memory allocator, like expandable_segments:True against fragmentation",
+        values: Values::AllocatorSettings,
+        way: Way::Environment(&["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]),
+        keeps_losses: true,
+    },
+    Knob {
+        name: "num_workers",
+        what: "processes of each rank that load data ahead",
+        values: Values::Whole { least: 0, most: 256 },
+        way: Way::Injection,
+        keeps_losses: true,
+    },
+    Knob {
+        name: "amp",
+        what: "the precision of the forward pass: less memory and faster on tensor cores, less exact",
+        values: Values::Words(&["off", "bf16", "fp16"]),
+        way: Way::Injection,
+        keeps_losses: false,
+    },
+    Knob {
+        name: "micro_batch",
+        what: "samples of each rank in one forward pass",
+        values: Values::Whole {
+            least: 1,
+            most: 1_000_000,
+        },
+        way: Way::Injection,
+        keeps_losses: false,
+    },
+];
+
+/// A knob by its name; else what there is.
+///
+/// # Errors
+/// In words, when there is no such knob.
+pub fn known(name: &str) -> Result<&'static Knob, String> {
+    KNOBS.iter().find(|knob| knob.name == name).ok_or_else(|| {
+        let names: Vec<&str> = KNOBS.iter().map(|knob| knob.name).collect();
+        format!("there is no knob {name:?}; there is: {}", names.join(", "))
+    })
+}

@@ -1,0 +1,455 @@
+//! Where a knob's value goes: the script's own setting, the environment, or the probe.
+//!
+//! A script's own flag is changed where it stands in the arguments, so that a change taken back gives the first command line again.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::run::knob::change::How;
+use crate::run::knob::{Knob, Way, known};
+use crate::run::spec::{Backend, Spec};
+
+/// The variable by which the probe learns what to change: a JSON object, name → value, both texts.
+pub const LOCKSTEP_KNOBS: &str = "LOCKSTEP_KNOBS";
+
+/// Which setting of the script a knob is: `"--num-workers"` or `"NUM_WORKERS"`, or said in full.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum KnobTarget {
+    /// A flag when it begins with `-`, else a variable.
+    Text(String),
+    /// An argument of the script, with a `=` at the end when it takes its value in one word.
+    Flag {
+        /// Like `--num-workers`.
+        flag: String,
+    },
+    /// A variable of the script.
+    Variable {
+        /// Like `NUM_WORKERS`.
+        env: String,
+    },
+}
+
+/// What recipes declare: recipe, knob, flag.
+const RECIPE_KNOBS: &[(&str, &str, &str)] = &[
+    ("ddp", "num_workers", "--num-workers"),
+    ("ddp", "grad_clip_norm", "--grad-clip"),
+    ("ddp", "micro_batch", "--batch-size"),
+    ("resume", "num_workers", "--num-workers"),
+    ("resume", "micro_batch", "--batch-size"),
+];
+
+/// How a knob is turned in a run.
+///
+/// # Errors
+/// In words, with what to do instead, when it can be turned in no way.
+pub fn place(spec: &Spec, name: &str) -> Result<How, String> {
+    let knob = known(name)?;
+    if let Some(target) = spec.knobs.get(name) {
+        return target.how();
+    }
+    if let Some(flag) = recipe_flag(spec, name) {
+        return Ok(How::Flag { flag: flag.into() });
+    }
+    match knob.way {
+        Way::Environment(variables) => environment(spec, knob, variables),
+        Way::Injection if spec.env.get("LOCKSTEP_PROBE").is_some_and(|probe| probe == "off") => Err(format!(
+            "{name} would be set by the probe, which this run turns off (LOCKSTEP_PROBE=off): {}",
+            declare(name)
+        )),
+        Way::Injection => Ok(How::Injected),
+    }
+}
+
+fn environment(spec: &Spec, knob: &Knob, variables: &[&str]) -> Result<How, String> {
+    let name = knob.name;
+    let gloo = spec.backend == Backend::Gloo;
+    if gloo && name != "nccl_socket_ifname" {
+        return Err(format!(
+            "{name} has no effect: the run asks for Gloo, which trains on CPUs and reads no {}. Submit it with backend = \"nccl\" on \
+             nodes with GPUs",
+            variables.join(" or ")
+        ));
+    }
+    let mut variables: Vec<String> = variables.iter().map(|&name| name.to_owned()).collect();
+    if name == "nccl_socket_ifname" && spec.backend != Backend::Nccl {
+        variables.push("GLOO_SOCKET_IFNAME".into());
+    }
+    if let Some(secret) = variables
+        .iter()
+        .find(|variable| spec.secrets.contains_key(*variable))
+    {
+        return Err(format!(
+            "{secret} is a secret of the run, so {name} cannot set it"
+        ));
+    }
+    Ok(How::Environment { variables })
+}
+
+fn declare(name: &str) -> String {
+    format!(
+        "give the script a setting for it and declare that in the run, [knobs] {name} = \"--FLAG\" or {name} = {{ env = \"VARIABLE\" }}"
+    )
+}
+
+fn recipe_flag<'a>(spec: &Spec, knob: &str) -> Option<&'a str> {
+    let recipe = spec.recipe.as_deref()?;
+    let mut declared = RECIPE_KNOBS.iter();
+    declared
+        .find(|(of, name, _)| *of == recipe && *name == knob)
+        .map(|(_, _, flag)| *flag)
+}
+
+/// A knob's value in the run: turned by Lockstep, else as the spec's arguments, settings and variables have it.
+#[must_use]
+pub fn current(spec: &Spec, knobs: &BTreeMap<String, String>, name: &str) -> Option<String> {
+    let turned = knobs.get(name).cloned();
+    turned.or_else(|| match place(spec, name).ok()? {
+        How::Flag { flag } => Arguments(&spec.args)
+            .value(&flag)
+            .or_else(|| spec.set.get(&setting(spec, &flag)?).cloned()),
+        How::Environment { variables } => variables.iter().find_map(|name| spec.env.get(name).cloned()),
+        How::Variable { env } => spec.env.get(&env).cloned(),
+        How::Injected => None,
+    })
+}
+
+/// The spec as nodes get it: with every knob in its place, and none left for them to know of.
+#[must_use]
+pub fn spec_with(spec: &Spec, knobs: &BTreeMap<String, String>) -> Spec {
+    let mut placed = spec.clone();
+    placed.knobs.clear();
+    placed.auto_revert = None;
+    let mut injected = BTreeMap::new();
+    for (name, value) in knobs {
+        // Given with the run by its knob's name, and now in its place.
+        placed.set.remove(name);
+        // What had a place when it was stored has one now: a newer version only adds places.
+        match place(spec, name) {
+            Ok(How::Flag { flag }) => put_flag(&mut placed, &flag, value),
+            Ok(How::Environment { variables }) => {
+                for variable in variables.iter().filter(|variable| fits(variable, value)) {
+                    placed.env.insert(variable.clone(), value.clone());
+                }
+            }
+            Ok(How::Variable { env }) => {
+                placed.env.insert(env, value.clone());
+            }
+            Ok(How::Injected) => {
+                injected.insert(name, value);
+            }
+            Err(_) => {}
+        }
+    }
+    if !injected.is_empty() {
+        let json = serde_json::to_string(&injected).expect("texts are plain data");
+        placed.env.insert(LOCKSTEP_KNOBS.into(), json);
+    }
+    placed
+}
+
+/// Gloo wants whole names: what only NCCL understands would end every rank.
+fn fits(variable: &str, value: &str) -> bool {
+    variable != "GLOO_SOCKET_IFNAME" || !value.starts_with(['^', '='])
+}
+
+/// Where it stands already, else among a recipe's settings, else at the end.
+fn put_flag(spec: &mut Spec, flag: &str, value: &str) {
+    if Arguments(&spec.args).value(flag).is_some() {
+        spec.args = Arguments(&spec.args).with(flag, value);
+    } else if let Some(name) = setting(spec, flag).or_else(|| recipe_setting(spec, flag)) {
+        spec.set.insert(name, value.to_owned());
+    } else if flag.ends_with('=') {
+        spec.args.push(format!("{flag}{value}"));
+    } else {
+        spec.args.extend([flag.to_owned(), value.to_owned()]);
+    }
+}
+
+/// The name under which a recipe's settings have a flag already.
+fn setting(spec: &Spec, flag: &str) -> Option<String> {
+    let same = |name: &&String| format!("--{}", name.replace('_', "-")) == flag;
+    spec.set.keys().find(same).cloned()
+}
+
+fn recipe_setting(spec: &Spec, flag: &str) -> Option<String> {
+    spec.recipe.as_ref()?;
+    flag.strip_prefix("--").map(|name| name.replace('-', "_"))
+}
+
+/// A script's arguments, looked through for one flag; what is behind `--` is no flag.
+struct Arguments<'a>(&'a [String]);
+
+impl Arguments<'_> {
+    fn value(&self, flag: &str) -> Option<String> {
+        let (at, inline) = self.find(flag)?;
+        inline.or_else(|| self.0.get(at + 1).cloned())
+    }
+
+    fn with(&self, flag: &str, value: &str) -> Vec<String> {
+        let mut args = self.0.to_vec();
+        match self.find(flag) {
+            Some((at, Some(_))) => args[at] = format!("{}={value}", flag.trim_end_matches('=')),
+            Some((at, None)) if at + 1 < args.len() => value.clone_into(&mut args[at + 1]),
+            _ => {}
+        }
+        args
+    }
+
+    /// The last one, which is the one that counts, with the value when it stands in the same word.
+    fn find(&self, flag: &str) -> Option<(usize, Option<String>)> {
+        let bare = flag.trim_end_matches('=');
+        let flags = self.0.iter().take_while(|arg| *arg != "--");
+        let found = |arg: &String| match arg.strip_prefix(bare)? {
+            "" => Some(None),
+            rest => Some(Some(rest.strip_prefix('=')?.to_owned())),
+        };
+        let all = flags.enumerate().filter_map(|(at, arg)| Some((at, found(arg)?)));
+        all.last()
+    }
+}
+
+impl KnobTarget {
+    /// What it names.
+    ///
+    /// # Errors
+    /// In words, when it is neither a flag nor a variable's name.
+    pub fn how(&self) -> Result<How, String> {
+        match self {
+            Self::Text(text) if text.starts_with('-') => flag(text),
+            Self::Flag { flag: text } => flag(text),
+            Self::Text(text) | Self::Variable { env: text } => variable(text),
+        }
+    }
+}
+
+fn flag(text: &str) -> Result<How, String> {
+    let name = text.trim_end_matches('=');
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    if name.trim_matches('-').is_empty() || !name.chars().all(allowed) {
+        return Err(format!(
+            "{text:?} is no argument of a script; give it like --num-workers"
+        ));
+    }
+    Ok(How::Flag { flag: text.into() })
+}
+
+fn variable(text: &str) -> Result<How, String> {
+    let mut bytes = text.bytes();
+    let starts = bytes
+        .next()
+        .is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    if !starts || !bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+        return Err(format!(
+            "{text:?} is neither an argument like --num-workers nor a variable like NUM_WORKERS"
+        ));
+    }
+    Ok(How::Variable { env: text.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn script(args: &[&str]) -> Spec {
+        Spec {
+            script: Some("/x.py".into()),
+            args: args.iter().map(|&arg| arg.to_owned()).collect(),
+            ..Spec::default()
+        }
+    }
+
+    fn declared(knob: &str, target: &str, args: &[&str]) -> Spec {
+        let target = serde_json::from_str(target).expect("a target");
+        Spec {
+            knobs: BTreeMap::from([(knob.to_owned(), target)]),
+            ..script(args)
+        }
+    }
+
+    fn with(spec: &Spec, knob: &str, value: &str) -> Spec {
+        spec_with(spec, &BTreeMap::from([(knob.to_owned(), value.to_owned())]))
+    }
+
+    #[test]
+    fn a_declared_knob_is_the_scripts_own_flag_where_it_stands() {
+        for (target, args, was, becomes) in [
+            (r#""--workers""#, "--lr 1", None, "--lr 1 --workers 4"),
+            (
+                r#""--workers""#,
+                "--workers 2 --lr 1",
+                Some("2"),
+                "--workers 4 --lr 1",
+            ),
+            (
+                r#""--workers""#,
+                "--workers=2 --lr 1",
+                Some("2"),
+                "--workers=4 --lr 1",
+            ),
+            (r#"{"flag":"--workers="}"#, "--lr 1", None, "--lr 1 --workers=4"),
+            (
+                r#"{"flag":"data.workers="}"#,
+                "data.workers=2",
+                Some("2"),
+                "data.workers=4",
+            ),
+            (
+                r#""--workers""#,
+                "--workers 1 --workers 2",
+                Some("2"),
+                "--workers 1 --workers 4",
+            ),
+            (
+                r#""--workers""#,
+                "-- --workers 2",
+                None,
+                "-- --workers 2 --workers 4",
+            ),
+            (
+                r#""--workers""#,
+                "--workers-max 9",
+                None,
+                "--workers-max 9 --workers 4",
+            ),
+        ] {
+            let args: Vec<&str> = args.split(' ').collect();
+            let spec = declared("num_workers", target, &args);
+            assert_eq!(
+                current(&spec, &BTreeMap::new(), "num_workers").as_deref(),
+                was,
+                "{args:?}"
+            );
+            let placed = with(&spec, "num_workers", "4");
+            assert_eq!(placed.args.join(" "), becomes);
+            assert!(placed.knobs.is_empty() && !placed.env.contains_key(LOCKSTEP_KNOBS));
+            if let Some(was) = was {
+                assert_eq!(with(&spec, "num_workers", was).args, spec.args, "taken back");
+            }
+        }
+    }
+
+    #[test]
+    fn a_declared_variable_is_the_scripts_environment() {
+        for target in [r#""WORKERS""#, r#"{"env":"WORKERS"}"#] {
+            let spec = declared("num_workers", target, &[]);
+            let placed = with(&spec, "num_workers", "4");
+            assert_eq!(placed.env["WORKERS"], "4");
+            assert_eq!(
+                current(&placed, &BTreeMap::new(), "num_workers"),
+                None,
+                "declared no more"
+            );
+        }
+    }
+
+    #[test]
+    fn a_recipes_settings_are_its_flags() {
+        let ddp = |set: &[(&str, &str)]| Spec {
+            recipe: Some("ddp".into()),
+            set: set
+                .iter()
+                .map(|&(name, value)| (name.into(), value.into()))
+                .collect(),
+            ..Spec::default()
+        };
+        let placed = with(&ddp(&[("steps", "9")]), "grad_clip_norm", "0.5");
+        assert_eq!(placed.set, ddp(&[("grad_clip", "0.5"), ("steps", "9")]).set);
+        let given = ddp(&[("num-workers", "2")]);
+        assert_eq!(
+            current(&given, &BTreeMap::new(), "num_workers").as_deref(),
+            Some("2")
+        );
+        assert_eq!(
+            with(&given, "num_workers", "3").set,
+            ddp(&[("num-workers", "3")]).set
+        );
+        let by_knob = ddp(&[("grad_clip_norm", "1")]);
+        assert_eq!(
+            with(&by_knob, "grad_clip_norm", "1").set,
+            ddp(&[("grad_clip", "1")]).set
+        );
+    }
+
+    #[test]
+    fn what_no_one_declares_goes_to_the_environment_or_to_the_probe() {
+        let placed = with(&script(&[]), "nccl_ib_timeout", "20");
+        assert_eq!(
+            placed.env,
+            BTreeMap::from([("NCCL_IB_TIMEOUT".to_owned(), "20".to_owned())])
+        );
+        let auto = with(&script(&[]), "nccl_socket_ifname", "eth0");
+        assert_eq!(
+            auto.env.keys().collect::<Vec<_>>(),
+            ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
+        );
+        let others = with(&script(&[]), "nccl_socket_ifname", "^lo");
+        assert_eq!(others.env.keys().collect::<Vec<_>>(), ["NCCL_SOCKET_IFNAME"]);
+        let knobs = [("lr_scale", "0.5"), ("activation_checkpointing", "block")];
+        let knobs = knobs
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        assert_eq!(
+            spec_with(&script(&[]), &knobs).env[LOCKSTEP_KNOBS],
+            r#"{"activation_checkpointing":"block","lr_scale":"0.5"}"#
+        );
+    }
+
+    #[test]
+    fn what_can_be_done_in_no_way_is_refused_with_advice() {
+        let gloo = Spec {
+            backend: Backend::Gloo,
+            ..script(&[])
+        };
+        assert!(place(&gloo, "nccl_ib_timeout").is_err_and(|words| words.contains("backend = \"nccl\"")));
+        assert!(place(&gloo, "nccl_socket_ifname").is_ok());
+        let unwatched = Spec {
+            env: BTreeMap::from([("LOCKSTEP_PROBE".to_owned(), "off".to_owned())]),
+            ..script(&[])
+        };
+        assert!(place(&unwatched, "lr_scale").is_err_and(|words| words.contains("[knobs] lr_scale")));
+        assert!(place(&script(&[]), "momentum").is_err_and(|words| words.contains("lr_scale")));
+        for target in [
+            r#""two words""#,
+            r#""--""#,
+            r#"{"env":"1X"}"#,
+            r#"{"flag":"--a b"}"#,
+        ] {
+            assert!(
+                place(&declared("num_workers", target, &[]), "num_workers").is_err(),
+                "{target}"
+            );
+        }
+    }
+
+    /// A recipe's argument that has a knob's name is that knob: else setting it by name would go to the probe beside it.
+    #[test]
+    fn recipes_declare_the_knobs_that_are_their_arguments() {
+        for (recipe, _) in crate::run::spec::RECIPES {
+            let path = format!(
+                "{}/../torch-probe/recipes/{recipe}/main.py",
+                env!("CARGO_MANIFEST_DIR")
+            );
+            let Ok(text) = std::fs::read_to_string(&path) else {
+                panic!("{path} cannot be read");
+            };
+            let spec = Spec {
+                recipe: Some((*recipe).into()),
+                ..Spec::default()
+            };
+            for knob in crate::run::knob::KNOBS {
+                let flag = format!("\"--{}\"", knob.name.replace('_', "-"));
+                if text.contains(&flag) {
+                    assert!(recipe_flag(&spec, knob.name).is_some(), "{recipe}: {flag}");
+                }
+            }
+            for (_, knob, flag) in RECIPE_KNOBS.iter().filter(|(of, ..)| of == recipe) {
+                assert!(
+                    text.contains(&format!("\"{flag}\"")),
+                    "{recipe} has no {flag} for {knob}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Attempts with other knobs, and back.
+//!
+//! ```text
+//!                       ┌ it runs ──▶ pending; the attempt is told to stop ──all Ended──┐
+//!  KnobsChanged ─ diff ─┼ it waits for its restart ─────────────────────────────────────┼──▶ begin: another attempt, from the last
+//!                       └ it has ended ─────────────────────────────────────────────────┘    complete checkpoint, else from the start
+//!  KnobsJudged ──▶ the change of that attempt has its verdict
+//! ```
+//! A change asked for counts as asked by a person: it uses up no restart, and whatever had failed before it says nothing of what
+//! comes. A wish for what is so already, or is under way, changes nothing; so does one while a stop waits that a person asked for.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::AttemptNo;
+use crate::run::knob::{ANSWERS_MAX, Change, KnobAnswer, KnobDiff, Pending, Verdict, current, known, place};
+use crate::run::state::Outcome;
+use crate::run::state::advance::Action;
+use crate::run::state::machine::{Attempt, Machine, Wished};
+use crate::run::state::policy;
+use crate::run::state::settle::Beginning;
+use crate::run::state::stop::StopPoint;
+use crate::time::TimestampMs;
+
+/// Other knobs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "wish", rename_all = "snake_case")]
+pub enum Wish {
+    /// Set some.
+    Apply {
+        /// Each with its value.
+        set: BTreeMap<String, String>,
+        /// Take it back by itself when the verdict is against it; as the spec says when empty.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        auto_revert: Option<bool>,
+        /// Begin anew, from no checkpoint.
+        #[serde(default)]
+        from_start: bool,
+    },
+    /// Take the last change back that was not taken back yet.
+    Revert {
+        /// The attempt that made it, when it must be this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<AttemptNo>,
+        /// Why, when no person asks.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        /// Begin anew, from no checkpoint.
+        #[serde(default)]
+        from_start: bool,
+    },
+}
+
+/// Why a wish for other knobs is not granted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CannotChange {
+    /// A knob or its value.
+    #[error("{message}")]
+    Knob {
+        /// Which.
+        knob: String,
+        /// What is wrong, and what to do instead.
+        message: String,
+    },
+    /// The run is not in the state for it.
+    #[error("{0}")]
+    Now(String),
+}
+
+impl Machine {
+    /// What a wish comes to; none when it is so already, or under way.
+    ///
+    /// # Errors
+    /// When a knob cannot be turned so, or nothing can be changed now.
+    pub fn change_for(&self, wish: &Wish) -> Result<Option<Pending>, CannotChange> {
+        let pending = match wish {
+            Wish::Apply {
+                set,
+                auto_revert,
+                from_start,
+            } => {
+                let set = canonical(set)?;
+                self.diff_of(&set)?.map(|change| {
+                    let auto_revert = auto_revert
+                        .or(self.spec.auto_revert)
+                        .unwrap_or_else(|| set.contains_key("activation_checkpointing"));
+                    self.pending_of(
+                        Change {
+                            auto_revert,
+                            ..change
+                        },
+                        *from_start,
+                    )
+                })
+            }
+            Wish::Revert {
+                attempt,
+                reason,
+                from_start,
+            } => self.inverse(*attempt)?.map(|change| {
+                let reason = reason.clone();
+                self.pending_of(Change { reason, ..change }, *from_start)
+            }),
+        };
+        match (pending, &self.pending) {
+            (None, _) => Ok(None),
+            (Some(wished), Some(waiting)) if wished.knobs == waiting.knobs => Ok(None),
+            (Some(_), Some(waiting)) => Err(CannotChange::Now(format!(
+                "{} is being applied; wait until its attempt runs",
+                waiting.change.words()
+            ))),
+            (Some(wished), None) => match self.cannot_change() {
+                Some(why) => Err(CannotChange::Now(why)),
+                None => Ok(Some(wished)),
+            },
+        }
+    }
+
+    /// The attempt whose verdict says that its change is to be taken back, while it is under way and nobody has taken it back.
+    #[must_use]
+    pub fn to_take_back(&self) -> Option<(AttemptNo, String)> {
+        let (no, change) = self.last_change()?;
+        let verdict = change.verdict.as_ref()?;
+        let due = change.auto_revert
+            && verdict.decision.is_against()
+            && self.pending.is_none()
+            && self.trains()
+            && self.cannot_change().is_none();
+        due.then(|| (no, verdict.summary.clone()))
+    }
+
+    /// The last change that was not taken back.
+    #[must_use]
+    pub fn last_change(&self) -> Option<(AttemptNo, &Change)> {
+        let taken_back: Vec<AttemptNo> = self.changes().filter_map(|(_, change)| change.reverts).collect();
+        self.changes()
+            .filter(|(no, change)| change.reverts.is_none() && !taken_back.contains(no))
+            .last()
+    }
+
+    fn changes(&self) -> impl Iterator<Item = (AttemptNo, &Change)> {
+        let made = |attempt: &'_ Attempt| attempt.change.is_some();
+        let attempts = self.attempts.iter().filter(move |attempt| made(attempt));
+        attempts.filter_map(|attempt| Some((attempt.no, attempt.change.as_deref()?)))
+    }
+
+    fn cannot_change(&self) -> Option<String> {
+        if self.watched {
+            return Some(
+                "the run is only watched: start its command again with the change, or submit it to Lockstep"
+                    .into(),
+            );
+        }
+        let stops = self.wished != Wished::Run || self.stop_plan().is_some();
+        (!self.state.is_final() && stops)
+            .then(|| "the run is being stopped; resume it with the change when it has ended".into())
+    }
+
+    /// What setting these would change; none when all are so.
+    fn diff_of(&self, set: &BTreeMap<String, String>) -> Result<Option<Change>, CannotChange> {
+        let knobs = &self.current().knobs;
+        let mut change = Change::default();
+        for (name, new) in set {
+            let how = place(&self.spec, name).map_err(|message| refused(name, message))?;
+            let old = current(&self.spec, knobs, name);
+            if old.as_ref() == Some(new) {
+                continue;
+            }
+            let warning = known(name).ok().and_then(|knob| knob.values.warning(new));
+            change
+                .warnings
+                .extend(warning.map(|words| format!("{name}={new}: {words}")));
+            change.set.push(KnobDiff {
+                knob: name.clone(),
+                old,
+                new: Some(new.clone()),
+                how,
+            });
+        }
+        Ok((!change.set.is_empty()).then_some(change))
+    }
+
+    fn inverse(&self, attempt: Option<AttemptNo>) -> Result<Option<Change>, CannotChange> {
+        let reverted = |no: AttemptNo| self.changes().any(|(_, change)| change.reverts == Some(no));
+        let waits = |no: AttemptNo| {
+            self.pending
+                .as_ref()
+                .is_some_and(|waiting| waiting.change.reverts == Some(no))
+        };
+        match attempt {
+            Some(no) if reverted(no) || waits(no) => return Ok(None),
+            None if self
+                .pending
+                .as_ref()
+                .is_some_and(|waiting| waiting.change.reverts.is_some()) =>
+            {
+                return Ok(None);
+            }
+            _ => {}
+        }
+        let Some((last, change)) = self.last_change() else {
+            let why = "no change of knobs is left to take back: `apply` makes one";
+            return Err(CannotChange::Now(why.into()));
+        };
+        if attempt.is_some_and(|no| no != last) {
+            let why = format!("the last change was made by attempt {last}; take that back first");
+            return Err(CannotChange::Now(why));
+        }
+        let inverse = |diff: &KnobDiff| KnobDiff {
+            knob: diff.knob.clone(),
+            old: diff.new.clone(),
+            new: diff.old.clone(),
+            how: diff.how.clone(),
+        };
+        Ok(Some(Change {
+            set: change.set.iter().map(inverse).collect(),
+            reverts: Some(last),
+            ..Change::default()
+        }))
+    }
+
+    fn pending_of(&self, change: Change, from_start: bool) -> Pending {
+        let mut knobs = self.current().knobs.clone();
+        for diff in &change.set {
+            match &diff.new {
+                Some(new) => knobs.insert(diff.knob.clone(), new.clone()),
+                None => knobs.remove(&diff.knob),
+            };
+        }
+        Pending {
+            change,
+            knobs,
+            from_start,
+        }
+    }
+
+    // === what happens ===
+
+    pub(super) fn knobs_changed(
+        &mut self,
+        wish: &Wish,
+        (grace_ms, after): (u64, Option<StopPoint>),
+        now_ms: TimestampMs,
+        actions: &mut Vec<Action>,
+    ) {
+        let Ok(Some(pending)) = self.change_for(wish) else {
+            return;
+        };
+        self.pending = Some(Box::new(pending));
+        if self.current().ended_ms.is_some() {
+            return self.begin_pending(now_ms, actions);
+        }
+        match after {
+            Some(point @ StopPoint::Step(_)) if self.trains() && !self.is_stopping() => {
+                self.plan_stop(point, grace_ms, actions);
+            }
+            _ => self.wished = self.wished.or_stop(grace_ms),
+        }
+    }
+
+    pub(super) fn knobs_judged(&mut self, attempt: AttemptNo, verdict: &Verdict) {
+        let made = self.attempts.iter_mut().find(|made| made.no == attempt);
+        if let Some(change) = made.and_then(|made| made.change.as_mut()) {
+            change.verdict = Some(verdict.clone());
+        }
+    }
+
+    /// What follows an attempt that is over, when a change waits for it: the next, unless the training came to its end by itself.
+    /// Gives back the outcome where nothing follows.
+    pub(super) fn followed_by_change(
+        &mut self,
+        outcome: Outcome,
+        now_ms: TimestampMs,
+        actions: &mut Vec<Action>,
+    ) -> Option<Outcome> {
+        let Some(pending) = &self.pending else {
+            return Some(outcome);
+        };
+        let words = pending.change.words();
+        if outcome.cause == "succeeded" {
+            self.pending = None;
+            let message = format!("{}, before {words} could be applied", outcome.message);
+            return Some(Outcome { message, ..outcome });
+        }
+        let message = match outcome.message.strip_prefix("stopped as asked") {
+            Some(when) => format!("ended to apply {words}{when}"),
+            None => outcome.message,
+        };
+        self.end_attempt(Outcome { message, ..outcome }, now_ms);
+        self.begin_pending(now_ms, actions);
+        None
+    }
+
+    fn begin_pending(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {
+        let Some(pending) = self.pending.take() else {
+            return;
+        };
+        // A person who resumes a run has looked at its nodes; while it goes on, what failed it is known to nobody else.
+        let excluded = if self.state.is_final() {
+            Vec::new()
+        } else {
+            policy::exclusions(self.current())
+        };
+        let chosen = self.attempts.iter().rfind(|attempt| attempt.asked);
+        let anew = pending.from_start || chosen.is_some_and(|attempt| attempt.anew);
+        let resumed_from = if pending.from_start {
+            None
+        } else {
+            self.resume_point()
+        };
+        self.wished = Wished::Run;
+        self.state = super::RunState::Queued;
+        (self.ended_ms, self.outcome, self.restart_at_ms) = (None, None, None);
+        let beginning = Beginning {
+            resumed_from,
+            anew,
+            excluded,
+            ..Beginning::asked(pending.change.cause())
+        };
+        self.begin_attempt(beginning, now_ms, actions);
+        let attempt = self.current_mut();
+        attempt.knobs = pending.knobs;
+        attempt.change = Some(Box::new(pending.change));
+    }
+}
+
+impl Attempt {
+    /// Once for each knob and outcome: all ranks say the same.
+    pub(super) fn note_answer(&mut self, answer: &KnobAnswer) {
+        let same = |known: &KnobAnswer| {
+            (&known.knob, known.applied, &known.detail) == (&answer.knob, answer.applied, &answer.detail)
+        };
+        if self.answers.len() < ANSWERS_MAX && !self.answers.iter().any(same) {
+            self.answers.push(answer.clone());
+        }
+    }
+}
+
+fn canonical(set: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, CannotChange> {
+    if set.is_empty() {
+        return Err(refused("set", "name at least one knob with its value".into()));
+    }
+    let parse = |(name, value): (&String, &String)| {
+        let parsed = known(name).and_then(|knob| {
+            let value = knob.values.parse(value);
+            value.map_err(|message| format!("{name}: {message} ({})", knob.what))
+        });
+        match parsed {
+            Ok(value) => Ok((name.clone(), value)),
+            Err(message) => Err(refused(name, message)),
+        }
+    };
+    set.iter().map(parse).collect()
+}
+
+fn refused(knob: &str, message: String) -> CannotChange {
+    CannotChange::Knob {
+        knob: knob.to_owned(),
+        message,
+    }
+}

@@ -1,0 +1,78 @@
+//! A knob on a real run: turned while it trains, judged by what its series say, and turned back to the first command line.
+
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+
+#[test]
+fn a_knob_is_turned_on_a_running_run_judged_and_turned_back() {
+    let cluster = Cluster::start();
+    let arguments = "--recipe ddp --nproc-per-node 2 --set steps=100000 --set step-delay-ms=20";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let run = cluster.submit(&arguments);
+    cluster.wait_for("both ranks to tell how long a step takes", || {
+        let told = cluster.query(&format!("train_step_seconds{{run={run:?}}}"));
+        (told.len() == 2).then_some(())
+    });
+
+    let refused = cluster.lockstep(&["run", "apply", &run, "grad_clip_norm=0"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(text(&refused.stderr).contains("a number above 0"), "{refused:?}");
+
+    // The verdict may go either way on a busy machine; that there is one, with its numbers, may not.
+    let applied = cluster.lockstep(&["run", "apply", &run, "grad_clip_norm=0.5", "--wait"]);
+    assert!(
+        text(&applied.stderr).contains("grad_clip_norm") && text(&applied.stdout).contains("verdict: "),
+        "{applied:?}"
+    );
+    let view = cluster.get(&format!("/api/runs/{run}"));
+    let [first, second] = attempts(&view) else {
+        panic!("two attempts: {view}")
+    };
+    let ended = first["outcome"]["message"].as_str().unwrap();
+    assert!(
+        ended.starts_with("ended to apply grad_clip_norm=0.5, after step "),
+        "{ended}"
+    );
+    assert_eq!(second["cause"], "knob applied");
+    assert!(
+        program(second).contains(" --grad-clip 0.5"),
+        "{}",
+        program(second)
+    );
+    assert!(!program(first).contains("--grad-clip"), "{}", program(first));
+    let verdict = &second["change"]["verdict"];
+    assert!(verdict["step_time"]["value"].as_f64().unwrap() > 0.0, "{verdict}");
+    assert!(verdict["losses"]["steps"].as_u64().unwrap() > 0, "{verdict}");
+
+    let compared = cluster.lockstep(&["run", "compare", &format!("{run}@1"), &format!("{run}@2")]);
+    assert!(
+        text(&compared.stdout).contains("knobs.grad_clip_norm"),
+        "{compared:?}"
+    );
+
+    let reverted = cluster.lockstep(&["run", "revert", &run]);
+    assert!(reverted.status.success(), "{reverted:?}");
+    let third = cluster.wait_for("the third attempt to be started", || {
+        let view = cluster.get(&format!("/api/runs/{run}"));
+        let third = attempts(&view).get(2)?.clone();
+        (!program(&third).is_empty()).then_some(third)
+    });
+    assert_eq!(third["cause"], "knob reverted");
+    assert_eq!(program(&third), program(first), "the first command line again");
+}
+
+fn attempts(view: &Value) -> &[Value] {
+    view["attempts"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The recipe and its arguments, without what belongs to one attempt.
+fn program(attempt: &Value) -> String {
+    let command = attempt["nodes"][0]["command"].as_str().unwrap_or_default();
+    let (_, program) = command.split_once("main.py").unwrap_or_default();
+    program.to_owned()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
