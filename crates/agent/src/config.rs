@@ -31,6 +31,8 @@ pub struct AgentConfig {
     pub metrics: MetricsConfig,
     /// Whether this node lets the collector start processes on it.
     pub accepts_runs: bool,
+    /// Whether jobs that were started by hand are watched as runs; none for where there are GPUs, and they are real.
+    pub watch_jobs: Option<bool>,
     /// The Python interpreter for runs that name none.
     pub python: Option<PathBuf>,
     /// PEM file with the only certificate authority (or self-signed certificate) the collector may present.

@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::AgentConfig;
 use crate::exporter::{Exporter, Server, ServerError};
-use crate::launch::{Setting, Supervisor};
+use crate::launch::{Setting, Supervisor, unmanaged};
 use crate::program_pages;
 use crate::release::Release;
 use crate::sample::footprint::Footprint;
@@ -144,6 +144,14 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
     let inventory = sampler.inventory.subscribe();
     let supervisor = Supervisor::start(setting, node.samples.clone(), inventory, node.shutdown.clone());
     let mut settled = sampler.settled.subscribe();
+    let jobs = unmanaged::Setting {
+        node: node.config.node.clone(),
+        data_dir: node.config.data_dir.clone(),
+        wish: node.config.watch_jobs,
+        inventory: sampler.inventory.subscribe(),
+        settled: sampler.settled.subscribe(),
+    };
+    tasks.spawn(unmanaged::watch(jobs, node.shutdown.clone()));
     let stopping = Arc::clone(&supervisor);
     let heard = Heard {
         memory: Some(node.config.data_dir.join("kernel_log")),

@@ -6,6 +6,7 @@
 //!   secrets.json     agent → shim    0600: variables for the ranks that nobody is shown; gone when the collector has everything
 //!   nccl.json        agent           what was decided about watching collectives
 //!   watch.json       exec → agent    this is a command that is only watched: `lockstep exec` is its shim, and nobody may stop it
+//!   measure.json     agent           the pair whose bandwidth is being measured, with its secret; gone with the answer
 //!   stop             agent → shim    the wish to end; holds the grace in ms
 //!   stop.after       agent → ranks, shim   the step after which every rank ends by itself
 //!   lock             held (flock) by the living shim, and by nobody else

@@ -15,6 +15,8 @@ pub mod companions;
 pub mod preflight;
 pub mod torchrun;
 
+pub(crate) mod unmanaged;
+
 pub(crate) mod checkpoint;
 pub mod output;
 pub(crate) mod probe;

@@ -3,6 +3,10 @@
 //!
 //! A file system that hangs must not take the agent along: all of it happens beside the agent's own threads, with a limit.
 
+pub(super) mod bandwidth;
+pub(super) mod image;
+pub(super) mod nics;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -26,6 +26,7 @@ mod memory;
 mod owner;
 mod progress;
 mod rank;
+mod scope;
 mod setting;
 mod stop;
 mod telling;
@@ -34,8 +35,10 @@ pub mod watched;
 
 pub(crate) use datagrams::{segment_path, segments};
 pub(crate) use owner::{Owner, Remains};
-pub(crate) use rank::end_by_log;
+pub(crate) use rank::{RankProcess, end_by_log};
+pub(crate) use scope::Scope;
 pub use telling::Status;
+pub(crate) use tree::{Process, Stat, all_processes, boot_id, environment};
 #[cfg(test)]
 pub(crate) use tree::{SIGKILL, marked, signal};
 
@@ -60,10 +63,9 @@ use heard::{Heard, StepHead};
 use launcher::Launcher;
 use memory::MemoryKills;
 use progress::Progress;
-use rank::{End, LastWords, RankProcess};
+use rank::{End, LastWords};
 use setting::Setting;
 use stop::Stop;
-use tree::{Process, Stat};
 
 /// Time between SIGTERM and SIGKILL when nobody said otherwise.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(30);

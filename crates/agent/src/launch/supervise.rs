@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::state::{NodeCommand, Start};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OnceCell};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -27,7 +27,7 @@ use crate::launch::companions;
 use crate::launch::journal::{Entry, FORMAT, Folder};
 use crate::launch::probe::SharedInventory;
 use crate::launch::secrets::Secrets;
-use crate::launch::shim::Owner;
+use crate::launch::shim::{Owner, Scope};
 use crate::launch::torchrun::Surroundings;
 use crate::sample::Samples;
 
@@ -97,6 +97,8 @@ pub struct Supervisor {
     taken_up: Notify,
     tasks: TaskTracker,
     shutdown: CancellationToken,
+    /// How scopes for shims are made, once that was needed.
+    scope: OnceCell<Option<Scope>>,
 }
 
 impl Supervisor {
@@ -116,6 +118,7 @@ impl Supervisor {
             taken_up: Notify::new(),
             tasks: TaskTracker::new(),
             shutdown,
+            scope: OnceCell::new(),
         });
         supervisor.adopt();
         let looking = supervisor.clone();
@@ -166,6 +169,11 @@ impl Supervisor {
                 ),
             ),
         }
+    }
+
+    /// The scope that a shim gets around it, where the machine has systemd.
+    pub(crate) async fn scope(&self) -> Option<&Scope> {
+        self.scope.get_or_init(Scope::of_this_machine).await.as_ref()
     }
 
     /// What is followed.
@@ -287,6 +295,8 @@ impl Supervisor {
             companions: companions::unpack(&self.setting.data_dir)?,
             collector: self.setting.collector.clone(),
             driver: self.inventory.borrow().driver_version.clone(),
+            // Its own: an agent in a container starts the ranks in it.
+            root: PathBuf::from("/"),
         })
     }
 

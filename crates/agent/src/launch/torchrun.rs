@@ -1,17 +1,20 @@
 //! Whether a run could start here: the interpreter, PyTorch in it, the script, a free port, an address for the others.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use domain::api::runs::Provenance;
+use domain::run::secret::SecretValue;
 use domain::run::spec::{Backend, Spec};
 use domain::run::state::Prepared;
 use serde::Deserialize;
 use tokio::process::Command;
 
-use super::preflight::{Asked, commit_of, disks};
+use super::preflight::bandwidth::new_door;
+use super::preflight::image::image;
+use super::preflight::{Asked, commit_of, disks, nics};
 
 /// Importing PyTorch from a cold network file system takes a minute or two; the collector gives up after five.
 const IMPORT_WITHIN: Duration = Duration::from_secs(240);
@@ -35,6 +38,8 @@ pub struct Surroundings {
     pub collector: Option<String>,
     /// The NVIDIA driver's version; empty without one.
     pub driver: String,
+    /// Where the host's files hang.
+    pub root: PathBuf,
 }
 
 /// Why a run cannot start here. Each says how to get what is missing.
@@ -109,13 +114,21 @@ pub enum PrepareError {
 
 /// A port kept from others until the ranks need it.
 #[derive(Debug)]
-pub struct Lease(
-    #[expect(
-        dead_code,
-        reason = "held, not used: while it is bound nobody else gets the port"
-    )]
-    TcpListener,
-);
+pub struct Lease(TcpListener);
+
+impl Lease {
+    /// Takes a port, 0 for any that is free; of IPv6 too, where the machine has it.
+    pub(super) fn take(port: u16) -> std::io::Result<Self> {
+        let both = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
+        both.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
+            .map(Self)
+    }
+
+    /// The same port, to be listened at while it is leased.
+    pub(super) fn listener(&self) -> std::io::Result<TcpListener> {
+        self.0.try_clone()
+    }
+}
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -151,8 +164,10 @@ pub async fn prepare(
     } else {
         answer.gpus
     };
-    let lease = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(PrepareError::Port)?;
-    let port = lease.local_addr().map_err(PrepareError::Port)?.port();
+    let lease = Lease::take(0).map_err(PrepareError::Port)?;
+    let port = lease.0.local_addr().map_err(PrepareError::Port)?.port();
+    let nics = nics::look(spec, gpus).await;
+    let image = image(&around.root, &|name| std::env::var(name).ok());
     let provenance = match (asked.node_rank, script) {
         (0, script) => Some(Provenance {
             commit: match script {
@@ -160,6 +175,7 @@ pub async fn prepare(
                 None => None,
             },
             packages: answer.packages,
+            image_digest: image.clone(),
             ..Provenance::default()
         }),
         _ => None,
@@ -180,9 +196,17 @@ pub async fn prepare(
         workdir_free_bytes: disks.workdir_free_bytes,
         checkpoint_free_bytes: disks.checkpoint_free_bytes,
         token: disks.token,
+        nics: nics.nics,
+        data_address: nics.address.map_or(String::new(), |ip| ip.to_string()),
+        door: if spec.preflight_bandwidth.is_off() {
+            SecretValue::default()
+        } else {
+            SecretValue::new(new_door())
+        },
+        image: image.unwrap_or_default(),
         provenance,
     };
-    Ok((prepared, Lease(lease)))
+    Ok((prepared, lease))
 }
 
 /// A module that is not there ends the script at once, unless the script goes looking elsewhere by itself.

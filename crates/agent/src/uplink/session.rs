@@ -6,8 +6,11 @@
 //!   │   loop: live record, if any and fewer than LIVE_WINDOW unacknowledged
 //!   │         else backfill, up to a minute as one, if any and fewer than BACKFILL_WINDOW unacknowledged
 //!   │         Ack, Refusal ─▶ spool        node event ─▶ sent, at most once
-//!   └── wait with jitter ◀── any error, ACK_PATIENCE without progress, a changed inventory (at once)
+//!   │         a changed inventory ─▶ Hello again; to a collector that takes none, by a new connection at once
+//!   └── wait with jitter ◀── any error, ACK_PATIENCE without progress
 //! ```
+//! An inventory changes a minute after the start of every agent, when all has been asked once that a GPU may not answer: no
+//! reason to end a connection that carries samples.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -112,14 +115,17 @@ impl<'a> Session<'a> {
     async fn run(mut self, retry: &mut Retry) -> Result<(), LinkError> {
         let mut inventory = self.link.inventory();
         inventory.mark_unchanged();
-        let (mut sending, mut receiving) = self.open().await?;
+        let (mut sending, mut receiving, takes_more_hellos) = self.open().await?;
         retry.connected();
         // A few late batches hold nothing up; more of them become backfill.
         self.spool.rotate_if_waiting_more_than(LIVE_WINDOW as usize);
         self.progress = Instant::now();
         let mut keep_alive = tokio::time::interval(KEEP_ALIVE);
-        let (mut ready, mut leaving) = (None, false);
+        let (mut ready, mut leaving, mut changed) = (None, false, false);
         loop {
+            if ready.is_none() && std::mem::take(&mut changed) {
+                ready = Some(Up::Hello(self.link.hello()));
+            }
             if ready.is_none() {
                 ready = self.next();
             }
@@ -137,7 +143,12 @@ impl<'a> Session<'a> {
                 }
                 () = self.spool.grown(), if ready.is_none() => {}
                 event = self.events.next(), if ready.is_none() => ready = Some(encode_event(&event)),
-                changed = inventory.changed() => if changed.is_ok() { return Ok(()) },
+                Ok(()) = inventory.changed() => {
+                    if !takes_more_hellos {
+                        return Ok(());
+                    }
+                    changed = true;
+                }
                 _ = keep_alive.tick() => {
                     self.check_progress()?;
                     check_alive(&mut sending, &receiving).await?;
@@ -146,7 +157,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    async fn open(&self) -> Result<(Sending, Receiving), LinkError> {
+    /// Also whether the collector takes another hello on the same stream.
+    async fn open(&self) -> Result<(Sending, Receiving, bool), LinkError> {
         let (mut sending, mut receiving) = self.link.connect_telemetry().await?;
         let greeted = async {
             sending.send(Up::Hello(self.link.hello())).await?;
@@ -162,7 +174,7 @@ impl<'a> Session<'a> {
             version = ack.collector_version,
             "connected"
         );
-        Ok((sending, receiving))
+        Ok((sending, receiving, ack.takes_more_hellos))
     }
 
     fn heard(&mut self, message: Down) {

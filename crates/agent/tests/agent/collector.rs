@@ -41,6 +41,8 @@ pub(crate) struct Manners {
     pub(crate) clock_ahead_ms: i64,
     /// Asks for what is kept of the last minutes.
     pub(crate) wants_burst: bool,
+    /// Takes another hello on the same stream.
+    pub(crate) takes_more_hellos: bool,
     /// Ends the stream after this many batches of a connection.
     pub(crate) hang_up_after: Option<u64>,
 }
@@ -247,7 +249,10 @@ impl Service {
                 heard
                     .inventories
                     .push(serde_json::from_str(&hello.inventory_json).unwrap());
-                Some(Down::Hello(welcome()))
+                Some(Down::Hello(HelloAck {
+                    takes_more_hellos: self.manners.lock().unwrap().takes_more_hellos,
+                    ..welcome()
+                }))
             }
             Up::Definitions(definitions) => {
                 let names = definitions.series.iter().map(|series| {

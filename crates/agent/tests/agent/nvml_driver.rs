@@ -10,7 +10,7 @@ use std::time::Duration;
 use agent::{AgentConfig, NvmlSource, release};
 use libloading::Library;
 
-use crate::collector::Collector;
+use crate::collector::{Collector, Manners};
 use crate::support::{Running, config, config_towards, folder, simulated, until};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -201,6 +201,36 @@ async fn a_release_ends_by_itself_and_outlives_the_agent() {
     assert!(!side.is_in_use(), "a restarted agent keeps away too");
     until("the end of the release", SOON, || side.is_in_use()).await;
     agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_changed_inventory_is_told_on_the_connection_there_is() {
+    for (takes_more_hellos, connections) in [(true, 1), (false, 2)] {
+        let folder = folder();
+        let collector = Collector::start().await;
+        collector.behave(Manners {
+            takes_more_hellos,
+            ..Manners::default()
+        });
+        let config = AgentConfig {
+            nvml: simulated(folder.path(), "h100x1:healthy"),
+            ..config_towards(folder.path(), &collector.url())
+        };
+        let agent = Running::start(config.clone());
+        until("a hello", SOON, || !collector.heard().inventories.is_empty()).await;
+        release::release(&config.data_dir, Duration::from_secs(3_600))
+            .await
+            .unwrap();
+        agent.stop().await;
+        let before = collector.heard().tokens.len();
+        let agent = Running::start(config.clone());
+        let gpus = || collector.heard().inventories.last().map(|last| last.gpus.len());
+        until("a hello without GPUs", SOON, || gpus() == Some(0)).await;
+        release::take_back(&config.data_dir).unwrap();
+        until("a hello with one", SOON, || gpus() == Some(1)).await;
+        assert_eq!(collector.heard().tokens.len() - before, connections);
+        agent.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -59,6 +59,7 @@ pub(crate) fn config(folder: &Path) -> AgentConfig {
         accepts_runs: false,
         python: None,
         tls_ca: None,
+        watch_jobs: Some(false),
         spool_bytes_max: 64 << 20,
     }
 }

@@ -54,6 +54,18 @@ pub(super) fn missing() -> Status {
     Status::invalid_argument("the first message must be a hello")
 }
 
+/// Takes what an agent that is in has found out about its node since.
+pub(super) async fn again(app: &Shared, node: &NodeName, hello: Hello) -> Result<(), Status> {
+    if hello.node != node.as_str() {
+        return Err(Status::invalid_argument(
+            "another node's hello on this one's stream",
+        ));
+    }
+    let now_ms = app.now_ms();
+    let record = record(node.clone(), &hello, now_ms)?;
+    register(app, record, now_ms).await.map(drop)
+}
+
 /// Lets an agent in, or says why not.
 pub(super) async fn greet(
     app: &Shared,
@@ -66,18 +78,13 @@ pub(super) async fn greet(
     let node =
         NodeName::new(hello.node.clone()).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let principal = identify(app, bearer, &node, now_ms).await?;
-    let record = NodeRecord {
-        name: node.clone(),
-        agent_version: shortened(&hello.agent_version),
-        clock_offset_ms: hello.now_ms.saturating_sub(now_ms),
-        inventory: inventory(&hello.inventory_json)?,
-        seen_ms: now_ms,
-    };
+    let record = record(node.clone(), &hello, now_ms)?;
     let credential = match principal.node {
         Some(_) => String::new(),
         None => enrol(app, &principal, &node, now_ms).await?,
     };
     let pulse = register(app, record, now_ms).await?;
+    tracing::info!(%node, version = hello.agent_version, "an agent connected");
     let collector_version = env!("CARGO_PKG_VERSION").to_owned();
     Ok((
         AgentSession { node, pulse },
@@ -86,6 +93,7 @@ pub(super) async fn greet(
             now_ms,
             credential,
             collector_version,
+            takes_more_hellos: true,
         },
     ))
 }
@@ -143,10 +151,19 @@ async fn register(app: &Shared, record: NodeRecord, now_ms: TimestampMs) -> Resu
         .upsert_node(&record)
         .await
         .map_err(|error| failed(&error))?;
-    tracing::info!(node = %record.name, version = record.agent_version, "an agent connected");
     let pulse = app.live.hello(record, now_ms);
     app.changes.send(crate::changes::Change::Nodes);
     Ok(pulse)
+}
+
+fn record(name: NodeName, hello: &Hello, now_ms: TimestampMs) -> Result<NodeRecord, Status> {
+    Ok(NodeRecord {
+        name,
+        agent_version: shortened(&hello.agent_version),
+        clock_offset_ms: hello.now_ms.saturating_sub(now_ms),
+        inventory: inventory(&hello.inventory_json)?,
+        seen_ms: now_ms,
+    })
 }
 
 fn inventory(json: &str) -> Result<Inventory, Status> {

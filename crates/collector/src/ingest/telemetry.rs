@@ -27,7 +27,7 @@ use self::dictionary::Dictionaries;
 use self::meanings::{Meaning, Meanings};
 use self::socket::{Down, Up};
 use self::writer::{Durable, Work};
-use super::hello::AgentSession;
+use super::hello::{self, AgentSession};
 use crate::Shared;
 use crate::clock::now_us;
 use crate::live::Pulse;
@@ -93,9 +93,7 @@ impl Reader<'_> {
                 telemetry_up::Message::Definitions(definitions) => self.define(&definitions),
                 telemetry_up::Message::Batch(batch) => self.take(&batch).await?,
                 telemetry_up::Message::Event(event) => self.event(&event).await,
-                telemetry_up::Message::Hello(_) => {
-                    return Err(Status::invalid_argument("a second hello on one stream"));
-                }
+                telemetry_up::Message::Hello(hello) => hello::again(self.app, self.node, hello).await?,
             }
         }
         Ok(())

@@ -18,6 +18,7 @@ async fn a_watched_command_is_a_run_that_cannot_be_stopped() {
         program: "train.py".into(),
         command: "torchrun train.py".into(),
         pid: 7,
+        found: false,
     };
     agent
         .say(run, 1_000_000, NodeReport::Watched(watched.clone()))

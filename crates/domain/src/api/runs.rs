@@ -108,6 +108,9 @@ pub struct AttemptView {
     /// What it ran, to be able to do it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
+    /// What was measured between its nodes before it began, where the run asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<BandwidthView>,
     /// What its nodes differ in, and what else may spoil it, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -120,6 +123,37 @@ pub struct AttemptView {
     /// What its ranks said of knobs that the probe was to turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<KnobAnswer>,
+}
+
+/// The network between the nodes of an attempt, as measured before it began.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BandwidthView {
+    /// Rounds in all, and how many are over; in each a node is in one pair at most.
+    pub rounds: u32,
+    /// See `rounds`.
+    pub rounds_done: u32,
+    /// What nodes reach at their best, in MiB a second: the median of each one's fastest pair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usual_mib_s: Option<f64>,
+    /// Two for each pair that was measured.
+    pub figures: Vec<BandwidthFigure>,
+}
+
+/// What went from one node to another.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BandwidthFigure {
+    /// The sending node.
+    pub from: String,
+    /// The receiving one.
+    pub to: String,
+    /// MiB a second; 0 when the other could not be reached, none when it was not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mib_s: Option<f64>,
+    /// Why not, in words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub problem: String,
 }
 
 /// Where an attempt went on.
@@ -150,7 +184,7 @@ pub struct Provenance {
     pub commit: Option<String>,
     /// Installed Python packages, `name==version`, sorted.
     pub packages: Vec<String>,
-    /// The digest of the container's image.
+    /// The container's image as far as it can be told from inside: its name and digest, its id or its file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<String>,
     /// The seed, when the run names one.

@@ -2,6 +2,7 @@
 //!
 //! Run → Attempt (cause, changes, resumed from) → NodeTask → Rank. Every record is keyed by (run, attempt).
 
+pub mod bandwidth;
 pub mod checkpoint;
 pub mod knob;
 pub mod log_text;

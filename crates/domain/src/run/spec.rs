@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::run::bandwidth::BandwidthWish;
 use crate::run::checkpoint::Keep;
 use crate::run::knob::{self, KnobTarget};
 use crate::run::secret::{REDACTED, SECRET_BYTES_MIN, SECRETS_MAX, SecretValue};
@@ -105,6 +106,10 @@ pub struct Spec {
     /// [`NODE_TIMEOUT_S`] when empty, 0 for never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_timeout_s: Option<u32>,
+    /// Has the network between the nodes measured before anything starts: `true`, seconds a pair, or a table; see
+    /// [`bandwidth`](crate::run::bandwidth).
+    #[serde(skip_serializing_if = "BandwidthWish::is_off")]
+    pub preflight_bandwidth: BandwidthWish,
     /// The argument by which the script takes a checkpoint to go on from: `--resume`, or with a `=` at the end as one word.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_arg: Option<String>,
@@ -218,6 +223,9 @@ impl Spec {
                 "nproc_per_node",
                 format!("ask for 1 to {NPROC_MAX} processes a node"),
             );
+        }
+        if let Some(problem) = self.preflight_bandwidth.problem() {
+            problems.add("preflight_bandwidth", problem);
         }
         if self.max_restarts > RESTARTS_MAX {
             problems.add("max_restarts", format!("at most {RESTARTS_MAX}"));

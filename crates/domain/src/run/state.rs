@@ -52,7 +52,10 @@ pub use machine::{
     Attempt, Exclusion, Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished,
 };
 pub use patience::{ABANDON_AFTER_MS, ALL_AWAY_MS, LOST_AFTER_MS, PREPARE_TIMEOUT_MS};
-pub use protocol::{EndCause, NodeCommand, NodeEnd, NodeReport, Prepared, StallCause, Start};
+pub use preflight::BandwidthCheck;
+pub use protocol::{
+    EndCause, Measure, Measured, Nic, NodeCommand, NodeEnd, NodeReport, Prepared, StallCause, Start,
+};
 pub use stop::{StopPlan, StopPoint, agreed_step};
 pub use watched::Watched;
 
@@ -150,8 +153,9 @@ pub struct RankExit {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Of a rank: `exception`, `signal`, `out_of_memory`, `exit_code`, `nccl_timeout`, `collective_timeout`, `checkpoint_failed`,
-    /// `checkpoint_unreadable`, `port_in_use`, `stuck`, `exited_early`. Of a node: `node_lost`, `shim_died`, `refused`, `prepare_failed`, `start_failed`. Of
-    /// the run: `succeeded`, `stopped`, `mismatch` (its nodes do not agree), `no_nodes` (it waits for some).
+    /// `checkpoint_unreadable`, `port_in_use`, `stuck`, `exited_early`. Of a node: `node_lost`, `shim_died`, `refused`,
+    /// `prepare_failed`, `start_failed`. Of the run: `succeeded`, `stopped`, `mismatch` (its nodes do not agree), `no_nodes` (it
+    /// waits for some), `unknown` (it was only watched, and nobody said how it ended).
     pub cause: String,
     /// The node where it began, when one is to be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -86,6 +86,10 @@ pub(crate) struct Agent {
     /// Refuse to start training processes on this node.
     #[arg(long, env = "LOCKSTEP_NO_RUNS")]
     no_runs: bool,
+    /// Show training that was started by hand, with torchrun or under Slurm, as runs that are only watched. Default: where there are
+    /// real GPUs.
+    #[arg(long, env = "LOCKSTEP_WATCH_JOBS", value_name = "true|false")]
+    watch_jobs: Option<bool>,
     /// The Python interpreter, or virtual environment, of runs that name none.
     #[arg(long, env = "LOCKSTEP_PYTHON", value_name = "PATH")]
     python: Option<PathBuf>,
@@ -162,6 +166,7 @@ impl Agent {
                 dcgm_names: self.dcgm_names,
             },
             accepts_runs: !self.no_runs,
+            watch_jobs: self.watch_jobs,
             python: self.python,
             tls_ca: self.tls_ca,
             spool_bytes_max: agent::config::SPOOL_BYTES_MAX,

@@ -91,18 +91,20 @@ impl RankProcess {
             std::str::from_utf8(value).ok()?.parse().ok()
         };
         let (rank, local_rank) = (number("RANK=")?, number("LOCAL_RANK=")?);
+        Some((local_rank, Self::hold(pid, rank)?))
+    }
+
+    /// Takes hold of a process that is a rank; `None` when it is gone.
+    pub(crate) fn hold(pid: i32, rank: u32) -> Option<Self> {
         let pidfd = rustix::process::pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
-        Some((
-            local_rank,
-            Self {
-                rank,
-                pid,
-                pidfd,
-                exit: None,
-                gone: false,
-                taken: None,
-            },
-        ))
+        Some(Self {
+            rank,
+            pid,
+            pidfd,
+            exit: None,
+            gone: false,
+            taken: None,
+        })
     }
 
     pub(crate) fn lives(&self) -> bool {

@@ -175,7 +175,7 @@ pub(crate) fn signal(pid: i32, signal: Signal) {
     }
 }
 
-fn all_processes() -> impl Iterator<Item = i32> {
+pub(crate) fn all_processes() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }

@@ -156,6 +156,7 @@ impl Watch {
             program: program_of(&exec.command),
             command: shell_line(&exec.command),
             pid: std::process::id(),
+            found: false,
         };
         let json = serde_json::to_vec(&watched)?;
         reports.add(now_ms(), NodeReport::Watched(watched))?;
@@ -463,7 +464,7 @@ pub fn program_of(command: &[OsString]) -> String {
         .unwrap_or_default()
 }
 
-fn shell_line(command: &[OsString]) -> String {
+pub(crate) fn shell_line(command: &[OsString]) -> String {
     let argv = command
         .iter()
         .map(|word| word.to_string_lossy().into_owned())

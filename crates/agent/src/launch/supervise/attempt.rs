@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! Prepare ──▶ prepare.json ──▶ Prepared │ PrepareFailed
+//! LookFor ──▶ look.json    ──▶ Looked
+//! Measure ──▶ measure.json ──▶ Measured
 //! Start   ──▶ launch.json  ──▶ shim … its reports
 //! Stop    ──▶ stop         ──▶ the shim's Ended, or our own where no shim ever was
 //! StopAfter ▶ stop.after   ──▶ StopStep of each rank that comes to the step, then the shim's Ended
@@ -34,6 +36,8 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// Commands that wait for their turn; an attempt gets three or four in its life.
 const COMMANDS_MAX: usize = 16;
 
+/// The pair that is being measured, in the attempt's folder; it holds a secret, and goes with the answer.
+const MEASURE_FILE: &str = "measure.json";
 /// The newest report of checkpoints, in the attempt's folder.
 const CHECKPOINTS_FILE: &str = "checkpoints.report";
 
@@ -202,6 +206,7 @@ impl Attempt {
                 .note("asked.json", &self.asked(&command))
                 .and_then(|()| self.note("prepare.json", spec)),
             NodeCommand::LookFor { path } => self.note("look.json", path),
+            NodeCommand::Measure(measure) => self.note(MEASURE_FILE, measure),
             NodeCommand::Start(start) => self.note_start(start),
             NodeCommand::Stop { grace_ms } => self.note_stop(*grace_ms),
             NodeCommand::StopAfter { step, grace_ms } => self.note_stop_after(*step, *grace_ms),

@@ -32,6 +32,7 @@ print("trained", flush=True)
 time.sleep(600)
 "#;
 
+mod bandwidth;
 mod chaos;
 mod nccl;
 mod versions;

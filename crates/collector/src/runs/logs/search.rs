@@ -23,8 +23,11 @@ const PATTERN_SIZE_MAX: usize = 1 << 20;
 const PATTERN_CACHE_MAX: usize = 8 << 20;
 /// Time for one search: half a gigabyte or more of log. What was found by then is returned.
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// Read at once; also the longest line that is looked at as one.
+/// Read at once; also the longest line that is looked at as one. A longer one is looked at in pieces.
 const BLOCK_BYTES: u64 = 1 << 20;
+/// What a piece has in common with the one before, so that a match of up to this length is whole in one of them: the longest text
+/// that can be looked for, with room for what an expression adds.
+const OVERLAP_BYTES: usize = 64 << 10;
 /// Characters of a line that are returned, around what was found.
 const LINE_CHARS_MAX: usize = 1_000;
 /// How much of those stands before it.
@@ -127,6 +130,7 @@ fn look_through(root: &Path, search: &Search, until: Instant) -> io::Result<LogM
             source: &source,
             until,
             found: &mut found,
+            told: false,
         };
         match look.through(&path) {
             // Dropped or packed just now: its lines are not found this time, and that is said.
@@ -146,6 +150,8 @@ struct Look<'a> {
     source: &'a LogSource,
     until: Instant,
     found: &'a mut LogMatches,
+    /// An earlier piece of the line that is being looked at has matched; a line is found once.
+    told: bool,
 }
 
 impl Look<'_> {
@@ -166,20 +172,22 @@ impl Look<'_> {
                     at += bytes.len() as u64;
                     begun.extend(bytes);
                     let whole = begun.iter().rposition(|b| *b == b'\n').map_or(0, |last| last + 1);
-                    let whole = if begun.len() as u64 >= BLOCK_BYTES && whole == 0 {
-                        begun.len()
+                    let long = begun.len() as u64 >= BLOCK_BYTES && whole == 0;
+                    let (full, done) = if long {
+                        (self.piece(start, &begun), begun.len() - OVERLAP_BYTES)
                     } else {
-                        whole
+                        (self.full(start, &begun[..whole]), whole)
                     };
-                    if self.full(start, &begun[..whole]) {
+                    if full {
                         return Ok(());
                     }
-                    begun.drain(..whole);
+                    begun.drain(..done);
                 }
                 Found::Missing { until } => {
                     if self.full(at - begun.len() as u64, &std::mem::take(&mut begun)) {
                         return Ok(());
                     }
+                    self.told = false;
                     at = until;
                 }
             }
@@ -192,16 +200,36 @@ impl Look<'_> {
     fn full(&mut self, mut offset: u64, lines: &[u8]) -> bool {
         for line in lines.split_inclusive(|b| *b == b'\n') {
             let text = line.strip_suffix(b"\n").unwrap_or(line);
-            if let Some(line) = self.search.line(text) {
-                if self.found.matches.len() >= self.search.limit {
-                    self.found.truncated = true;
-                    return true;
-                }
-                let source = self.source.clone();
-                self.found.matches.push(LogMatch { source, offset, line });
+            if !std::mem::take(&mut self.told)
+                && let Some(line) = self.search.line(text)
+                && self.is_too_much(offset, line)
+            {
+                return true;
             }
             offset += line.len() as u64;
         }
+        false
+    }
+
+    /// The same for a piece of a line whose end is not known.
+    fn piece(&mut self, offset: u64, bytes: &[u8]) -> bool {
+        if !self.told
+            && let Some(line) = self.search.line(bytes)
+        {
+            self.told = true;
+            return self.is_too_much(offset, line);
+        }
+        false
+    }
+
+    /// Takes one in, unless there are enough.
+    fn is_too_much(&mut self, offset: u64, line: String) -> bool {
+        if self.found.matches.len() >= self.search.limit {
+            self.found.truncated = true;
+            return true;
+        }
+        let source = self.source.clone();
+        self.found.matches.push(LogMatch { source, offset, line });
         false
     }
 }
@@ -316,6 +344,34 @@ mod tests {
         assert_eq!(found.matches.len(), 1);
         assert!(found.matches[0].line.chars().count() <= LINE_CHARS_MAX + 2);
         assert!(found.matches[0].line.contains("needle"));
+    }
+
+    #[tokio::test]
+    async fn a_match_across_two_pieces_of_a_line_is_found_once_and_so_is_one_in_both() {
+        let block = usize::try_from(BLOCK_BYTES).expect("a megabyte");
+        for at in [
+            block - 3,
+            block - OVERLAP_BYTES / 2,
+            2 * block - OVERLAP_BYTES - 3,
+            7,
+        ] {
+            let mut line = vec![b'x'; 3 * block];
+            line[at..at + 6].copy_from_slice(b"needle");
+            let end = line.len() as u64;
+            line.extend_from_slice(b" needle at the end\nanother needle\n");
+            let (_folder, logs, run) = logs(&[(0, "stdout", &line)]).await;
+            let found = logs
+                .search(&run, search("needle", false, false))
+                .await
+                .expect("looks");
+            assert_eq!(found.matches.len(), 2, "at {at}");
+            assert!(found.matches[0].line.contains("xxneedlexx"), "at {at}");
+            let second = &found.matches[1];
+            assert_eq!(
+                (second.line.as_str(), second.offset),
+                ("another needle", end + 19)
+            );
+        }
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::checkpoint::{Checkpoint, Storage};
 use crate::run::knob::{Change, KnobAnswer, Pending};
 use crate::run::spec::Spec;
+use crate::run::state::preflight::BandwidthCheck;
 use crate::run::state::{NodeEnd, Outcome, Prepared, RankExit, RunState, StallCause, StopPlan};
 use crate::time::TimestampMs;
 
@@ -107,6 +108,9 @@ pub struct Attempt {
     /// What its nodes differ in without being refused for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// What was measured between its nodes, where the run asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<BandwidthCheck>,
     /// What it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
@@ -304,6 +308,7 @@ impl Attempt {
             resumed_from: None,
             excluded: Vec::new(),
             warnings: Vec::new(),
+            bandwidth: None,
             provenance: None,
             step: None,
             moved_ms: None,

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! checks of a node            PREPARE_TIMEOUT_MS          → prepare_failed
+//! its answer to a measurement the measurement's own time, and some  → prepare_failed
 //! a node that is not heard    spec.node_timeout_s since its last word and the run's last step  → node_lost
 //!   … all nodes of the run    ALL_AWAY_MS, and only if a restart is left: more likely we are cut off than all of them
 //!   … while the run stops     ABANDON_AFTER_MS            → given up; the next attempt goes elsewhere
@@ -49,6 +50,7 @@ impl Machine {
         let overdue = self
             .lost_node(now_ms)
             .or_else(|| self.late_check(now_ms))
+            .or_else(|| self.late_measurement(now_ms))
             .or_else(|| self.stuck(now_ms))
             .or_else(|| self.left_alone(now_ms));
         if let Some(Overdue { outcome, fault }) = overdue {
@@ -116,20 +118,23 @@ impl Machine {
         };
         let task = attempt.nodes.iter().find(late)?;
         let reason = format!("it did not finish its checks in {}", span(PREPARE_TIMEOUT_MS));
-        Some(Overdue {
-            outcome: at_node(
-                "prepare_failed",
-                &task.node,
-                format!("node {} was given up: {reason}", task.node),
-            ),
-            fault: Some((
-                task.node.clone(),
-                Fault {
-                    kind: FaultKind::Away,
-                    reason,
-                },
-            )),
-        })
+        Some(given_up(task, reason))
+    }
+
+    /// A node that is away is to blame before one that only does not answer.
+    fn late_measurement(&self, now_ms: TimestampMs) -> Option<Overdue> {
+        let attempt = self.current();
+        let check = attempt.bandwidth.as_ref()?;
+        if !check.is_late(&self.spec, now_ms) {
+            return None;
+        }
+        let waiting = check
+            .waiting
+            .iter()
+            .filter_map(|(node, _)| attempt.nodes.get(*node as usize));
+        let task = waiting.min_by_key(|task| task.away_since_ms.is_none())?;
+        let reason = "it did not answer when the bandwidth to another node was measured".to_owned();
+        Some(given_up(task, reason))
     }
 
     /// No step for too long. Who keeps the others waiting is one whose process is stopped or hangs in the kernel, else the rank that
@@ -198,6 +203,23 @@ struct Stalled<'a> {
     node: &'a NodeName,
     rank: Rank,
     stall: Stall,
+}
+
+fn given_up(task: &NodeTask, reason: String) -> Overdue {
+    Overdue {
+        outcome: at_node(
+            "prepare_failed",
+            &task.node,
+            format!("node {} was given up: {reason}", task.node),
+        ),
+        fault: Some((
+            task.node.clone(),
+            Fault {
+                kind: FaultKind::Away,
+                reason,
+            },
+        )),
+    }
 }
 
 fn stalls(attempt: &Attempt) -> impl Iterator<Item = Stalled<'_>> {

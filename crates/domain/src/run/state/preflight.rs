@@ -1,6 +1,13 @@
 //! Whether nodes that can each run it can run it together.
 //!
-//! What differs in a way that breaks a run is refused with a table; what only may is a warning at the attempt.
+//! What differs in a way that breaks a run is refused with a table; what only may is a warning at the attempt. What goes between
+//! them is measured when the run asks for it ([`bandwidth`]).
+
+mod bandwidth;
+mod network;
+
+pub use bandwidth::BandwidthCheck;
+pub(super) use bandwidth::verdict;
 
 use crate::ident::NodeName;
 use crate::run::spec::Spec;
@@ -9,6 +16,10 @@ use crate::run::state::protocol::Prepared;
 
 /// Below this much free space where checkpoints go, a person should know: the smallest optimizer state of a model worth several nodes.
 const FREE_BYTES_MIN: u64 = 1 << 30;
+/// A node with less than this part of what the roomiest has, and below [`FREE_BYTES_PLENTY`], ends the run for all of them.
+const FREE_SHARE_MIN: u64 = 10;
+/// Enough for a few checkpoints of a large model, whatever others have.
+const FREE_BYTES_PLENTY: u64 = 100 << 30;
 
 /// One thing that should agree.
 struct Check {
@@ -18,7 +29,7 @@ struct Check {
 }
 
 /// Ranks of other PyTorch, CUDA or NCCL versions fail in the first collective, or worse, do not; other scripts train other models.
-const CHECKS: [Check; 7] = [
+const CHECKS: [Check; 8] = [
     Check {
         what: "PyTorch",
         breaks: true,
@@ -48,6 +59,11 @@ const CHECKS: [Check; 7] = [
         what: "Python",
         breaks: false,
         value: |found| found.python_version.clone(),
+    },
+    Check {
+        what: "the container's image",
+        breaks: false,
+        value: |found| found.image.clone(),
     },
     Check {
         what: "the number of GPUs",
@@ -89,6 +105,8 @@ pub(super) fn compare(spec: &Spec, attempt: &Attempt) -> Comparison {
         ));
     }
     comparison.warnings.extend(single_warnings(spec, &nodes));
+    comparison.warnings.extend(uneven_disks(spec, &nodes));
+    comparison.warnings.extend(network::warnings(&nodes));
     comparison
 }
 
@@ -136,6 +154,35 @@ fn table(check: &Check, nodes: &[(&NodeName, &Prepared)]) -> String {
         })
         .collect();
     cells.join(", ")
+}
+
+/// A node whose disk is nearly full where the others' are not; one that is nearly full anyway has its own warning.
+fn uneven_disks(spec: &Spec, nodes: &[(&NodeName, &Prepared)]) -> Vec<String> {
+    type Free = fn(&Prepared) -> Option<u64>;
+    let folders: [(Option<&str>, Free); 2] = [
+        (spec.checkpoint_dir.as_deref(), |found| {
+            found.checkpoint_free_bytes
+        }),
+        (spec.workdir.as_deref(), |found| found.workdir_free_bytes),
+    ];
+    let mut warnings = Vec::new();
+    for (folder, free) in folders {
+        let most = nodes.iter().filter_map(|(_, found)| free(found)).max();
+        let (Some(folder), Some(most)) = (folder, most) else {
+            continue;
+        };
+        let little = FREE_BYTES_MIN..FREE_BYTES_PLENTY.min(most / FREE_SHARE_MIN);
+        for (node, found) in nodes {
+            if let Some(free) = free(found).filter(|free| little.contains(free)) {
+                warnings.push(format!(
+                    "{folder} on node {node} has {} GiB free, where another has {}",
+                    free >> 30,
+                    most >> 30
+                ));
+            }
+        }
+    }
+    warnings
 }
 
 fn single_warnings(spec: &Spec, nodes: &[(&NodeName, &Prepared)]) -> Vec<String> {

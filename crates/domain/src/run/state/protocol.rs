@@ -35,6 +35,9 @@ pub enum NodeCommand {
         /// The file.
         path: String,
     },
+    /// Measure the bandwidth to one other node; answered by `Measured`. Only when the spec asks for it, so
+    /// never to an agent that is too old.
+    Measure(Measure),
     /// Start the ranks; answered by `ShimStarted` or `StartFailed`.
     Start(Box<Start>),
     /// Remove checkpoints, also of an attempt that is over; seen by the next `Checkpoints`.
@@ -92,9 +95,50 @@ impl Start {
     }
 }
 
+/// One pair of a check of bandwidths, as each of its two nodes is told. The node that listens made the secret and told it with its
+/// preparation; it is good for one attempt, and opens nothing but a measurement.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Measure {
+    /// The round, so that an answer finds its place.
+    pub round: u32,
+    /// The other node's name, for people.
+    pub peer: String,
+    /// Whether this node waits at its leased port for the other one.
+    pub listens: bool,
+    /// Where the listening node is.
+    pub address: String,
+    /// Its port.
+    pub port: u16,
+    /// What both know.
+    pub secret: SecretValue,
+    /// How long each direction is measured, in milliseconds.
+    pub one_way_ms: u64,
+    /// After which the node gives up and says so, in milliseconds.
+    pub within_ms: u64,
+}
+
+/// What a node received from the other one of its pair.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Measured {
+    /// The round.
+    pub round: u32,
+    /// MiB a second; 0 when the other node cannot be reached, none when it was not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mib_s: Option<f64>,
+    /// Why not, in words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub problem: String,
+}
+
 /// From a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "reports are taken one by one; none is kept in numbers"
+)]
 pub enum NodeReport {
     /// A command arrived and will be carried out, whatever happens to the connection.
     Accepted {
@@ -120,6 +164,8 @@ pub enum NodeReport {
         /// Whether the file is here.
         seen: bool,
     },
+    /// The answer to `Measure`.
+    Measured(Measured),
     /// The process that owns the ranks is there.
     ShimStarted {
         /// Its process id.
@@ -225,9 +271,41 @@ pub struct Prepared {
     /// A file this node wrote to the folder of checkpoints, for the others to look for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
+    /// The container's image, as far as it can be told from inside; empty otherwise.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub image: String,
+    /// What the collectives will go over: the interface of their sockets first, then RDMA ports.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<Nic>,
+    /// This node's address on that interface; empty for `address`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub data_address: String,
+    /// Who knows this may measure the bandwidth to this node; empty when the run does not ask for it.
+    #[serde(skip_serializing_if = "SecretValue::is_empty")]
+    pub door: SecretValue,
     /// Code and packages; from the first node only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
+}
+
+/// A network interface, or a port of an RDMA card.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Nic {
+    /// `eth0`, or `mlx5_0:1`.
+    pub name: String,
+    /// A port of an RDMA card.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub rdma: bool,
+    /// What the link runs at, in megabits a second; none where there is no such thing, as on a virtual interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed_mbit: Option<u64>,
+    /// The largest packet, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// Whether there is a link, or the port is active; none where it does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up: Option<bool>,
 }
 
 /// How a node's part of an attempt ended.

@@ -37,6 +37,7 @@ impl Machine {
             }
             NodeReport::FirstStep { .. } | NodeReport::RankExited(_) => attempt.moved_ms = Some(now_ms),
             NodeReport::KnobAnswered(answer) => attempt.note_answer(answer),
+            NodeReport::Measured(measured) => attempt.measured(node, measured),
             _ => {}
         }
         if failed {
@@ -89,6 +90,9 @@ impl Machine {
     pub(super) fn collector_started(&mut self, now_ms: TimestampMs) {
         let attempt = self.current_mut();
         attempt.placed_ms = attempt.placed_ms.map(|_| now_ms);
+        if let Some(check) = &mut attempt.bandwidth {
+            check.since_ms = now_ms;
+        }
         for task in attempt
             .nodes
             .iter_mut()
@@ -110,6 +114,7 @@ impl NodeTask {
         match report {
             NodeReport::Accepted { .. }
             | NodeReport::StopStep { .. }
+            | NodeReport::Measured(_)
             | NodeReport::Watched(_)
             | NodeReport::KnobAnswered(_)
             | NodeReport::Checkpoints(_) => {}

@@ -9,7 +9,7 @@ use crate::run::state::judge::{at_node, judge, stopped};
 use crate::run::state::machine::{Attempt, Exclusion, Looked, Machine, NodePhase, NodeTask, Wished};
 use crate::run::state::patience::{FAILURE_GRACE_MS, LOST_AFTER_MS};
 use crate::run::state::policy::{self, Next};
-use crate::run::state::preflight::{compare, unshared};
+use crate::run::state::preflight::{compare, unshared, verdict};
 use crate::run::state::protocol::{NodeCommand, Prepared, Start};
 use crate::run::state::{Outcome, RunState};
 use crate::time::TimestampMs;
@@ -111,7 +111,8 @@ impl Machine {
         }
     }
 
-    /// Once all nodes are prepared: what they found is compared, then the others look for what the first wrote, then all start.
+    /// Once all nodes are prepared: what they found is compared, then the others look for what the first wrote, then they measure
+    /// what goes between them if that is asked for, then all start.
     fn start_when_prepared(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {
         let attempt = self.current();
         let all_prepared = attempt.nodes.iter().all(|task| task.phase == NodePhase::Prepared);
@@ -136,11 +137,25 @@ impl Machine {
         {
             return;
         }
+        let spec = self.spec.clone();
+        if self.current_mut().measure(&spec, now_ms, actions) {
+            return;
+        }
+        let verdict = verdict(&spec, self.current());
         let warnings = comparison
             .warnings
             .into_iter()
-            .chain(unshared(&self.spec, self.current()));
+            .chain(unshared(&spec, self.current()))
+            .chain(verdict.warnings);
         self.current_mut().warnings = warnings.collect();
+        if let Some((outcome, fault)) = verdict.refusal {
+            if let Some((node, fault)) = fault
+                && let Some(task) = self.current_mut().task_mut(&node)
+            {
+                task.fault.get_or_insert(fault);
+            }
+            return self.fail(Some(outcome), now_ms);
+        }
         let spec = spec_with(&self.spec, &self.current().knobs);
         self.current_mut().provenance = Some(provenance(&spec, &first));
         self.start(first, actions);

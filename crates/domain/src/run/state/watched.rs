@@ -1,4 +1,5 @@
-//! A run that is only watched: started by `lockstep exec` on its nodes, and nobody's to stop or start again.
+//! A run that is only watched: started by `lockstep exec` on its nodes, or by hand and found there, and nobody's to stop or start
+//! again.
 //!
 //! ```text
 //!  a node's Watched ──▶ Running ──all nodes Ended──▶ Succeeded │ Failed │ Stopped (the command was ended by a signal)
@@ -36,6 +37,20 @@ pub struct Watched {
     pub command: String,
     /// Its process id.
     pub pid: u32,
+    /// Nobody told of it: its ranks were found among the node's processes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub found: bool,
+}
+
+impl Watched {
+    fn cause(&self, started: &str) -> String {
+        let by = if self.found {
+            "by hand, found on its node"
+        } else {
+            "by lockstep exec"
+        };
+        format!("{started} {by}")
+    }
 }
 
 impl Machine {
@@ -48,7 +63,7 @@ impl Machine {
             ..Spec::default()
         };
         let (mut machine, _nothing_to_do) = Self::submit(id, spec, now_ms);
-        machine.attempts = vec![Attempt::new(attempt, "started by lockstep exec".into(), now_ms)];
+        machine.attempts = vec![Attempt::new(attempt, watched.cause("started"), now_ms)];
         machine.watched = true;
         machine.state = RunState::Running;
         machine.started_ms = Some(now_ms);
@@ -87,11 +102,8 @@ impl Machine {
     fn joined(&mut self, attempt: AttemptNo, node: &NodeName, watched: &Watched, now_ms: TimestampMs) {
         let current = self.current();
         if attempt > current.no && current.ended_ms.is_some() {
-            self.attempts.push(Attempt::new(
-                attempt,
-                "started again by lockstep exec".into(),
-                now_ms,
-            ));
+            let cause = watched.cause("started again");
+            self.attempts.push(Attempt::new(attempt, cause, now_ms));
             (self.state, self.ended_ms, self.outcome) = (RunState::Running, None, None);
         }
         if !self.is_live(attempt) || self.current_mut().task_mut(node).is_some() {
@@ -143,7 +155,10 @@ impl Machine {
             _ => false,
         };
         if failed {
-            self.failed(trouble(node, report), now_ms);
+            self.failed(
+                unknown_end(node, report).or_else(|| trouble(node, report)),
+                now_ms,
+            );
         }
     }
 
@@ -228,6 +243,20 @@ impl Machine {
     }
 }
 
+/// Who has not started a job is not told how it ended. Where its ranks' exits are known they say more, and come first.
+fn unknown_end(node: &NodeName, report: &NodeReport) -> Option<Outcome> {
+    let NodeReport::Ended(end) = report else {
+        return None;
+    };
+    let unknown = end.cause == EndCause::Finished && end.code.is_none() && end.signal.is_none();
+    unknown.then(|| Outcome {
+        cause: "unknown".into(),
+        node: Some(node.to_string()),
+        rank: None,
+        message: format!("it ended on node {node}, and how was told to nobody but who started it"),
+    })
+}
+
 /// A signal that somebody sent ends it on all nodes; the ranks that fail by it are no failure of the training.
 fn ending(attempt: &Attempt) -> (RunState, Outcome) {
     let stopped = |task: &&NodeTask| {
@@ -267,12 +296,44 @@ mod tests {
         told(&machine, "n1", NodeReport::Watched(watched()), 0)
     }
 
+    #[test]
+    fn a_job_that_was_found_ends_as_its_ranks_did_and_nothing_is_claimed_where_that_is_not_known() {
+        let ended_somehow = || ended(None, EndCause::Finished);
+        let machine = told(&started(), "n1", rank(0, 0), 1);
+        let unknown = told(&machine, "n1", ended_somehow(), 2);
+        let outcome = unknown.outcome.expect("why");
+        assert_eq!(
+            (unknown.state, outcome.cause.as_str()),
+            (RunState::Failed, "unknown")
+        );
+        assert!(
+            outcome.message.contains("how was told to nobody"),
+            "{}",
+            outcome.message
+        );
+        let exit = RankExit {
+            code: Some(3),
+            ..RankExit::default()
+        };
+        let failed = told(&machine, "n1", NodeReport::RankExited(exit), 2);
+        let failed = told(&failed, "n1", ended_somehow(), 3);
+        assert_eq!(failed.outcome.expect("why").cause, "exit_code");
+        let found = Watched {
+            found: true,
+            ..watched()
+        };
+        let id = RunId::new("nightly").expect("a name");
+        let machine = Machine::watch(id, AttemptNo(1), &found, 0);
+        assert_eq!(machine.current().cause, "started by hand, found on its node");
+    }
+
     fn watched() -> Watched {
         Watched {
             name: "train".into(),
             program: "train.py".into(),
             command: "torchrun train.py".into(),
             pid: 7,
+            found: false,
         }
     }
 

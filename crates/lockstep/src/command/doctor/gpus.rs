@@ -63,6 +63,7 @@ fn config(root: &Path, nvml: NvmlSource) -> AgentConfig {
         accepts_runs: false,
         python: None,
         tls_ca: None,
+        watch_jobs: Some(false),
         spool_bytes_max: agent::config::SPOOL_BYTES_MAX,
     }
 }

@@ -1,6 +1,7 @@
 //! `lockstep run …`
 
 mod apply;
+mod bandwidth;
 mod checkpoints;
 mod compare;
 mod follow;

@@ -1,10 +1,9 @@
 //! Runs as text.
 
 use domain::api::runs::{AttemptView, RankView, RunSummary, RunView};
-
 use domain::run::knob::{Change, KnobDiff};
 
-use super::{apply, stop};
+use super::{apply, bandwidth, stop};
 use crate::table::{self, printable};
 
 /// The list.
@@ -89,8 +88,18 @@ fn attempt(attempt: &AttemptView) {
     for warning in &attempt.warnings {
         say!("  warning: {}", printable(warning));
     }
+    if let Some(measured) = &attempt.bandwidth {
+        crate::say::write(&bandwidth::shown(measured));
+    }
     if let Some(commit) = attempt.provenance.as_ref().and_then(|ran| ran.commit.as_ref()) {
         say!("  commit {}", printable(commit));
+    }
+    let image = attempt
+        .provenance
+        .as_ref()
+        .and_then(|ran| ran.image_digest.as_ref());
+    if let Some(image) = image {
+        say!("  image {}", printable(image));
     }
     for node in &attempt.nodes {
         say!("  {}: {}", node.node, printable(&node.command));

@@ -9,18 +9,19 @@ use std::time::{Duration, Instant};
 use domain::ident::Rank;
 use domain::run::knob::{ANSWERS_MAX, KnobAnswer};
 use domain::run::spec::Spec;
-use domain::run::state::{EndCause, NodeCommand, NodeEnd, NodeReport, Start};
+use domain::run::state::{EndCause, Measure, NodeCommand, NodeEnd, NodeReport, Start};
 use domain::run::torchrun::{self as command_line, Paths};
 use tokio::sync::mpsc;
 
-use super::Attempt;
+use super::{Attempt, MEASURE_FILE};
 use crate::launch::checkpoint::{self, PRUNE_FILE};
-use crate::launch::journal::{Entry, is_end, read_from};
+use crate::launch::journal::{Entry, Folder, is_end, read_from};
 use crate::launch::output;
+use crate::launch::preflight::bandwidth;
 use crate::launch::preflight::{Asked, is_seen, remove_token, token_of};
 use crate::launch::probe::{Knob, Reader, Record, RunSeries};
 use crate::launch::secrets::Secrets;
-use crate::launch::shim::Owner;
+use crate::launch::shim::{Owner, Scope};
 use crate::launch::supervise::{Supervisor, burial};
 use crate::launch::torchrun::{Lease, prepare};
 use crate::sample::nccl;
@@ -131,12 +132,16 @@ impl Follower {
         if !looked && let Ok(path) = folder.read::<String>("look.json") {
             self.look_for(path).await;
         }
+        if let Ok(asked) = folder.read::<Measure>(MEASURE_FILE) {
+            self.measure(&asked).await;
+        }
     }
 
     async fn carry_out(&mut self, command: NodeCommand) {
         match command {
             NodeCommand::Prepare { spec, .. } => self.prepare(&spec).await,
             NodeCommand::LookFor { path } => self.look_for(path).await,
+            NodeCommand::Measure(asked) => self.measure(&asked).await,
             NodeCommand::Start(start) => self.start(&start).await,
             NodeCommand::Stop { .. } => self.stop().await,
             // The ranks read it for themselves.
@@ -165,14 +170,9 @@ impl Follower {
         };
         let folder = self.attempt.folder.clone();
         let asked: Asked = folder.read("asked.json").unwrap_or_default();
-        let stopped = async {
-            while !folder.has("stop") {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
         let report = tokio::select! {
             // The stop that waits in the queue answers.
-            () = stopped => return,
+            () = stopped(&folder) => return,
             prepared = prepare(spec, &asked, &around) => match prepared {
                 Ok((prepared, lease)) => {
                     self.lease = Some(lease);
@@ -187,6 +187,22 @@ impl Follower {
     async fn look_for(&mut self, path: String) {
         let seen = is_seen(path).await;
         self.attempt.report(NodeReport::Looked { seen }).await;
+    }
+
+    /// Once for a round: a command may lie in the folder and wait in the queue as well.
+    async fn measure(&mut self, asked: &Measure) {
+        let folder = self.attempt.folder.clone();
+        let answers = |entry: &Entry| matches!(&entry.report, NodeReport::Measured(measured) if measured.round == asked.round);
+        if self.has_ended() || self.attempt.entries().iter().any(answers) {
+            return;
+        }
+        let measured = tokio::select! {
+            // The stop that waits in the queue answers.
+            () = stopped(&folder) => return,
+            measured = bandwidth::measure(asked, &mut self.lease) => measured,
+        };
+        self.attempt.report(NodeReport::Measured(measured)).await;
+        let _gone = std::fs::remove_file(folder.file(MEASURE_FILE));
     }
 
     /// What was left for the other nodes to see.
@@ -208,7 +224,8 @@ impl Follower {
         }
         // torchrun binds the port itself.
         self.lease = None;
-        if let Err(message) = self.start_shim(start) {
+        let supervisor = self.supervisor.clone();
+        if let Err(message) = self.start_shim(start, supervisor.scope().await) {
             self.attempt.report(NodeReport::StartFailed { message }).await;
         }
     }
@@ -221,7 +238,7 @@ impl Follower {
         self.shim.is_some() || folder.has(Owner::FILE) || said()
     }
 
-    fn start_shim(&mut self, start: &Start) -> Result<(), String> {
+    fn start_shim(&mut self, start: &Start, scope: Option<&Scope>) -> Result<(), String> {
         let around = self
             .supervisor
             .surroundings()
@@ -269,13 +286,15 @@ impl Follower {
             .note("launch.json", &launch)
             .map_err(|error| explained(&error))?;
         let log = std::fs::File::create(folder.file("shim.log")).map_err(|error| explained(&error))?;
-        let (program, arguments) = setting
-            .shim
-            .split_first()
-            .ok_or("no program to start shims with")?;
+        let mut command = setting.shim.clone();
+        command.push(folder.path().into());
+        if let Some(scope) = scope {
+            let name = format!("{}.{}", self.attempt.run, self.attempt.number);
+            command = scope.around(&name, command);
+        }
+        let (program, arguments) = command.split_first().ok_or("no program to start shims with")?;
         let shim = Command::new(program)
             .args(arguments)
-            .arg(folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(OwnedFd::from(log))
@@ -464,6 +483,13 @@ impl Follower {
         }
         // A stop that comes late is answered from the journal.
         self.commands.close();
+    }
+}
+
+/// Comes back when the attempt is to stop.
+async fn stopped(folder: &Folder) {
+    while !folder.has("stop") {
+        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -5,8 +5,8 @@
 use super::*;
 use crate::ident::Rank;
 use crate::run::state::{
-    ABANDON_AFTER_MS, ALL_AWAY_MS, EndCause, LOST_AFTER_MS, NodeEnd, PREPARE_TIMEOUT_MS, Prepared, RankExit,
-    StallCause,
+    ABANDON_AFTER_MS, ALL_AWAY_MS, EndCause, LOST_AFTER_MS, Measured, NodeEnd, PREPARE_TIMEOUT_MS, Prepared,
+    RankExit, StallCause,
 };
 
 mod judging;
@@ -235,6 +235,16 @@ fn word(action: &Action) -> String {
             node,
             command: NodeCommand::LookFor { path },
         } => format!("look {node} {path}"),
+        Task::Command {
+            node,
+            command: NodeCommand::Measure(measure),
+        } => {
+            let does = if measure.listens { "listens" } else { "comes" };
+            format!(
+                "measure {} {node} {does} {}:{} for {}",
+                measure.round, measure.address, measure.port, measure.peer
+            )
+        }
         Task::Command {
             node,
             command: NodeCommand::Start(start),

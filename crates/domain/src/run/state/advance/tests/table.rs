@@ -11,12 +11,21 @@ use crate::run::knob::Decision;
 
 const EXPECTED: &str = include_str!("../../../../../testdata/run-transitions.txt");
 
-/// One story for each state, and two where what is waited for differs. All have 2 nodes × 2 ranks and one restart left.
+/// One story for each state, and more where what is waited for differs. All have 2 nodes × 2 ranks and one restart left.
 fn situations() -> Vec<(&'static str, Story)> {
     let queued = || Story::submit(2, 1);
     let preparing = || {
         let mut story = queued();
         story.place();
+        story
+    };
+    let measuring = || {
+        let mut story = queued();
+        story.machine.spec.preflight_bandwidth.seconds = 1.0;
+        story.place();
+        story.report("n0", prepared());
+        story.report("n1", prepared());
+        story.report("n0", NodeReport::Measured(Measured::default()));
         story
     };
     let starting = || {
@@ -83,6 +92,7 @@ fn situations() -> Vec<(&'static str, Story)> {
     vec![
         ("queued", queued()),
         ("preparing", preparing()),
+        ("measuring", measuring()),
         ("starting", starting()),
         ("running", running()),
         ("lost", lost()),
@@ -139,6 +149,13 @@ fn events(attempt: AttemptNo) -> Vec<(&'static str, Event)> {
             said(NodeReport::PrepareFailed { message: text() }),
         ),
         ("looked", said(NodeReport::Looked { seen: false })),
+        (
+            "measured",
+            said(NodeReport::Measured(Measured {
+                mib_s: Some(1.0),
+                ..Measured::default()
+            })),
+        ),
         (
             "shim started",
             said(NodeReport::ShimStarted {

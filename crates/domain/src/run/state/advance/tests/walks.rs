@@ -42,6 +42,14 @@ impl World {
             keys: BTreeSet::new(),
             place: None,
         };
+        // A third measures bandwidths, half of those with a refusal.
+        if seed.is_multiple_of(3) {
+            world.story.machine.spec.preflight_bandwidth = crate::run::bandwidth::BandwidthWish {
+                seconds: 1.0,
+                min_mib_s: Some(100.0),
+                refuse: seed.is_multiple_of(2),
+            };
+        }
         let first = world.story.actions.clone();
         world.carry(&first);
         world
@@ -205,6 +213,17 @@ impl World {
                 self.say(attempt, &name, report);
             }
             NodeCommand::LookFor { .. } => self.say(attempt, &name, NodeReport::Looked { seen: true }),
+            NodeCommand::Measure(measure) => {
+                let report = NodeReport::Measured(Measured {
+                    round: measure.round,
+                    mib_s: [Some(1_000.0), Some(10.0), None][self.random(3)],
+                    ..Measured::default()
+                });
+                // An agent hangs now and then; its answer may come twice, or never.
+                for _ in 0..[1, 1, 1, 2, 0][self.random(5)] {
+                    self.say(attempt, &name, report.clone());
+                }
+            }
             // Nothing is saved here.
             NodeCommand::Checkpoints(_) => {}
             NodeCommand::Start(start) => {

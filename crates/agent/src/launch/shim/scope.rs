@@ -1,0 +1,251 @@
+//! A systemd scope for a shim and all it starts, where the machine has systemd and the agent may use it.
+//!
+//! ```text
+//! lockstep-agent.service      the agent
+//! lockstep-RUN.ATTEMPT-….scope      shim, and below it the group of torchrun and ranks (cgroup.rs): Delegate=yes
+//! ```
+//! The scope is the shim's from its first instruction, so what becomes of the agent's service (a restart, a stop without
+//! `KillMode=process`, the end of the session it was started from) is nothing to the training. `systemd-run --scope` registers itself and then
+//! becomes the command, under the same process id: nothing is in between, and no D-Bus library is in the agent. Whether it may is
+//! found out once, with a scope for a command that does nothing; where it may not, shims start as they do without systemd.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+
+use super::cgroup::Kinds;
+
+/// A manager that is busy takes a second; one that asks a person for a password is not for us.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// What the running program is called by itself; systemd-run would take itself for it.
+const SELF: &str = "/proc/self/exe";
+
+/// How scopes are made here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Scope {
+    systemd_run: PathBuf,
+    /// Of the user's own manager instead of the machine's.
+    user: bool,
+}
+
+/// What decides.
+#[derive(Debug)]
+struct Surroundings<'a> {
+    root: &'a Path,
+    /// `PATH`.
+    path: OsString,
+    is_root: bool,
+    /// `XDG_RUNTIME_DIR`.
+    runtime_dir: Option<PathBuf>,
+    kinds: Kinds,
+}
+
+impl Scope {
+    /// What this machine allows, tried out.
+    pub(crate) async fn of_this_machine() -> Option<Self> {
+        let variable = |name: &str| std::env::var_os(name);
+        let kinds = variable("LOCKSTEP_CGROUPS").unwrap_or_default();
+        let scope = Self::choose(&Surroundings {
+            root: Path::new("/"),
+            path: variable("PATH").unwrap_or_default(),
+            is_root: rustix::process::geteuid().is_root(),
+            runtime_dir: variable("XDG_RUNTIME_DIR").map(PathBuf::from),
+            kinds: Kinds::parse(&kinds.to_string_lossy()),
+        })?;
+        match scope.try_out().await {
+            Ok(()) => Some(scope),
+            Err(reason) => {
+                tracing::info!(
+                    reason,
+                    "systemd makes no scopes for this agent; shims start beside it"
+                );
+                None
+            }
+        }
+    }
+
+    /// systemd runs the machine, its program is there, and there is a manager that is ours to ask.
+    fn choose(around: &Surroundings<'_>) -> Option<Self> {
+        let booted = around.root.join("run/systemd/system").is_dir();
+        if !booted || around.kinds != Kinds::Any {
+            return None;
+        }
+        let systemd_run = std::env::split_paths(&around.path)
+            .map(|folder| folder.join("systemd-run"))
+            .find(|program| program.is_file())?;
+        let own_manager = || {
+            let folder = around.runtime_dir.as_ref()?;
+            folder.join("systemd/private").exists().then_some(())
+        };
+        match (around.is_root, own_manager()) {
+            (true, _) => Some(Self {
+                systemd_run,
+                user: false,
+            }),
+            (false, Some(())) => Some(Self {
+                systemd_run,
+                user: true,
+            }),
+            (false, None) => None,
+        }
+    }
+
+    async fn try_out(&self) -> Result<(), String> {
+        let command = self.around("try", vec!["true".into()]);
+        let mut trial = Command::new(&command[0]);
+        trial
+            .args(&command[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let tried = tokio::time::timeout(ANSWERS_WITHIN, trial.output()).await;
+        match tried {
+            Ok(Ok(output)) if output.status.success() => Ok(()),
+            Ok(Ok(output)) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("no answer within 10 s".to_owned()),
+        }
+    }
+
+    /// The command that runs a command in a scope of its own.
+    pub(crate) fn around(&self, name: &str, command: Vec<OsString>) -> Vec<OsString> {
+        self.with_suffix(name, &hex::encode(rand::random::<[u8; 4]>()), command)
+    }
+
+    /// The suffix keeps a scope that systemd has not forgotten yet from standing in the way.
+    fn with_suffix(&self, name: &str, suffix: &str, command: Vec<OsString>) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec![self.systemd_run.clone().into()];
+        if self.user {
+            words.push("--user".into());
+        }
+        // Delegated, so that the groups below are the shim's and an out-of-memory kill of one rank is no end of the scope.
+        words.extend(
+            [
+                "--scope",
+                "--quiet",
+                "--collect",
+                "--no-ask-password",
+                "--property=Delegate=yes",
+            ]
+            .map(OsString::from),
+        );
+        words.push(format!("--unit=lockstep-{name}-{suffix}").into());
+        words.push("--".into());
+        let own = |word: OsString| {
+            if word == SELF {
+                format!("/proc/{}/exe", std::process::id()).into()
+            } else {
+                word
+            }
+        };
+        words.extend(command.into_iter().map(own));
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A machine with these parts, and a `systemd-run` that does this.
+    fn machine(parts: &[&str], script: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for part in parts {
+            std::fs::create_dir_all(root.path().join(part)).unwrap();
+        }
+        let program = root.path().join("systemd-run");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        root
+    }
+
+    fn around(root: &Path, is_root: bool, kinds: Kinds) -> Surroundings<'_> {
+        Surroundings {
+            root,
+            path: root.as_os_str().to_owned(),
+            is_root,
+            runtime_dir: Some(root.join("user")),
+            kinds,
+        }
+    }
+
+    #[test]
+    fn the_machines_manager_for_root_the_users_own_for_others_and_none_without() {
+        const BOOTED: &str = "run/systemd/system";
+        const OWN: &str = "user/systemd/private";
+        type Case<'a> = (&'a [&'a str], bool, Kinds, Option<bool>);
+        let cases: [Case<'_>; 7] = [
+            (&[], true, Kinds::Any, None),
+            (&[OWN], false, Kinds::Any, None),
+            (&[BOOTED], true, Kinds::Any, Some(false)),
+            (&[BOOTED], false, Kinds::Any, None),
+            (&[BOOTED, OWN], false, Kinds::Any, Some(true)),
+            (&[BOOTED], true, Kinds::Off, None),
+            (&[BOOTED], true, Kinds::V1, None),
+        ];
+        for (parts, is_root, kinds, expected) in cases {
+            let root = machine(parts, "");
+            let chosen = Scope::choose(&around(root.path(), is_root, kinds));
+            assert_eq!(chosen.map(|scope| scope.user), expected, "{parts:?}");
+        }
+        let without = machine(&[BOOTED], "");
+        std::fs::remove_file(without.path().join("systemd-run")).unwrap();
+        assert_eq!(Scope::choose(&around(without.path(), true, Kinds::Any)), None);
+    }
+
+    #[test]
+    fn the_command_is_wrapped_and_still_means_this_program() {
+        let scope = |user| Scope {
+            systemd_run: "/usr/bin/systemd-run".into(),
+            user,
+        };
+        let command = || {
+            [SELF, "shim", "--dir", "/data/runs/a.1"]
+                .map(OsString::from)
+                .into()
+        };
+        let line = |words: Vec<OsString>| {
+            let words: Vec<_> = words
+                .iter()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect();
+            words.join(" ")
+        };
+        assert_eq!(
+            line(scope(false).with_suffix("a.1", "0f", command())),
+            format!(
+                "/usr/bin/systemd-run --scope --quiet --collect --no-ask-password --property=Delegate=yes \
+                 --unit=lockstep-a.1-0f -- /proc/{}/exe shim --dir /data/runs/a.1",
+                std::process::id()
+            )
+        );
+        assert!(
+            line(scope(true).with_suffix("a.1", "0f", command()))
+                .starts_with("/usr/bin/systemd-run --user --scope")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_manager_that_refuses_or_is_not_there_is_not_used() {
+        let passes = r#"while [ "$1" != "--" ]; do shift; done; shift; exec "$@""#;
+        let fails = "echo 'Access denied' >&2; exit 1";
+        for (script, expected) in [(passes, Ok(())), (fails, Err("Access denied".to_owned()))] {
+            let root = machine(&["run/systemd/system"], script);
+            let scope = Scope::choose(&around(root.path(), true, Kinds::Any)).unwrap();
+            assert_eq!(scope.try_out().await, expected);
+        }
+        let missing = Scope {
+            systemd_run: "/nowhere/systemd-run".into(),
+            user: false,
+        };
+        assert!(missing.try_out().await.is_err());
+    }
+}

@@ -1,0 +1,281 @@
+//! The measuring of bandwidths in an attempt that is being prepared: round after round, each begun when all have answered to the
+//! one before.
+//!
+//! ```text
+//! prepared, agreed ──▶ round 0: Measure to both nodes of each pair ──all Measured──▶ round 1 … ──▶ judged ──▶ start, or refusal
+//!                         └── an answer is missing for too long ──▶ the node is given up (patience)
+//! ```
+//! Who has answered is a fact of the state, so an answer that comes twice, late or from an earlier round changes nothing.
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::runs::{BandwidthFigure, BandwidthView};
+use crate::ident::NodeName;
+use crate::run::bandwidth::{Culprit, Figure, Judgement, judge, pairs, rounds};
+use crate::run::spec::Spec;
+use crate::run::state::Outcome;
+use crate::run::state::advance::Action;
+use crate::run::state::judge::at_node;
+use crate::run::state::machine::{Attempt, Fault, FaultKind};
+use crate::run::state::protocol::{Measure, Measured, NodeCommand};
+use crate::time::TimestampMs;
+
+/// Beyond the time in which bytes flow: a connection, a slow scheduler, a socket that drains.
+const SETTLE_MS: u64 = 10_000;
+/// An answer may come this much after the node itself should have given up: a connection that was lost and found.
+const ANSWER_WITHIN_MS: i64 = 30_000;
+
+/// What was measured between the nodes of an attempt, and how far it has come.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BandwidthCheck {
+    /// The round under way, from 0.
+    pub round: u32,
+    /// How many there are.
+    pub rounds: u32,
+    /// When the round began.
+    pub since_ms: TimestampMs,
+    /// Who has not answered yet in this round, and from whom it receives.
+    pub waiting: Vec<(u32, u32)>,
+    /// What was measured.
+    pub figures: Vec<Figure>,
+}
+
+impl BandwidthCheck {
+    /// Takes an answer in, when it is waited for.
+    pub(in crate::run::state) fn answered(&mut self, node: u32, measured: &Measured) {
+        let Some(at) = self.waiting.iter().position(|(waits, _)| *waits == node) else {
+            return;
+        };
+        if measured.round != self.round {
+            return;
+        }
+        let (to, from) = self.waiting.remove(at);
+        self.figures.push(Figure {
+            from,
+            to,
+            mib_s: measured.mib_s.filter(|mib_s| mib_s.is_finite() && *mib_s >= 0.0),
+            problem: measured.problem.clone(),
+        });
+    }
+
+    /// Whether the round's answers are overdue.
+    pub(in crate::run::state) fn is_late(&self, spec: &Spec, now_ms: TimestampMs) -> bool {
+        let own_ms = i64::try_from(within_ms(spec)).unwrap_or(i64::MAX);
+        !self.waiting.is_empty() && now_ms - self.since_ms > own_ms.saturating_add(ANSWER_WITHIN_MS)
+    }
+}
+
+impl Attempt {
+    pub(in crate::run::state) fn measured(&mut self, node: &NodeName, measured: &Measured) {
+        let rank = self.nodes.iter().position(|task| task.node == *node);
+        if let (Some(check), Some(rank)) = (&mut self.bandwidth, rank) {
+            check.answered(u32::try_from(rank).unwrap_or(u32::MAX), measured);
+        }
+    }
+
+    /// Has the next round measured when it is time; whether an answer is still to come.
+    pub(in crate::run::state) fn measure(
+        &mut self,
+        spec: &Spec,
+        now_ms: TimestampMs,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let nodes = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        if spec.preflight_bandwidth.is_off() || rounds(nodes) == 0 {
+            return false;
+        }
+        let round = match &self.bandwidth {
+            None => 0,
+            Some(check) if !check.waiting.is_empty() => return true,
+            Some(check) => check.round + 1,
+        };
+        if round >= rounds(nodes) {
+            self.close_doors();
+            return false;
+        }
+        let check = self.bandwidth.get_or_insert_default();
+        (check.round, check.rounds, check.since_ms) = (round, rounds(nodes), now_ms);
+        let pairs = pairs(nodes, round);
+        check.waiting = pairs.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
+        for (a, b) in pairs {
+            self.tell_pair(spec, round, (a, b), actions);
+        }
+        true
+    }
+
+    /// The lower rank listens, at the port it has leased; the other one comes with its secret.
+    fn tell_pair(
+        &mut self,
+        spec: &Spec,
+        round: u32,
+        (listens, comes): (u32, u32),
+        actions: &mut Vec<Action>,
+    ) {
+        let task = &self.nodes[listens as usize];
+        let host = task.prepared.clone().unwrap_or_default();
+        let measure = Measure {
+            round,
+            listens: true,
+            address: if host.data_address.is_empty() {
+                host.address
+            } else {
+                host.data_address
+            },
+            port: host.port,
+            secret: host.door,
+            one_way_ms: spec.preflight_bandwidth.one_way_ms(),
+            within_ms: within_ms(spec),
+            peer: String::new(),
+        };
+        for (node, peer) in [(listens, comes), (comes, listens)] {
+            let name = self.nodes[node as usize].node.clone();
+            let command = NodeCommand::Measure(Measure {
+                listens: node == listens,
+                peer: self.nodes[peer as usize].node.to_string(),
+                ..measure.clone()
+            });
+            actions.push(self.command(&name, command));
+        }
+    }
+
+    /// The secrets have done their work.
+    fn close_doors(&mut self) {
+        for found in self.nodes.iter_mut().filter_map(|task| task.prepared.as_mut()) {
+            found.door = Default::default();
+        }
+    }
+
+    /// What was measured, as the API shows it.
+    pub(in crate::run::state) fn bandwidth_view(&self) -> Option<BandwidthView> {
+        let check = self.bandwidth.as_ref()?;
+        let name = |node: u32| self.name(node).to_owned();
+        let judged = judge(&check.figures, &Default::default());
+        Some(BandwidthView {
+            rounds: check.rounds,
+            rounds_done: check.round + u32::from(check.waiting.is_empty()),
+            usual_mib_s: judged.usual_mib_s,
+            figures: check
+                .figures
+                .iter()
+                .map(|figure| BandwidthFigure {
+                    from: name(figure.from),
+                    to: name(figure.to),
+                    mib_s: figure.mib_s,
+                    problem: figure.problem.clone(),
+                })
+                .collect(),
+        })
+    }
+
+    fn name(&self, node: u32) -> &str {
+        self.nodes
+            .get(node as usize)
+            .map_or("?", |task| task.node.as_str())
+    }
+}
+
+/// What the figures of an attempt say about it.
+#[derive(Debug, Default)]
+pub(in crate::run::state) struct Verdict {
+    pub(in crate::run::state) warnings: Vec<String>,
+    /// Why it is refused, and whom the next attempt is not to be given.
+    pub(in crate::run::state) refusal: Option<(Outcome, Option<(NodeName, Fault)>)>,
+}
+
+/// Judges when all rounds are over.
+pub(in crate::run::state) fn verdict(spec: &Spec, attempt: &Attempt) -> Verdict {
+    let Some(check) = &attempt.bandwidth else {
+        return Verdict::default();
+    };
+    let judged = judge(&check.figures, &spec.preflight_bandwidth);
+    let usual = judged.usual_mib_s.unwrap_or(0.0);
+    let of_nodes = judged
+        .culprits
+        .iter()
+        .map(|culprit| culprit_text(attempt, culprit, usual));
+    let of_pairs = judged.slow.iter().map(|pair| pair_text(attempt, *pair, usual));
+    let unmeasured = check
+        .figures
+        .iter()
+        .filter(|figure| figure.mib_s.is_none())
+        .map(|figure| {
+            format!(
+                "the bandwidth from node {} to node {} was not measured: {}",
+                attempt.name(figure.from),
+                attempt.name(figure.to),
+                figure.problem
+            )
+        });
+    let slow: Vec<String> = of_nodes.chain(of_pairs).collect();
+    let refusal = (spec.preflight_bandwidth.refuse && !slow.is_empty())
+        .then(|| refusal(attempt, &judged, &slow))
+        .flatten();
+    Verdict {
+        warnings: slow.into_iter().chain(unmeasured).collect(),
+        refusal,
+    }
+}
+
+/// With a culprit another node may take its place; a pair alone is nobody's, and would be as slow again.
+fn refusal(
+    attempt: &Attempt,
+    judged: &Judgement,
+    slow: &[String],
+) -> Option<(Outcome, Option<(NodeName, Fault)>)> {
+    let message = format!("{}; the run asks to be refused then", slow.join("; "));
+    let Some(culprit) = judged.culprits.first() else {
+        let first = &attempt.nodes.first()?.node;
+        let outcome = Outcome {
+            node: None,
+            ..at_node("mismatch", first, message)
+        };
+        return Some((outcome, None));
+    };
+    let node = attempt.nodes.get(culprit.node as usize)?.node.clone();
+    let fault = Fault {
+        kind: FaultKind::Unfit,
+        reason: slow.first()?.clone(),
+    };
+    Some((at_node("prepare_failed", &node, message), Some((node, fault))))
+}
+
+fn culprit_text(attempt: &Attempt, culprit: &Culprit, usual: f64) -> String {
+    let what = match culprit.ways {
+        (true, false) => "sends slowly to all others",
+        (false, true) => "receives slowly from all others",
+        _ => "is slow with all others",
+    };
+    let prepared = attempt
+        .nodes
+        .get(culprit.node as usize)
+        .and_then(|task| task.prepared.as_ref());
+    let interface = prepared
+        .and_then(|found| found.nics.first())
+        .map_or_else(String::new, |nic| format!(" {}", nic.name));
+    format!(
+        "node {} {what}: at most {:.0} MiB/s, where nodes here reach {usual:.0}; look at its interface{interface}, its cable and its \
+         switch port",
+        attempt.name(culprit.node),
+        culprit.best_mib_s
+    )
+}
+
+fn pair_text(attempt: &Attempt, (from, to, mib_s): (u32, u32, f64), usual: f64) -> String {
+    let problem = attempt.bandwidth.iter().flat_map(|check| &check.figures);
+    let problem = problem
+        .filter(|figure| (figure.from, figure.to) == (from, to) && !figure.problem.is_empty())
+        .map(|figure| format!(" ({})", figure.problem))
+        .next();
+    format!(
+        "from node {} to node {} go {mib_s:.0} MiB/s, where nodes here reach {usual:.0}{}",
+        attempt.name(from),
+        attempt.name(to),
+        problem.unwrap_or_default()
+    )
+}
+
+/// After which a node answers, whatever the other one does.
+fn within_ms(spec: &Spec) -> u64 {
+    2 * spec.preflight_bandwidth.one_way_ms() + SETTLE_MS
+}
