@@ -36,15 +36,15 @@ def start(work, rank=0, count=0, folder=None):
         os._exit(code)
 
 
-def wait(pid):
-    deadline = time.monotonic() + DEADLINE_S
+def wait(pid, deadline_s=DEADLINE_S):
+    deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.005)
     kill(pid)
-    raise AssertionError(f"a forked rank did not end within {DEADLINE_S} s")
+    raise AssertionError(f"a forked rank did not end within {deadline_s} s")
 
 
 def kill(pid):

@@ -121,7 +121,13 @@ mod tests {
         let folder = unpack(data.path()).unwrap();
         assert_eq!(unpack(data.path()).unwrap(), folder);
         let probe = folder.join("inject/sitecustomize.py");
-        assert!(folder.join("recipes/ddp/main.py").exists() && !folder.join("tests").exists());
+        assert!(!folder.join("tests").exists());
+        for (recipe, _) in domain::run::spec::RECIPES {
+            assert!(
+                folder.join("recipes").join(recipe).join("main.py").exists(),
+                "{recipe}"
+            );
+        }
         assert_eq!(std::fs::metadata(&probe).unwrap().mode() & 0o777, 0o444);
         std::fs::set_permissions(&probe, std::fs::Permissions::from_mode(0o644)).unwrap();
         std::fs::write(&probe, "import evil").unwrap();

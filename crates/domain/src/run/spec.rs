@@ -19,6 +19,26 @@ pub const RECIPES: &[(&str, &str)] = &[
         "resume",
         "a fault-tolerant loop: checkpoints of everything, resumed to the same losses",
     ),
+    (
+        "fsdp",
+        "a transformer sharded by FSDP2, DDP's memory beside it, sharded checkpoints",
+    ),
+    (
+        "hsdp",
+        "the same on a mesh: sharded inside a node, replicated from node to node",
+    ),
+    (
+        "device-mesh",
+        "data by tensor parallelism on a mesh of two dimensions",
+    ),
+    (
+        "amp",
+        "mixed precision: bf16, or fp16 with a GradScaler, float32's loss beside it",
+    ),
+    (
+        "activation-checkpointing",
+        "memory for time: what it saves and costs, and whether that is worth it",
+    ),
 ];
 /// The most nodes one run may ask for.
 pub const NODES_MAX: u32 = 1_024;

@@ -1,0 +1,41 @@
+"""Ranks in a line, or in rows and columns: a mesh, said to the reader and to Lockstep."""
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from .group import local_world_size, say, world_size
+from .watched import tell
+
+
+def make(device, **sizes):
+    """make(device, data=2, tensor=4): the last dimension is that of neighbouring ranks, which share a node."""
+    mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    say(f"mesh {axes(sizes, sizes.values())}: ranks {mesh.mesh.tolist()}")
+    tell("mesh", {"axes": list(sizes), "sizes": list(sizes.values()), "coordinates": list(mesh.get_coordinate())})
+    return mesh
+
+
+def in_words(mesh):
+    """What has to be the same for a checkpoint's random numbers to find their ranks again."""
+    if mesh is None:
+        return f"ranks={dist.get_world_size()}"
+    return axes(mesh.mesh_dim_names, mesh.mesh.shape)
+
+
+def axes(names, sizes):
+    return " x ".join(f"{name}={size}" for name, size in zip(names, sizes))
+
+
+def rows(ranks, per_row, what):
+    """How many rows `ranks` make; refuses a number that does not fit."""
+    if ranks % per_row:
+        raise SystemExit(f"{ranks} ranks cannot be put into {what} of {per_row}: choose a number that divides {ranks}")
+    return ranks // per_row
+
+
+def neighbours():
+    """How many ranks belong together when nobody says: those of a node, and half of them where there is only one node."""
+    local, world = local_world_size(), world_size()
+    if local == world and local % 2 == 0 and local > 2:
+        return local // 2
+    return local

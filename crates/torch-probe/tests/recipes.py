@@ -1,0 +1,89 @@
+"""Recipes run by forks: ranks that share this process's imported torch, with the environment torchrun gives them and a store as it hosts.
+
+Importing torch takes longer than most of these trainings do, and a recipe's test needs several of them.
+"""
+
+import os
+import re
+import runpy
+import sys
+import traceback
+
+import forked
+from conftest import INJECT, PACKAGE
+
+RECIPES = PACKAGE / "recipes"
+DEADLINE_S = 300  # seconds of work, on a machine that may be busy with other things
+
+
+class Run:
+    """A finished training: its exit code, what all ranks said, and what there was to read in it."""
+
+    def __init__(self, code, output):
+        self.code = code
+        self.output = output
+        self.losses = {int(step): loss for step, loss in re.findall(r"^step (\d+) loss (\S+)", output, re.MULTILINE)}
+        self.resumed = re.findall(r"^resumed from (\S+) at step (\d+), (.*)", output, re.MULTILINE)
+
+    @property
+    def values(self):
+        return [float(self.losses[step]) for step in sorted(self.losses)]
+
+
+def run(folder, recipe, *arguments, ranks=2, resume_from=None, meanwhile=None):
+    """Trains to the end; `meanwhile(processes)` runs beside it. The environment's other variables are those of this process."""
+    from torch.distributed import TCPStore
+
+    import_what_ranks_import()
+    folder.mkdir(exist_ok=True)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    job = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port}
+    job.update(TORCHELASTIC_RUN_ID="test", TORCHELASTIC_USE_AGENT_STORE=True, TORCHELASTIC_RESTART_COUNT=0, OMP_NUM_THREADS=1)
+    job.update({"LOCKSTEP_RESUME_FROM": resume_from} if resume_from else {})
+    processes = [
+        forked.start(lambda _, rank=rank: become(recipe, arguments, folder, {**job, "RANK": rank, "LOCAL_RANK": rank}, rank))
+        for rank in range(ranks)
+    ]
+    try:
+        if meanwhile is not None:
+            meanwhile(processes)
+        codes = [forked.wait(process, DEADLINE_S) for process in processes]
+    except BaseException:
+        for process in processes:
+            forked.kill(process)
+        raise
+    output = "".join((folder / f"output-{rank}").read_text() for rank in range(ranks))
+    return Run(next((code for code in codes if code), 0), output)
+
+
+def import_what_ranks_import():
+    """Once, here, and not in each of the ranks that are forked from this process. The first two come along when a sharded optimizer steps."""
+    import torch._dynamo
+    import torch._inductor.codegen.common
+    import torch.distributed.checkpoint.state_dict
+    import torch.distributed.fsdp
+    import torch.distributed.tensor.parallel  # noqa: F401
+
+
+def become(recipe, arguments, folder, variables, rank):
+    """Ends the forked process as the recipe's own would end."""
+    script = RECIPES / recipe / "main.py"
+    output = os.open(folder / f"output-{rank}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout, sys.stderr = open(1, "w", buffering=1), open(2, "w", buffering=1)  # noqa: SIM115 (open as long as the process)
+    os.chdir(folder)
+    os.environ.update({name: str(value) for name, value in variables.items()})
+    sys.path[:0] = [str(script.parent), str(INJECT)]
+    sys.argv = [str(script), *map(str, arguments)]
+    code = 0
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+        if not isinstance(end.code, int):
+            print(end.code)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    os._exit(code)
