@@ -626,6 +626,31 @@ pub const CATALOGUE: &[Metric] = &[
         "Records the probe dropped because nobody read them in time.",
     ),
     gauge(
+        "train_rpc_seconds",
+        RANK,
+        "Time of a remote call as the training script measures it, without what the other side held it back: the median in a step.",
+    ),
+    gauge(
+        "train_rpc_seconds_max",
+        RANK,
+        "The longest remote call in a step, as train_rpc_seconds.",
+    ),
+    gauge(
+        "train_rpc_buffer_depth",
+        RANK,
+        "Gradients that waited on a parameter server: the most in a step.",
+    ),
+    gauge(
+        "train_gradient_staleness_steps",
+        RANK,
+        "Updates of the weights between a gradient's computation and its use, mean over the gradients of a step.",
+    ),
+    gauge(
+        "train_pipeline_bubble_ratio",
+        RANK,
+        "Share of a pipeline schedule's step in which the rank's stage computes neither forward nor backward.",
+    ),
+    gauge(
         "train_last_step_age_seconds",
         RANK,
         "Time since a rank finished its last step, by the node's clock.",

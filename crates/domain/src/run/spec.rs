@@ -16,6 +16,14 @@ pub const RECIPES: &[(&str, &str)] = &[
         "a small transformer language model under DistributedDataParallel",
     ),
     (
+        "rpc-parameter-server",
+        "a parameter server over RPC: gradients averaged in step or as they come, or distributed autograd",
+    ),
+    (
+        "model-parallel",
+        "a CNN split into pipeline stages, its bubble measured",
+    ),
+    (
         "resume",
         "a fault-tolerant loop: checkpoints of everything, resumed to the same losses",
     ),

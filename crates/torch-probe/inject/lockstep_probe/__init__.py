@@ -6,6 +6,7 @@
     timeline host clock or CUDA events                norms    gradient norms without a collective
     identity who this rank is                         errors   the last words of a failing rank
     saves    checkpoints: begun, done, failed         stop     the end after an agreed step
+    reports  what only the script can measure
 
 Rules: never raise into user code, never wait, drop and count instead; LOCKSTEP_PROBE=off turns everything off. Standard
 library and torch only; nothing here imports torch by itself.
@@ -14,7 +15,7 @@ library and torch only; nothing here imports torch by itself.
 from . import gate
 from .stop import StopTraining
 
-__all__ = ["StopTraining", "probe", "start"]
+__all__ = ["StopTraining", "probe", "report", "start", "step"]
 
 probe = None
 
@@ -27,3 +28,24 @@ def start():
 
         probe = Probe()
         probe.install()
+
+
+def report(**values):
+    """Adds values that only the script can measure to the step under way: see reports.py for the names. Nothing where the probe is off."""
+    if _is_on():
+        probe.call(probe.reports.add, values)
+
+
+def step(number=None):
+    """The end of a step, for a loop that steps no optimizer of torch's; from the first call on, only these calls count.
+
+    `number`: which step it was, where ranks count together; one that is no later than the last is no step. Nothing where the probe is off.
+    """
+    if _is_on():
+        probe.call(probe.marked, number)
+        if probe.stop.due:
+            probe.end_after_step()
+
+
+def _is_on():
+    return hasattr(probe, "call")  # who imports the module of that name, without a probe, finds the module under it

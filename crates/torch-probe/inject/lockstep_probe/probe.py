@@ -14,6 +14,7 @@ from .errors import LastWords
 from .imports import AfterImport
 from .leader import Leader
 from .record import Envelope, head
+from .reports import Reports
 from .saves import Saves
 from .stop import StopOrder
 from .timeline import CudaTimeline, HostTimeline
@@ -57,6 +58,8 @@ class Probe:
         self._hello = None  # (connection, notes) of the last hello that left
         self._last_words = LastWords(self)
         self.saves = Saves(self)
+        self.reports = Reports(self.note)
+        self.declared = False  # the script itself says where its steps end
         self.stop = StopOrder(environ["LOCKSTEP_PROBE_SOCKET"])
         self._meter = Meter() if environ.get("LOCKSTEP_PROBE_DEBUG") else None
 
@@ -147,10 +150,12 @@ class Probe:
         """True when this backward pass is the rank's own, not one nested in it or one of another thread."""
         if self.in_backward or threading.get_ident() != self._thread:
             return False
-        root = tensors if isinstance(tensors, self.torch.Tensor) else next(iter(tensors), None)
+        root = tensors if isinstance(tensors, self.torch.Tensor) or is_edge(tensors) else next(iter(tensors), None)
+        if is_edge(root):
+            return self._begin_backward_from_edge()
         if not isinstance(root, self.torch.Tensor):
             return False
-        self._follow_device(root)
+        self._follow_device(root.device)
         if not self.cycle.timeline.usable():
             return False
         self._note_loss(root)
@@ -159,13 +164,23 @@ class Probe:
         self.in_backward = True
         return handle or True
 
+    def _begin_backward_from_edge(self):
+        """A pipeline's stage that is not the last goes back from where it gave its output away: there is no loss to see."""
+        if self._root_device is None and self._device is not None:
+            self._follow_device(self.torch.device(self._device))
+        if not self.cycle.timeline.usable():
+            return False
+        self.cycle.begin_backward()
+        self.in_backward = True
+        return True
+
     def end_backward(self, handle):
         self.in_backward = False
         self.cycle.end_backward()
         if handle is not True:
             handle.remove()
         self.backwards += 1
-        if self.optimizer_calls == 0 and self.backwards > BACKWARDS_WITHOUT_OPTIMIZER:
+        if self.optimizer_calls == 0 and not self.declared and self.backwards > BACKWARDS_WITHOUT_OPTIMIZER:
             self.note("no torch.optim.Optimizer steps here: each backward pass counts as a step")
             self._end_step()
 
@@ -186,6 +201,14 @@ class Probe:
         if self.leader.is_leading(optimizer):
             if closure is not None:  # it made the gradients, so they could not be seen before the step
                 self._note_local_norm(optimizer)
+            if not self.declared:
+                self._end_step()
+
+    def marked(self, number):
+        """The script says that a step is over: its number, or None for the next."""
+        self.declared = True
+        if number is None or number > self.steps:
+            self.steps = self.steps if number is None else int(number) - 1
             self._end_step()
 
     def clipped(self, total_norm):
@@ -242,6 +265,7 @@ class Probe:
         if memory is not None:
             counters["cuda_allocated_bytes"], counters["cuda_reserved_bytes"] = memory
         mono_ns = time.monotonic_ns()
+        counters.update(self.reports.take())
         self._pending.append((finished, counters, time.time_ns(), mono_ns))
         if len(self._pending) > PENDING_MAX:
             self._pending.popleft()
@@ -268,13 +292,13 @@ class Probe:
 
     # === parts ===
 
-    def _follow_device(self, root):
+    def _follow_device(self, device):
         """The first backward pass shows where the rank computes; a change of device starts the measurement anew."""
-        if root.device == self._root_device:
+        if device == self._root_device:
             return
-        self._root_device, self._device = root.device, str(root.device)
-        if root.is_cuda or self.cycle.timeline.device != "cpu":
-            self.cycle = Cycle(CudaTimeline(self.torch, root.device) if root.is_cuda else HostTimeline())
+        self._root_device, self._device = device, str(device)
+        if device.type == "cuda" or self.cycle.timeline.device != "cpu":
+            self.cycle = Cycle(CudaTimeline(self.torch, device) if device.type == "cuda" else HostTimeline())
             self._pending.clear()
         self.say_hello()
 
@@ -321,6 +345,11 @@ class Probe:
         if self.cycle.timeline.can_keep(total):
             self.cycle.norms_are_local = self.cycle.norms_are_local or local
             self.cycle.norms.append(self.cycle.timeline.keep(total))
+
+
+def is_edge(root):
+    """A torch.autograd.graph.GradientEdge, which newer versions of torch take as the root of a backward pass."""
+    return hasattr(root, "node") and hasattr(root, "output_nr")
 
 
 class Meter:

@@ -84,6 +84,17 @@ pub(crate) struct Step {
     pub(crate) skipped_steps: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) saved_tensor_bytes: Option<f64>,
+    // What the script itself reported, under the names of the metrics.
+    #[serde(rename = "train_rpc_seconds", deserialize_with = "number")]
+    pub(crate) rpc_s: Option<f64>,
+    #[serde(rename = "train_rpc_seconds_max", deserialize_with = "number")]
+    pub(crate) rpc_s_max: Option<f64>,
+    #[serde(rename = "train_rpc_buffer_depth", deserialize_with = "number")]
+    pub(crate) rpc_buffer_depth: Option<f64>,
+    #[serde(rename = "train_gradient_staleness_steps", deserialize_with = "number")]
+    pub(crate) staleness_steps: Option<f64>,
+    #[serde(rename = "train_pipeline_bubble_ratio", deserialize_with = "number")]
+    pub(crate) bubble_ratio: Option<f64>,
 }
 
 /// A knob of `LOCKSTEP_KNOBS`, and what became of it.
@@ -211,6 +222,12 @@ mod tests {
             (1, Some(7.0), Some(0.5), Some(f64::INFINITY))
         );
         assert!(step.loss.is_some_and(f64::is_nan) && step.tokens.is_none());
+        let line = br#"{"kind":"step","train_rpc_seconds":0.25,"train_rpc_seconds_max":2,"train_pipeline_bubble_ratio":"NaN"}"#;
+        let Some(Record::Step(step)) = Record::parse(line) else {
+            panic!("a step")
+        };
+        assert_eq!((step.rpc_s, step.rpc_s_max), (Some(0.25), Some(2.0)));
+        assert!(step.bubble_ratio.is_some_and(f64::is_nan) && step.staleness_steps.is_none());
         assert!(matches!(
             Record::parse(br#"{"kind":"error","rank":0,"type":"E"}"#),
             Some(Record::Error {})

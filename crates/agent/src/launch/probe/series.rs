@@ -353,6 +353,23 @@ impl RankSeries {
                 largest(pool.iter().filter_map(|step| step.saved_tensor_bytes)),
             ),
             ("train_probe_dropped_total", latest(&pool, |step| step.dropped)),
+            ("train_rpc_seconds", mean(&pool, |step| step.rpc_s)),
+            (
+                "train_rpc_seconds_max",
+                largest(pool.iter().filter_map(|step| step.rpc_s_max)),
+            ),
+            (
+                "train_rpc_buffer_depth",
+                largest(pool.iter().filter_map(|step| step.rpc_buffer_depth)),
+            ),
+            (
+                "train_gradient_staleness_steps",
+                mean(&pool, |step| step.staleness_steps),
+            ),
+            (
+                "train_pipeline_bubble_ratio",
+                mean(&pool, |step| step.bubble_ratio),
+            ),
         ];
         for (metric, value) in values {
             self.push(metric, at_ms, value, samples);
@@ -503,6 +520,30 @@ mod tests {
             values(&samples, "train_last_step_age_seconds"),
             [(1_001_100, 1.061)]
         );
+    }
+
+    #[test]
+    fn what_the_script_reports_is_pooled_with_its_steps() {
+        let (mut series, samples) = run();
+        for n in 0..40 {
+            series.take(
+                Record::Step(Box::new(Step {
+                    wall_ns: (1_000_000 + n) * 1_000_000,
+                    rpc_s: Some(if n == 35 { 0.3 } else { 0.1 }),
+                    rpc_s_max: Some(if n == 35 { 5.0 } else { 0.2 }),
+                    staleness_steps: Some(if n % 2 == 0 { 0.0 } else { 2.0 }),
+                    ..Step::default()
+                })),
+                &Inventory::default(),
+            );
+        }
+        series.tick(1_001_100);
+        let value = |metric: &str| values(&samples, metric)[0].1;
+        // The last ten of the steps are one sample.
+        assert!((value("train_rpc_seconds") - 0.12).abs() < 1e-9);
+        assert_eq!(value("train_rpc_seconds_max"), 5.0);
+        assert!((value("train_gradient_staleness_steps") - 1.0).abs() < 1e-9);
+        assert!(values(&samples, "train_pipeline_bubble_ratio").is_empty());
     }
 
     fn save(phase: Phase, at_ms: i64, background: bool) -> Record {

@@ -1,0 +1,59 @@
+"""One checkpoint of the whole network: each stage writes its own layers, under the names they have in one piece, and what Adam holds for them.
+
+    DIR/step-000020/            through DCP, by all ranks (lockstep_checkpoint)
+    DIR/latest                  the name of the newest
+
+As no name tells of a stage, another number of ranks can go on from it.
+"""
+
+import os
+import sys
+
+import torch.distributed as dist
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+try:
+    import lockstep_checkpoint
+except ImportError:  # not on a run of Lockstep's, which has it on PYTHONPATH: it lies beside the recipes
+    sys.path.append(os.path.join(HERE, "..", "..", "inject"))
+    import lockstep_checkpoint
+
+
+def save(arguments, module, optimizer, step):
+    moments = {name: dict(optimizer.state[parameter]) for name, parameter in module.named_parameters()}
+    progress = {"step": step, "stages": dist.get_world_size()}
+    path = lockstep_checkpoint.save({"model": module.state_dict(), "optimizer": moments, "progress": progress}, arguments.checkpoint_dir, step)
+    if dist.get_rank() == 0:
+        print(f"checkpoint {path}", flush=True)
+
+
+def restore(arguments, module, optimizer):
+    """Returns the step that was saved, or 0."""
+    path = choose(os.environ.get("LOCKSTEP_RESUME_FROM") or arguments.resume, arguments.checkpoint_dir)
+    if not path:
+        return 0
+    names = [name for name, _ in module.named_parameters()]
+    keys = [f"{kind}.{name}" for kind in ("model", "optimizer") for name in names]
+    state = lockstep_checkpoint.load(path, keys=("progress", *keys))
+    missing = [name for name in names if name not in state.get("model", {})]
+    if missing:
+        raise SystemExit(f"{path} is of another network: it has no {missing[0]}; give --blocks and --width as they were")
+    module.load_state_dict(state["model"])
+    for name, parameter in module.named_parameters():
+        optimizer.state[parameter] = {key: value.to(parameter.device) if value.dim() else value for key, value in state["optimizer"][name].items()}
+    step = state["progress"]["step"]
+    if dist.get_rank() == 0:
+        print(f"resumed from {path} at step {step}", flush=True)
+    return step
+
+
+def choose(asked, folder):
+    """The path to go on from, or None to begin. `latest` that finds nothing begins; a path that is not there is a mistake."""
+    if asked == "latest":
+        # All ranks must go on from the same one: rank 0 looks.
+        found = [lockstep_checkpoint.newest(folder) if folder and dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(found)
+        return found[0]
+    if asked and not os.path.exists(asked):
+        raise SystemExit(f"there is no checkpoint {asked} to go on from")
+    return asked or None

@@ -1,0 +1,176 @@
+"""Recipe `model-parallel`: a CNN cut into stages, one for each rank, with micro-batches that flow through them (torch.distributed.pipelining).
+
+NCCL where each rank has a GPU, Gloo on CPUs. It is an ordinary script: `torchrun` is all it needs. Two ranks or more, on one node or several. The parts:
+
+    main.py     the loop                                      network.py      the network, and which part of it a rank holds
+    stage.py    a stage, its schedule, and its bubble         images.py       generated images, by number
+    checkpoints.py  one checkpoint of all stages, and back    faults.py       faults on demand
+"""
+
+import argparse
+import os
+import time
+from datetime import timedelta
+
+if __name__ == "__main__" and "OMP_NUM_THREADS" not in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"  # several ranks share a machine's cores; must be set before torch is imported
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+import checkpoints
+import faults
+import images
+import network
+import stage
+
+try:
+    import lockstep_probe
+except ImportError:
+    lockstep_probe = None
+# Raised out of optimizer.step() at the end of the step that Lockstep's "stop after step" agreed on; `except ()` catches nothing.
+StopTraining = () if lockstep_probe is None else lockstep_probe.StopTraining
+
+EXPLANATION = """\
+Rank 0 holds the first layers, the last rank the last ones. A batch is cut into --microbatches pieces: while one stage computes a piece, the next
+stage computes the piece before. At the beginning and the end of each step stages wait for each other, which is the bubble. For S equal
+stages and M micro-batches it is (S-1)/(M+S-1) of the step at best: more micro-batches, less bubble.
+
+  --schedule gpipe   all forwards, then all backwards: every micro-batch's activations are kept at once
+  --schedule 1f1b    each stage alternates between one forward and one backward as soon as it can: activations of at most S micro-batches
+
+Printed and reported is the measured bubble: the share of the schedule's step in which a stage runs neither its forward nor its backward.
+
+  torchrun --standalone --nproc-per-node 4 main.py
+  torchrun --standalone --nproc-per-node 4 main.py --schedule gpipe --microbatches 16
+  torchrun --standalone --nproc-per-node 4 main.py --checkpoint-dir ckpt --resume latest
+"""
+
+
+def main():
+    arguments = parse_arguments()
+    device = join_the_group(arguments.timeout_s)
+    train(arguments, device)
+    # Not after a failure: with a peer gone, that may wait for what will never come. The process ends, and its neighbours notice.
+    dist.destroy_process_group()
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description="Train a small CNN as a pipeline of stages.", epilog=EXPLANATION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--schedule", choices=tuple(stage.SCHEDULES), default="1f1b", help="see below; default %(default)s")
+    parser.add_argument("--microbatches", type=positive, default=8, metavar="N", help="pieces of a batch; default %(default)s")
+    parser.add_argument("--steps", type=positive, default=60)
+    parser.add_argument("--lr", type=positive_number, default=2e-3)
+    parser.add_argument("--batch-size", type=positive, default=64, help="images in a step")
+    parser.add_argument("--blocks", type=positive, default=8, help="residual blocks; the stages share them out")
+    parser.add_argument("--width", type=positive, default=16, help="channels, a multiple of 4")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--num-workers", type=int, default=0, help="DataLoader worker processes per rank")
+    parser.add_argument("--log-every", type=positive, default=10)
+    parser.add_argument("--timeout-s", type=positive_number, default=60.0, help="a neighbour that keeps a stage waiting longer is lost")
+    parser.add_argument("--step-delay-ms", type=float, default=0.0, help="sleep after each step, to pace a demonstration")
+    group = parser.add_argument_group("checkpoints (DCP: each stage writes its own part)")
+    group.add_argument("--checkpoint-dir", default=None, help="the same folder for all ranks; without it nothing is saved")
+    group.add_argument("--checkpoint-every", type=positive, default=20, help="steps")
+    group.add_argument(
+        "--resume", default=None, metavar="PATH|latest",
+        help="go on from this checkpoint, or from the newest whole one in --checkpoint-dir; LOCKSTEP_RESUME_FROM goes before it",
+    )
+    faults.add_arguments(parser)
+    arguments = parser.parse_args()
+    refuse_what_cannot_work(parser, arguments, int(os.environ.get("WORLD_SIZE", "1")))
+    return arguments
+
+
+def refuse_what_cannot_work(parser, arguments, stages):
+    if stages < 2:
+        parser.error("a pipeline needs two stages or more, each a rank: torchrun --nproc-per-node 2 or more")
+    if stages > arguments.blocks:
+        parser.error(f"{arguments.blocks} blocks cannot be shared out to {stages} ranks: raise --blocks to {stages}, or start fewer ranks")
+    if arguments.batch_size % arguments.microbatches:
+        parser.error(f"--batch-size {arguments.batch_size} cannot be cut into {arguments.microbatches} equal --microbatches")
+    if arguments.schedule == "1f1b" and arguments.microbatches < stages:
+        parser.error(f"1f1b keeps {stages} stages busy with {stages} micro-batches or more: raise --microbatches, or take --schedule gpipe")
+    if arguments.width % network.GROUPS:
+        parser.error(f"--width {arguments.width} is no multiple of {network.GROUPS}: its channels are normalised in {network.GROUPS} groups")
+
+
+def positive(text):
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
+
+
+def positive_number(text):
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return value
+
+
+def join_the_group(timeout_s):
+    """Joins the process group torchrun describes; each rank gets its own GPU where there are enough."""
+    timeout = timedelta(seconds=timeout_s)
+    if torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", timeout=timeout)
+    else:
+        device = torch.device("cpu")
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        dist.init_process_group("gloo", timeout=timeout)
+    return device
+
+
+def train(arguments, device):
+    pipeline = stage.Pipeline(arguments, dist.get_rank(), dist.get_world_size(), device)
+    optimizer = torch.optim.Adam(pipeline.module.parameters(), lr=arguments.lr)
+    step = checkpoints.restore(arguments, pipeline.module, optimizer)
+    parameters = sum(parameter.numel() for parameter in pipeline.module.parameters())
+    tell(f"stage {dist.get_rank()} of {dist.get_world_size()}: {pipeline.says}, {parameters} parameters, {device.type}, from step {step}")
+    # Every rank draws the same batches; the first stage needs the images of one, the last its labels.
+    batches = DataLoader(images.Batches(arguments.batch_size, arguments.seed), batch_size=None, sampler=range(step, arguments.steps), num_workers=arguments.num_workers)
+    saved = step
+    try:
+        for inputs, labels in batches:
+            faults.strike(arguments, step + 1)
+            optimizer.zero_grad(set_to_none=True)
+            loss, bubble = pipeline.step(inputs.to(device), labels.to(device))
+            step += 1
+            if lockstep_probe is not None and bubble is not None:
+                lockstep_probe.report(train_pipeline_bubble_ratio=bubble)
+            optimizer.step()
+            if loss is not None and (step % arguments.log_every == 0 or step == 1 or step == arguments.steps):
+                # Nine digits tell any two 32-bit numbers apart: resumed losses can be compared with uninterrupted ones.
+                tell(f"step {step} loss {loss:.9g}" + ("" if bubble is None else f" bubble {bubble:.3f}"))
+            if arguments.checkpoint_dir and (step % arguments.checkpoint_every == 0 or step == arguments.steps):
+                checkpoints.save(arguments, pipeline.module, optimizer, step)
+                saved = step
+            if arguments.step_delay_ms > 0:
+                time.sleep(arguments.step_delay_ms / 1000)
+    except StopTraining:  # every rank is at the end of the same step
+        if arguments.checkpoint_dir and saved != step:
+            checkpoints.save(arguments, pipeline.module, optimizer, step)
+        raise
+    tell_bubbles(pipeline)
+
+
+def tell_bubbles(pipeline):
+    """Each stage's, beside what S equal stages and M micro-batches would come to."""
+    shares = [None] * dist.get_world_size()
+    dist.all_gather_object(shares, pipeline.mean_bubble())
+    if dist.get_rank() == 0:
+        measured = " ".join("-" if share is None else f"{share:.3f}" for share in shares)
+        print(f"bubble by stage: measured {measured}, at best {pipeline.bubble_at_best():.3f}", flush=True)
+
+
+def tell(line):
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""A rank's stage, the schedule that drives it, and the time it does not compute.
+
+The bubble is measured around what the stage computes, not around what it waits for: a schedule posts its receives early and in bundles with sends, so
+the wait for one of them is spread over several calls.
+
+    |------------------- schedule.step ---------------------|
+    | forward |   | forward |      | backward | | loss | …  |        bubble = 1 - (forward + backward + loss) / step
+
+On GPUs the marks are CUDA events in the stream that computes; on CPUs they are the host's clock, and ranks that share a core make each other's
+computing longer: there the figure is a lower bound. Without measured steps (a first step sets up connections, so it does not count) there is none.
+"""
+
+import time
+
+import images
+import network
+import torch
+import torch.nn.functional as F
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+class Pipeline:
+    """This rank's part of it."""
+
+    def __init__(self, arguments, rank, stages, device):
+        whole = network.layers(arguments.blocks, arguments.width, images.CLASSES, arguments.seed)
+        self._microbatches, self._stages, self._rank = arguments.microbatches, stages, rank
+        self._clock = CudaClock() if device.type == "cuda" else HostClock()
+        self._steps, self._bubbles = 0, 0.0
+        self.says = " ".join(name for name, _ in network.cut(whole, rank, stages))
+        self.module = network.sequence(network.cut(whole, rank, stages)).to(device)
+        # Shapes are given, so the first step does not begin with ranks that ask each other for them: there a rank that fails
+        # before it has answered leaves its neighbour waiting without a word.
+        takes, gives = shapes(whole, rank, stages, arguments.batch_size // arguments.microbatches, device)
+        stage = Measured(self.module, rank, stages, device, input_args=takes, output_args=gives)
+        stage.clock = self._clock
+        self._schedule = SCHEDULES[arguments.schedule](stage, arguments.microbatches, loss_fn=self._loss)
+
+    def step(self, inputs, labels):
+        """Forward and backward of a batch. Returns (the mean loss on the last stage or None, this stage's bubble or None in the first step)."""
+        losses = []
+        self._clock.begin()
+        if self._rank == 0:
+            self._schedule.step(inputs)
+        elif self._rank == self._stages - 1:
+            self._schedule.step(target=labels, losses=losses)
+        else:
+            self._schedule.step()
+        whole_s, busy_s = self._clock.end()
+        self._steps += 1
+        if self._steps == 1:
+            bubble = None
+        else:
+            bubble = max(0.0, 1.0 - busy_s / whole_s)
+            self._bubbles += bubble
+        return (torch.stack(losses).mean().item() if losses else None), bubble
+
+    def mean_bubble(self):
+        return self._bubbles / (self._steps - 1) if self._steps > 1 else None
+
+    def bubble_at_best(self):
+        return (self._stages - 1) / (self._microbatches + self._stages - 1)
+
+    def _loss(self, output, labels):
+        with self._clock:
+            return F.cross_entropy(output, labels)
+
+
+class Measured(PipelineStage):
+    """Times each micro-batch's forward and backward."""
+
+    def forward_one_chunk(self, *args, **kwargs):
+        with self.clock:
+            return super().forward_one_chunk(*args, **kwargs)
+
+    def backward_one_chunk(self, *args, **kwargs):
+        with self.clock:
+            return super().backward_one_chunk(*args, **kwargs)
+
+
+class HostClock:
+    """`begin` … `end` is the whole, what runs under `with` in between is busy."""
+
+    def begin(self):
+        self._busy_s = 0.0
+        self._begun = time.perf_counter()
+
+    def end(self):
+        """(whole, busy) in seconds."""
+        return time.perf_counter() - self._begun, self._busy_s
+
+    def __enter__(self):
+        self._entered = time.perf_counter()
+
+    def __exit__(self, *_):
+        self._busy_s += time.perf_counter() - self._entered
+
+
+class CudaClock:
+    """The same by events: a kernel runs long after the host has launched it."""
+
+    def begin(self):
+        self._spans = []
+        self._begun = mark()
+
+    def end(self):
+        ended = mark()
+        ended.synchronize()
+        return self._begun.elapsed_time(ended) * 1e-3, sum(start.elapsed_time(end) for start, end in self._spans) * 1e-3
+
+    def __enter__(self):
+        self._spans.append((mark(), None))
+
+    def __exit__(self, *_):
+        self._spans[-1] = (self._spans[-1][0], mark())
+
+
+def mark():
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def shapes(whole, rank, stages, size, device):
+    """Examples of what the stage takes and gives for one micro-batch, found by sending one through all layers without computing it."""
+    def example(shape, learns):
+        return torch.empty(shape, device=device, requires_grad=learns)
+
+    flowing = torch.empty(size, 1, images.SIZE, images.SIZE, device="meta")
+    taken = None
+    for stage in range(rank + 1):
+        taken = flowing.shape
+        for _, layer in network.cut(whole, stage, stages):
+            flowing = torch.func.functional_call(layer, {name: value.to("meta") for name, value in layer.state_dict().items()}, (flowing,))
+    return (example(taken, rank > 0),), (example(flowing.shape, True),)

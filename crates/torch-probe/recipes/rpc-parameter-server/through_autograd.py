@@ -1,0 +1,55 @@
+"""Ranks 1…, `--mode dist-autograd`: the backward pass itself crosses the network.
+
+    with dist_autograd.context() as context:
+        fetch weights ──▶ loss ──▶ dist_autograd.backward ──▶ gradients lie on the server, under `context`
+        DistributedOptimizer.step(context) ──▶ Adam steps on the server, with them
+
+Nothing is averaged, and workers do not wait for each other: between a worker's fetch and its step, others may have stepped (staleness). Each worker's
+optimizer has Adam's moments of its own, beside the one set of weights.
+"""
+
+import logging
+import time
+
+import faults
+import peers
+import server
+import signals
+import task
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+from buffer import share
+from torch.distributed.optim import DistributedOptimizer
+from torch.func import functional_call
+
+
+def train(arguments, rank, device):
+    """Returns when everybody is through: True when the run was stopped."""
+    model, text = task.make(arguments, device)
+    holder = rpc.remote("server", server.the_server)
+    names, references = holder.rpc_sync().parameters()
+    logging.getLogger("torch.distributed.optim.optimizer").setLevel(logging.ERROR)  # it warns that server.Adam is no functional form: on purpose
+    optimizer = DistributedOptimizer(server.Adam, references, lr=arguments.lr)
+    first = version = holder.rpc_sync().start().version
+    own = [number for number in range(first, arguments.steps) if share(number, arguments.workers) == rank - 1]
+    for inputs, targets in task.batches(text, own):
+        faults.strike(arguments, rank, version + 1)
+        if arguments.step_delay_ms > 0:
+            time.sleep(arguments.step_delay_ms / 1000)
+        version = learn(holder, names, model, (inputs.to(device), targets.to(device)), optimizer, device)
+        if version < 0:
+            return True
+        signals.step(version)
+    return peers.wait(holder.rpc_async(timeout=0).ended(), peers.Peers([0]))
+
+
+def learn(holder, names, model, batch, optimizer, device):
+    """One update. Returns the version of the weights after it, or -1 when the run is to stop."""
+    with dist_autograd.context() as context:
+        sent = time.perf_counter()
+        version, weights = holder.rpc_sync().weights_to_learn()
+        signals.report(train_rpc_seconds=time.perf_counter() - sent)
+        loss = functional_call(model, {name: weight.to(device) for name, weight in zip(names, weights)}, batch)
+        dist_autograd.backward(context, [loss])
+        optimizer.step(context)
+        return holder.rpc_sync().stepped(version, loss.item())
