@@ -13,6 +13,7 @@ pub mod xid;
 
 pub mod diagnosis;
 pub mod metric;
+pub mod plan;
 pub mod series;
 
 #[cfg(feature = "yaml")]

@@ -4,6 +4,7 @@ mod agent;
 mod collector;
 mod doctor;
 mod exec;
+mod plan;
 mod query;
 mod rules;
 mod run;
@@ -30,6 +31,8 @@ pub(crate) enum Command {
     Run(run::Run),
     /// Run any command, like torchrun, and watch it as a run without managing it.
     Exec(exec::Exec),
+    /// Say what a training will need, before it is started.
+    Plan(plan::Plan),
     /// Evaluate a PromQL query.
     Query(query::Query),
     /// Show what every GPU does, a line each, refreshed.
@@ -56,6 +59,7 @@ impl Command {
             Self::Agent(agent) => serve_on(AGENT_THREADS, agent.execute()),
             Self::Run(run) => ask(run.execute()),
             Self::Exec(exec) => exec.execute(),
+            Self::Plan(plan) => plan.execute(),
             Self::Query(query) => ask(query.execute()),
             Self::Top(top) => ask(top.execute()),
             Self::Doctor(doctor) => ask(doctor.execute()),

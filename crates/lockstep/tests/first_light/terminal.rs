@@ -1,4 +1,4 @@
-//! What people type to look: `top` and `doctor`, against a running cluster and against nothing.
+//! What people type to look: `top` and `doctor`, against a running cluster and against nothing; and `plan`, which needs neither.
 
 use serde_json::Value;
 
@@ -133,4 +133,62 @@ fn without_a_gpu_host_network_and_training_are_watched_and_the_lack_is_explained
         gpus["found"].as_str().unwrap().contains("/nonexistent") && gpus["next"].is_string(),
         "{gpus}"
     );
+}
+
+#[test]
+fn a_plan_of_memory_needs_no_collector_and_says_what_would_fit() {
+    let plan = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        command.args(["plan", "memory"]).args(arguments).output().unwrap()
+    };
+    let asked = [
+        "--model",
+        "llama3-8b",
+        "--sequence",
+        "8192",
+        "--micro-batch",
+        "2",
+        "--gpu-memory",
+        "80GiB",
+    ];
+    let text = String::from_utf8(plan(&asked).stdout).unwrap();
+    for words in [
+        "8.030 billion parameters on 8 GPUs",
+        "Does not fit 80.0 GiB",
+        "PEAK BY STRATEGY",
+        "fsdp, reshard_after_forward=false",
+        "What would make it fit",
+        "activation_checkpointing=",
+    ] {
+        assert!(text.contains(words), "no {words:?} in\n{text}");
+    }
+
+    let told = json(&plan(&[&asked[..], &["--checkpointing", "block", "--format", "json"]].concat()).stdout);
+    assert_eq!(told["fit"]["verdict"], "fits", "{told}");
+    let at_peak: u64 = told["plan"]["components"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|component| component["at_peak_bytes"].as_u64().unwrap())
+        .sum();
+    assert_eq!(Some(at_peak), told["plan"]["peak_bytes"].as_u64(), "{told}");
+
+    for (arguments, words) in [
+        (&[][..], "--model"),
+        (
+            &["--model", "gpt2", "--sequence", "9999"],
+            "1024 learned positions",
+        ),
+        (&["--params", "-3"], "like 7e9"),
+        (&["--model", "gpt2", "--checkpointing", "stage"], "every=N"),
+        (
+            &["--model", "gpt2", "--gpus", "99999999999"],
+            "--gpus is 99999999999",
+        ),
+    ] {
+        let refused = plan(arguments);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(words), "{arguments:?}: {said}");
+    }
 }
