@@ -20,7 +20,7 @@ INJECT = PACKAGE / "inject"
 RECIPE = PACKAGE / "recipes" / "ddp" / "main.py"
 SCRIPTS = pathlib.Path(__file__).resolve().parent / "scripts"
 RANKS = 2
-TIMEOUT_S = 60
+TIMEOUT_S = int(os.environ.get("LOCKSTEP_TEST_TIMEOUT_S", "60"))  # more on a machine that is busy otherwise
 sys.path.insert(0, str(INJECT))
 sys.dont_write_bytecode = True  # what is in inject/ gets embedded in the binary
 

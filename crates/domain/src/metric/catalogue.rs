@@ -538,6 +538,11 @@ pub const CATALOGUE: &[Metric] = &[
         &["run", "rank", "attempt", "backend", "device", "torch", "python"],
         "Always 1 while a rank reports; what it runs on.",
     ),
+    gauge(
+        "train_note",
+        &["run", "rank", "note"],
+        "Always 1 while a rank reports; something of its training that the probe cannot see.",
+    ),
     gauge("train_step", RANK, "The last optimizer step a rank finished."),
     gauge(
         "train_step_seconds",
@@ -577,17 +582,27 @@ pub const CATALOGUE: &[Metric] = &[
     gauge(
         "train_loss",
         RANK,
-        "Loss of this rank, unscaled, as given to backward; NaN and infinities are kept.",
+        "Loss of this rank: as the script logs it, else as given to backward, unscaled; NaN and infinities are kept.",
     ),
     gauge(
         "train_loss_best",
         RANK,
-        "Lowest finite loss of this rank since the attempt began.",
+        "Lowest finite loss of this rank since the attempt began, or since the script began to log one.",
     ),
     gauge(
         "train_grad_norm",
         RANK,
-        "Gradient norm before clipping: the largest in the sample, NaN if one is NaN.",
+        "Gradient norm before clipping: the largest in the sample, NaN if one is NaN. Of a sharded run one series, put together from all ranks.",
+    ),
+    gauge(
+        "train_grad_norm_local_square",
+        RANK,
+        "Square of this rank's part of a sharded gradient; the sum over all ranks is the square of the gradient norm.",
+    ),
+    gauge(
+        "train_logged_value",
+        &["run", "rank", "name"],
+        "A value that the script logs itself, through MLflow, Weights & Biases or TensorBoard.",
     ),
     gauge("train_samples_per_second", RANK, "Samples a second of this rank."),
     gauge(
@@ -619,6 +634,16 @@ pub const CATALOGUE: &[Metric] = &[
         "train_saved_tensor_bytes",
         RANK,
         "Bytes of tensors kept for the backward pass, in the steps where that was measured.",
+    ),
+    gauge(
+        "train_memory_split_bytes",
+        RANK,
+        "Memory the CUDA allocator holds unused in the rests of pieces that are partly in use: fragmentation.",
+    ),
+    counter(
+        "train_memory_alloc_retries_total",
+        RANK,
+        "Times the CUDA allocator had to empty its cache to get memory.",
     ),
     counter(
         "train_probe_dropped_total",

@@ -27,6 +27,7 @@
 //! | `report` | what a node says |
 //! | `patience` | what has been waited for too long |
 //! | `settle` | who is told what, and which state that is |
+//! | `memory` | why memory was too little |
 //! | `preflight` | whether nodes can run it together |
 //! | `judge` | how an attempt ended: root cause and cascade |
 //! | `policy` | whether another attempt follows, and without which nodes |
@@ -36,6 +37,7 @@ mod advance;
 mod change;
 mod judge;
 mod machine;
+mod memory;
 mod patience;
 mod policy;
 mod preflight;
@@ -51,6 +53,7 @@ pub use change::{CannotChange, Wish};
 pub use machine::{
     Attempt, Exclusion, Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished,
 };
+pub use memory::{Memory, Shortage};
 pub use patience::{ABANDON_AFTER_MS, ALL_AWAY_MS, LOST_AFTER_MS, PREPARE_TIMEOUT_MS};
 pub use preflight::BandwidthCheck;
 pub use protocol::{
@@ -142,6 +145,9 @@ pub struct RankExit {
     /// The end of its traceback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traceback: Option<String>,
+    /// Its memory at the end, where that was the trouble and the rank could still tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Box<Memory>>,
     /// The last step it finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_step: Option<u64>,

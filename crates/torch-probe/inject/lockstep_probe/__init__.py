@@ -7,6 +7,8 @@
     identity who this rank is                         errors   the last words of a failing rank
     saves    checkpoints: begun, done, failed         stop     the end after an agreed step
     reports  what only the script can measure
+    compiler keeps torch.compile out of all this
+    loggers  what the script logs itself              memory   what there was when it was too little
 
 Rules: never raise into user code, never wait, drop and count instead; LOCKSTEP_PROBE=off turns everything off. Standard
 library and torch only; nothing here imports torch by itself.

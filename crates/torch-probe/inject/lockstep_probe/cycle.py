@@ -34,6 +34,8 @@ class Cycle:
         self.losses = []
         self.norms = []
         self.norms_are_local = False
+        self.declared = None  # (name, number, kept scalar) of a loss that the script logged; one of the two is None
+        self.declares_loss = False
         self.samples = None
         self.tokens = None
 
@@ -139,7 +141,9 @@ class Finished:
         self._waited_s = cycle._waited_s if cycle._collective_seen else None
         self._saved_s = cycle._saved_s
         self._losses, self._norms, self._norms_are_local = len(cycle.losses), len(cycle.norms), cycle.norms_are_local
-        self._scalars = self._timeline.stage(cycle.losses + cycle.norms)
+        self._declared, self._declares_loss = cycle.declared, cycle.declares_loss
+        late = [] if cycle.declared is None or cycle.declared[2] is None else [cycle.declared[2]]
+        self._scalars = self._timeline.stage(cycle.losses + cycle.norms + late)
         # The scalars' copies are enqueued after the step's end, so readiness needs a mark of its own.
         self._staged = self._timeline.mark()
         self.samples, self.tokens = cycle.samples, cycle.tokens
@@ -151,10 +155,8 @@ class Finished:
         """The measured fields of the step record; what is not known is absent."""
         fields = self._times()
         scalars = self._timeline.read(self._scalars)
-        losses, norms = scalars[: self._losses], scalars[self._losses :]
-        if losses:
-            fields["loss"] = sum(losses) / len(losses)
-            fields["loss_source"] = "backward" if len(losses) == 1 else "backward_mean"
+        losses, norms = scalars[: self._losses], scalars[self._losses : self._losses + self._norms]
+        fields.update(self._loss(losses, scalars[self._losses + self._norms :]))
         if norms:
             square = sum(norm * norm for norm in norms)
             if self._norms_are_local:
@@ -165,6 +167,19 @@ class Finished:
             fields["samples"] = self.samples
         if self.tokens:
             fields["tokens"] = self.tokens
+        return fields
+
+    def _loss(self, losses, declared):
+        """The loss in the script's own words where it logs one; between two of those words only what `backward` saw, by another name."""
+        fields = {}
+        if losses:
+            fields["loss_backward" if self._declares_loss else "loss"] = sum(losses) / len(losses)
+            fields["loss_source"] = "backward" if len(losses) == 1 else "backward_mean"
+        if self._declares_loss:
+            fields["loss_source"] = "logged"
+        if self._declared is not None:
+            name, number, _ = self._declared
+            fields["loss"], fields["loss_name"] = declared[0] if number is None else number, name
         return fields
 
     def _times(self):

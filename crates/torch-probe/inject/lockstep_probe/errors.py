@@ -1,4 +1,4 @@
-"""The last words of a failing rank: an `error` record, and the file from which torchrun prints the root cause."""
+"""The last words of a failing rank: an `error` record (with the memory's state where that was the trouble), and the file from which torchrun prints the root cause."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 import time
 import traceback
 
-from . import record
+from . import memory, record
 
 MESSAGE_BYTES = 1024
 TRACEBACK_BYTES = 4096
@@ -45,7 +45,7 @@ class LastWords:
             message = "(the exception cannot be printed)"
         text = "".join(traceback.format_exception(kind, value, trace))
         write_error_file(f"{kind.__name__}: {message}", text)
-        self._probe.say_last("error", error_fields(kind, message, text))
+        self._probe.say_last("error", {**error_fields(kind, message, text), "memory": memory.evidence(self._probe.torch, value, message)})
 
 
 def error_fields(kind, message, text):

@@ -8,7 +8,7 @@ graph, break torch.compile), DDP communication hooks (replace the all-reduce; on
 import functools
 import time
 
-from . import saves
+from . import compiler, loggers, saves
 
 
 def after_import(probe):
@@ -26,6 +26,13 @@ def after_import(probe):
         "torch.cuda.amp.grad_scaler": watch_scaler,  # where the class lives before torch 2.3
         "torch.serialization": saves.watch_torch_save,
         "torch.distributed.checkpoint.state_dict_saver": saves.watch_distributed,
+        "torch.multiprocessing.spawn": watch_spawn,
+        "torch._dynamo.eval_frame": compiler.hide,
+        "torch.utils.tensorboard.writer": loggers.watch_tensorboard,
+        "tensorboardX.writer": loggers.watch_tensorboard,
+        "mlflow.tracking.fluent": loggers.watch_mlflow,
+        "mlflow.tracking.client": loggers.watch_mlflow_client,
+        "wandb.sdk.wandb_run": loggers.watch_wandb,
     }
     return {name: functools.partial(patch, probe) for name, patch in patches.items()}
 
@@ -43,6 +50,7 @@ def watch_optimizers(probe, module):
         if probe.stop.due:
             probe.end_after_step()
 
+    before._torchdynamo_disable = after._torchdynamo_disable = True  # or a compiled step would trace what the probe does
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
 
@@ -134,20 +142,20 @@ def watch_ddp(probe, module):
 
 
 def watch_fsdp1(probe, module):
-    """Its parameters are flat shards; its own clipping returns the true global norm."""
+    """Its parameters are flat shards, of each group that shards anew; its own clipping returns the true global norm."""
     kind = module.FullyShardedDataParallel
     original_init, original_clip = kind.__init__, kind.clip_grad_norm_
 
     @functools.wraps(original_init)
     def __init__(self, *args, **kwargs):
         original_init(self, *args, **kwargs)
-        probe.sharded = True
+        probe.call(probe.shards, self)
         probe.note("FSDP: waiting for other ranks is not measured, it hides inside forward and backward")
 
     @functools.wraps(original_clip)
     def clip_grad_norm_(self, *args, **kwargs):
         total = original_clip(self, *args, **kwargs)
-        probe.call(probe.clipped, total)
+        probe.call(probe.clipped_globally, total)
         return total
 
     kind.__init__, kind.clip_grad_norm_ = __init__, clip_grad_norm_
@@ -173,6 +181,18 @@ def watch_scaler(probe, module):
         return result
 
     kind.scale, kind.step = scale, step
+
+
+def watch_spawn(probe, module):
+    """Processes that a rank starts carry its environment, but are ranks of the script's own counting: the gate keeps them out."""
+    original = module.start_processes
+
+    @functools.wraps(original)
+    def start_processes(*args, **kwargs):
+        probe.call(probe.note, "the script starts processes with torch.multiprocessing.spawn: what they train is not watched")
+        return original(*args, **kwargs)
+
+    module.start_processes = start_processes
 
 
 def watch_groups(probe, module):
@@ -213,6 +233,8 @@ def watch_blocking_collectives(probe, module):
     def timed(original):
         @functools.wraps(original)
         def collective(*args, **kwargs):
+            if probe.torch.compiler.is_compiling():  # the compiler has a replacement for the original, and none for this
+                return original(*args, **kwargs)
             start = time.perf_counter()
             try:
                 return original(*args, **kwargs)

@@ -1,28 +1,59 @@
 """The norm of the gradients an optimizer is about to apply, from local memory only.
 
-A collective of ours could deadlock a run, so none is ever issued. Under DDP gradients are averaged already and the local norm is
-the global one. Sharded gradients (DTensor, FSDP) give a local norm, whose squares the collector adds up over the shards.
+A collective of ours could deadlock a run, so none is ever issued. Under DDP gradients are averaged already and the local norm is the global one.
+Where gradients are sharded (DTensor, FSDP) every rank tells the square of its own part, such that the parts of *all* ranks add up to the true
+square: what several ranks hold alike is divided by their number.
+
+    placements on a mesh of 2 x 4        ranks that hold the same    weight of a rank's square
+    (Shard)            FSDP2, 1-D         1                           1
+    (Replicate, Shard) HSDP               2                           1/2
+    (Shard, Replicate) a norm layer under FSDP x tensor parallel: 4   1/4
+    no DTensor among DTensors             all                         1/world size
 """
 
 
-def of_optimizer(torch, optimizer):
-    """(0-dim tensor, is it local to a shard?), or None where no dense gradient is there."""
-    return of_gradients(torch, [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None])
+def of_optimizer(torch, optimizer, shard_weight=None):
+    """(0-dim tensor, is it this rank's part of a sum?), or None where no dense gradient is there."""
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    return of_gradients(torch, gradients, shard_weight)
 
 
-def of_gradients(torch, gradients):
+def of_gradients(torch, gradients, shard_weight=None):
+    """Likewise. `shard_weight` is that of gradients that are shards without being DTensors, as FSDP1's."""
     sharded = any(hasattr(gradient, "_local_tensor") for gradient in gradients)
-    local = [getattr(gradient, "_local_tensor", gradient) for gradient in gradients]
-    local = [gradient for gradient in local if gradient.numel() > 0]
-    if not local or any(gradient.layout != torch.strided for gradient in local):
-        return None
+    plain_weight = shard_weight or (1.0 / torch.distributed.get_world_size() if sharded else 1.0)
+    groups = {}
+    for gradient in gradients:
+        local = getattr(gradient, "_local_tensor", None)
+        weight = plain_weight if local is None else weight_of(gradient)
+        local = gradient if local is None else local
+        if local.layout != torch.strided:
+            return None
+        if local.numel() > 0:
+            groups.setdefault((local.device, local.dtype, weight), []).append(local)
+    sharded = sharded or shard_weight is not None
+    if not groups:  # a small model over many ranks: nothing is this one's, and the sum needs to hear so
+        return (torch.zeros((), device=gradients[0].device), True) if sharded and gradients else None
     with torch.no_grad():
-        groups = {}
-        for gradient in local:
-            groups.setdefault((gradient.device, gradient.dtype), []).append(gradient)
-        parts = [_norm(torch, group) for group in groups.values()]
+        parts = [_norm(torch, group) * weight**0.5 for (_, _, weight), group in groups.items()]
         total = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack([p.to(parts[0].device) for p in parts]))
         return total, sharded
+
+
+_weights = {}  # (id of a mesh, placements) -> (weight, the mesh, so that no other gets its id); a script has few of either
+
+
+def weight_of(tensor):
+    """One over the number of ranks that hold the same part of a DTensor."""
+    mesh, placements = tensor.device_mesh, tensor.placements
+    known = _weights.get((id(mesh), placements))
+    if known is None:
+        holders = 1
+        for dimension, placement in enumerate(placements):
+            if placement.is_replicate():
+                holders *= mesh.size(dimension)
+        known = _weights[id(mesh), placements] = (1.0 / holders, mesh)
+    return known[0]
 
 
 def _norm(torch, group):
@@ -34,24 +65,26 @@ def _norm(torch, group):
 
 
 class Budget:
-    """How often a norm may be computed so that it costs at most SHARE of the run's time.
+    """At which steps a norm may be computed so that it costs at most SHARE of the run's time.
 
-    Reading every gradient once is nothing to a GPU and noticeable to a CPU with a large model and a short step.
+    Reading every gradient once is nothing to a GPU and noticeable to a CPU with a large model and a short step. The steps are the multiples of
+    a power of two: ranks that pay differently for their parts still have steps in common, and only a sum over one step means anything.
     """
 
-    SHARE = 0.002
-    EVERY_MAX = 10  # steps; an explosion should still be seen within seconds
+    SHARE = 0.001
+    EVERY_MAX = 8  # steps; an explosion should still be seen within seconds
 
     def __init__(self):
         self._cost_s = 0.0
-        self._steps_left = 0
+        self._every = 1
 
-    def allows(self):
-        self._steps_left -= 1
-        return self._steps_left < 0
+    def allows(self, step):
+        return step % self._every == 0
 
     def spent(self, seconds, step_s):
         """Tells what the last norm cost, and how long a step is now."""
         self._cost_s = seconds if self._cost_s == 0.0 else 0.8 * self._cost_s + 0.2 * seconds
         if step_s:
-            self._steps_left = min(self.EVERY_MAX, int(self._cost_s / (self.SHARE * step_s) + 0.5)) - 1
+            self._every = 1
+            while self._every < min(self.EVERY_MAX, self._cost_s / (self.SHARE * step_s)):
+                self._every *= 2

@@ -13,6 +13,7 @@ from .cycle import Cycle
 from .errors import LastWords
 from .imports import AfterImport
 from .leader import Leader
+from .loggers import Logged
 from .record import Envelope, head
 from .reports import Reports
 from .saves import Saves
@@ -47,7 +48,7 @@ class Probe:
         self.backwards = 0
         self.in_backward = False
         self.synchronises = False  # DistributedDataParallel is in use: the tail of a backward pass is waiting
-        self.sharded = False  # parameters are shards of FSDP's: local norms are not global ones
+        self.shard_weight = None  # of FSDP1's shards, see norms.py; None without them
         self._thread = threading.get_ident()
         self._pending = collections.deque()
         self._pending_dropped = 0
@@ -60,6 +61,7 @@ class Probe:
         self.saves = Saves(self)
         self.reports = Reports(self.note)
         self.declared = False  # the script itself says where its steps end
+        self.logged = Logged(self)
         self.stop = StopOrder(environ["LOCKSTEP_PROBE_SOCKET"])
         self._meter = Meter() if environ.get("LOCKSTEP_PROBE_DEBUG") else None
 
@@ -86,6 +88,8 @@ class Probe:
         finally:
             if meter is not None:
                 meter.leave()
+
+    call._torchdynamo_disable = True  # a compiler that traces the script stops at this door
 
     def say(self, kind, fields, **times):
         return self.channel.send(self.envelope.seal(kind, fields, **times))
@@ -211,18 +215,31 @@ class Probe:
             self.steps = self.steps if number is None else int(number) - 1
             self._end_step()
 
+    def shards(self, fsdp):
+        """FSDP1 has sharded a module over `fsdp.process_group`, and holds copies of the shards in other such groups."""
+        ranks = 1 if fsdp.sharding_strategy.name == "NO_SHARD" else fsdp.process_group.size()
+        self.shard_weight = ranks / self.torch.distributed.get_world_size()
+
     def clipped(self, total_norm):
-        """torch's own norm before clipping; of a sharded model it is this shard's part."""
+        """torch's own norm before clipping; of a sharded model it is this rank's part."""
+        if not isinstance(total_norm, self.torch.Tensor):
+            return
+        local = getattr(total_norm, "_local_tensor", None)
+        weight = self.shard_weight if local is None else norms.weight_of(total_norm)
+        total = total_norm if local is None else local
+        self._keep_norm(total if weight is None else total * weight**0.5, weight is not None)
+
+    def clipped_globally(self, total_norm):
+        """By a method that has asked the other ranks; what it called on its way is no second norm."""
         if isinstance(total_norm, self.torch.Tensor):
-            local = getattr(total_norm, "_local_tensor", None)
-            self._keep_norm(total_norm if local is None else local, local is not None)
+            self.cycle.norms, self.cycle.norms_are_local = [], False
+            self._keep_norm(total_norm, False)
 
     def clipped_otherwise(self, gradients):
         """Clipping by another norm than the second: ours has to be taken before it happens."""
-        found = norms.of_gradients(self.torch, gradients)
+        found = norms.of_gradients(self.torch, gradients, self.shard_weight)
         if found is not None:
-            total, local = found
-            self._keep_norm(total, local or self.sharded)
+            self._keep_norm(*found)
 
     def scaled(self, scaler, loss, result):
         """A GradScaler multiplied the loss: remember the true one until the product's backward pass."""
@@ -252,6 +269,7 @@ class Probe:
         while self._has_finished_step():
             self._flush()
             time.sleep(0.002)  # lets the agent read; at most PENDING_MAX / BURST_MAX times, in a process that is ending
+        self.logged.say(time.monotonic_ns(), at_once=True)
         fields = {"step": self.steps, "dropped": self.channel.dropped + self._pending_dropped, "notes": self.notes or None}
         if self._meter is not None:
             fields.update(self._meter.fields())
@@ -259,11 +277,9 @@ class Probe:
 
     def _end_step(self):
         self.steps += 1
+        self.cycle.declares_loss = self.logged.declares_loss(self.steps)
         finished = self.cycle.close()
-        counters = {"step": self.steps, "skipped_steps": self.skipped}
-        memory = self.cycle.timeline.memory()
-        if memory is not None:
-            counters["cuda_allocated_bytes"], counters["cuda_reserved_bytes"] = memory
+        counters = {"step": self.steps, "skipped_steps": self.skipped, **self.cycle.timeline.memory()}
         mono_ns = time.monotonic_ns()
         counters.update(self.reports.take())
         self._pending.append((finished, counters, time.time_ns(), mono_ns))
@@ -271,6 +287,7 @@ class Probe:
             self._pending.popleft()
             self._pending_dropped += 1
         self._flush()
+        self.logged.say(mono_ns)
         if self.stop.step_ended(self.steps, mono_ns):
             self.say_last("stop", {"step": self.steps, "how": self.stop.how()})
 
@@ -329,15 +346,15 @@ class Probe:
         engine.queue_callback(lambda: self.call(self.cycle.gradients_ready))
 
     def _note_local_norm(self, optimizer):
-        if self.cycle.norms or not self._budget.allows():
+        if self.cycle.norms or not self._budget.allows(self.steps + 1):
             return
         start = time.perf_counter()
-        found = norms.of_optimizer(self.torch, optimizer)
+        found = norms.of_optimizer(self.torch, optimizer, self.shard_weight)
         if found is None:
             return
         total, local = found
         scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer unscales inside its own step
-        self._keep_norm(total if scale is None else total / scale, local or self.sharded)
+        self._keep_norm(total if scale is None else total / scale, local)
         if self.cycle.timeline.device == "cpu":
             self._budget.spent(time.perf_counter() - start, self._last_step_s)
 

@@ -7,6 +7,13 @@ nothing here ever waits for the device. Scalars (loss, gradient norm) go the sam
 
 import time
 
+MEMORY = {  # step field -> what the allocator calls it
+    "cuda_allocated_bytes": "allocated_bytes.all.peak",
+    "cuda_reserved_bytes": "reserved_bytes.all.peak",
+    "cuda_split_bytes": "inactive_split_bytes.all.current",
+    "cuda_alloc_retries": "num_alloc_retries",
+}
+
 
 class HostTimeline:
     """Marks are monotonic nanoseconds; scalars are read at once, since reading CPU memory waits for nothing."""
@@ -26,7 +33,7 @@ class HostTimeline:
         return tensor.is_cpu  # reading any other device's memory would wait for the device
 
     def keep(self, tensor):
-        return tensor.detach().item()
+        return tensor.item()
 
     def stage(self, kept):
         return kept
@@ -35,7 +42,7 @@ class HostTimeline:
         return staged
 
     def memory(self):
-        return None
+        return {}
 
     def usable(self):
         return True
@@ -50,7 +57,7 @@ class CudaTimeline:
         self._torch = torch
         self._device = device
         self._asked = 0
-        self._memory = None
+        self._memory = {}
         self.device = str(device)
 
     def mark(self):
@@ -82,10 +89,10 @@ class CudaTimeline:
         return [] if staged is None else staged.tolist()
 
     def memory(self):
-        """(peak allocated bytes, peak reserved bytes), refreshed every few calls."""
+        """The memory fields of a step record, refreshed every few calls."""
         if self._asked % self.MEMORY_EVERY == 0:
-            cuda = self._torch.cuda
-            self._memory = (cuda.max_memory_allocated(self._device), cuda.max_memory_reserved(self._device))
+            known = self._torch.cuda.memory_stats(self._device)
+            self._memory = {name: known.get(key) for name, key in MEMORY.items()}
         self._asked += 1
         return self._memory
 

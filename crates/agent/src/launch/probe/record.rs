@@ -1,6 +1,8 @@
 //! One record of the probe: a JSON object, a line. Unknown is an absent field; JSON has no NaN, so non-finite numbers come as
 //! `"NaN"`, `"+Inf"`, `"-Inf"`.
 
+use std::collections::BTreeMap;
+
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -24,6 +26,8 @@ pub(crate) enum Record {
     Knob(Box<Knob>),
     /// It ends after the agreed step, which the shim has read already.
     Stop {},
+    /// What the script logs itself.
+    Logged(Box<Logged>),
     /// What it did on one communicator; from nccl-probe.
     Nccl(Box<Report>),
 }
@@ -40,6 +44,8 @@ pub(crate) struct Hello {
     pub(crate) device: Option<String>,
     pub(crate) gpu_uuid: Option<String>,
     pub(crate) gpu_pci_bus_id: Option<String>,
+    /// What it cannot see, in sentences.
+    pub(crate) notes: Vec<String>,
 }
 
 /// A step; durations in seconds.
@@ -66,8 +72,14 @@ pub(crate) struct Step {
     pub(crate) save_s: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) loss: Option<f64>,
+    /// `logged` when the script's own words count.
+    pub(crate) loss_source: Option<String>,
+    /// What `backward` was called on, where `loss` is what the script logs.
+    #[serde(deserialize_with = "number")]
+    pub(crate) loss_backward: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) grad_norm: Option<f64>,
+    /// The square of this rank's part; the parts of all ranks add up.
     #[serde(deserialize_with = "number")]
     pub(crate) grad_norm_local_sq: Option<f64>,
     #[serde(deserialize_with = "number")]
@@ -78,6 +90,10 @@ pub(crate) struct Step {
     pub(crate) cuda_allocated_bytes: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) cuda_reserved_bytes: Option<f64>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) cuda_split_bytes: Option<f64>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) cuda_alloc_retries: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) dropped: Option<f64>,
     #[serde(deserialize_with = "number")]
@@ -109,6 +125,19 @@ pub(crate) struct Knob {
     /// What was changed, or why not.
     pub(crate) detail: String,
 }
+
+/// Values under the script's own names.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Logged {
+    pub(crate) rank: u32,
+    pub(crate) wall_ns: i64,
+    pub(crate) values: BTreeMap<String, Value>,
+}
+
+/// A number on its own.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub(crate) struct Value(#[serde(deserialize_with = "number")] pub(crate) Option<f64>);
 
 /// How far a save has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -252,6 +281,12 @@ mod tests {
             Record::parse(br#"{"kind":"stop","rank":0,"step":9,"how":"exit"}"#),
             Some(Record::Stop {})
         );
+        let line = br#"{"kind":"logged","rank":1,"wall_ns":5,"step":9,"values":{"val/acc":0.5,"lr":"NaN"}}"#;
+        let Some(Record::Logged(logged)) = Record::parse(line) else {
+            panic!("values")
+        };
+        assert_eq!((logged.rank, logged.values["val/acc"]), (1, Value(Some(0.5))));
+        assert!(logged.values["lr"].0.is_some_and(f64::is_nan));
         assert_eq!(Record::parse(br#"{"kind":"later","rank":0}"#), None);
         assert_eq!(Record::parse(b"noise"), None);
     }

@@ -1,7 +1,8 @@
 //! The training series of one run on this node, rank by rank.
 //!
 //! Which value stands for several steps: durations their mean, counts their sum over time, the loss the last (but a non-finite
-//! one is never hidden by a later good one), the gradient norm the largest, NaN above all.
+//! one is never hidden by a later good one), the gradient norm the largest, NaN above all. Of a sharded gradient each rank knows a part, and
+//! parts add up only within one step: so all ranks take the same step of a pool, by its number.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use domain::series::Labels;
 use domain::time::TimestampMs;
 use domain::topology::Inventory;
 
+use crate::launch::probe::logged::LoggedSeries;
 use crate::launch::probe::record::{Checkpoint, Hello, Phase, Record, Step};
 use crate::sample::nccl::NcclSeries;
 use crate::sample::series::series;
@@ -23,6 +25,16 @@ const REFILL_PER_MS: f64 = 1.0 / 1_000.0;
 /// How often what never changes is written again, so that it is found in any window of five minutes.
 const REPEAT_MS: i64 = 15_000;
 
+/// Of a rank, as the probe has them.
+const NOTES_MAX: usize = 8;
+/// Of a note: two lines of text.
+const NOTE_CHARS_MAX: usize = 200;
+
+/// A probe speaks as soon as its rank has imported torch, so this long without a word there is none.
+const SILENT_AFTER_MS: i64 = 120_000;
+const SILENT: &str = "no rank on this node has imported torch where the probe can see it: Python runs with -I, -E or -S, \
+                      or the command trains nothing; there are no steps and no loss";
+
 /// All of a run's series on this node.
 #[derive(Debug)]
 pub(crate) struct RunSeries {
@@ -31,7 +43,10 @@ pub(crate) struct RunSeries {
     samples: Samples,
     ranks: BTreeMap<u32, RankSeries>,
     repeated_ms: TimestampMs,
+    /// When it was looked at first.
+    since_ms: Option<TimestampMs>,
     nccl: NcclSeries,
+    logged: LoggedSeries,
 }
 
 #[derive(Debug)]
@@ -44,9 +59,11 @@ struct RankSeries {
     pool: Vec<Step>,
     last_step_ms: Option<TimestampMs>,
     loss_best: f64,
+    /// The loss is the script's own word, which may be on another scale than what `backward` sees.
+    loss_is_logged: bool,
     nonfinite: f64,
     saves: RankSaves,
-    /// `train_info` and `gpu_assignment_info`.
+    /// `train_info`, `gpu_assignment_info` and `train_note`.
     infos: Vec<Labels>,
 }
 
@@ -64,11 +81,13 @@ impl RunSeries {
     pub(crate) fn new(run: RunId, attempt: AttemptNo, samples: Samples) -> Self {
         Self {
             nccl: NcclSeries::new(&run, samples.clone()),
+            logged: LoggedSeries::default(),
             run,
             attempt,
             samples,
             ranks: BTreeMap::new(),
             repeated_ms: 0,
+            since_ms: None,
         }
     }
 
@@ -90,6 +109,7 @@ impl RunSeries {
                 let samples = self.samples.clone();
                 self.rank(save.rank).save(&save, &samples);
             }
+            Record::Logged(logged) => self.logged.take(self.run.as_str(), &logged, &self.samples),
             Record::Error {} | Record::Bye {} | Record::Stop {} | Record::Knob(_) => {}
         }
     }
@@ -103,6 +123,7 @@ impl RunSeries {
         for rank in self.ranks.values_mut() {
             rank.tick(now_ms, repeat, &self.samples);
         }
+        self.note_silence(now_ms);
         self.nccl.tick(now_ms);
         let living = series("run_ranks", &[("run", self.run.as_str())]);
         #[expect(clippy::cast_precision_loss, reason = "a node has few ranks")]
@@ -120,7 +141,19 @@ impl RunSeries {
         self.ranks.clear();
     }
 
+    fn note_silence(&mut self, now_ms: TimestampMs) {
+        let since_ms = *self.since_ms.get_or_insert(now_ms);
+        if self.ranks.is_empty() && now_ms - since_ms >= SILENT_AFTER_MS {
+            self.samples.push(&self.silence(), now_ms, 1.0);
+        }
+    }
+
+    fn silence(&self) -> Labels {
+        series("train_note", &[("run", self.run.as_str()), ("note", SILENT)])
+    }
+
     fn hello(&mut self, hello: &Hello, inventory: &Inventory) {
+        self.samples.end(&self.silence(), hello.wall_ns / 1_000_000);
         let (run, attempt, samples) = (
             self.run.to_string(),
             self.attempt.to_string(),
@@ -146,6 +179,13 @@ impl RunSeries {
             infos.push(series(
                 "gpu_assignment_info",
                 &labels.each_ref().map(|(name, value)| (*name, value.as_str())),
+            ));
+        }
+        for note in hello.notes.iter().take(NOTES_MAX) {
+            let (run, rank, note) = (self.run.as_str(), &hello.rank.to_string(), &one_line(note));
+            infos.push(series(
+                "train_note",
+                &[("run", run), ("rank", rank), ("note", note)],
             ));
         }
         let at_ms = hello.wall_ns / 1_000_000;
@@ -175,6 +215,7 @@ impl RunSeries {
             pool: Vec::new(),
             last_step_ms: None,
             loss_best: f64::INFINITY,
+            loss_is_logged: false,
             nonfinite: 0.0,
             saves: RankSaves::default(),
             infos: Vec::new(),
@@ -235,13 +276,22 @@ impl RankSeries {
             self.saves.since_ms = None;
         }
         self.last_step_ms = self.last_step_ms.max(Some(at_ms));
+        let is_logged = step.loss_source.as_deref() == Some("logged");
+        if step.loss.is_some() && is_logged != self.loss_is_logged {
+            (self.loss_is_logged, self.loss_best) = (is_logged, f64::INFINITY);
+        }
         if let Some(loss) = step.loss.filter(|loss| loss.is_finite()) {
             self.loss_best = self.loss_best.min(loss);
         }
-        if [step.loss, step.grad_norm]
-            .into_iter()
-            .flatten()
-            .any(|value| !value.is_finite())
+        if [
+            step.loss,
+            step.loss_backward,
+            step.grad_norm,
+            step.grad_norm_local_sq,
+        ]
+        .into_iter()
+        .flatten()
+        .any(|value| !value.is_finite())
         {
             self.nonfinite += 1.0;
         }
@@ -316,7 +366,6 @@ impl RankSeries {
             let counted: Vec<f64> = pool.iter().filter_map(count).collect();
             (!counted.is_empty() && total_s > 0.0).then(|| counted.iter().sum::<f64>() / total_s)
         };
-        let grad_norm = |step: &Step| step.grad_norm.or_else(|| step.grad_norm_local_sq.map(f64::sqrt));
         let values = [
             ("train_step", last.step),
             ("train_step_seconds", step_s),
@@ -332,7 +381,11 @@ impl RankSeries {
                 "train_loss_best",
                 Some(self.loss_best).filter(|best| best.is_finite()),
             ),
-            ("train_grad_norm", largest(pool.iter().filter_map(grad_norm))),
+            (
+                "train_grad_norm",
+                largest(pool.iter().filter_map(|step| step.grad_norm)),
+            ),
+            ("train_grad_norm_local_square", local_square(&pool)),
             ("train_samples_per_second", rate(|step| step.samples)),
             ("train_tokens_per_second", rate(|step| step.tokens)),
             ("train_nonfinite_steps_total", Some(self.nonfinite)),
@@ -351,6 +404,14 @@ impl RankSeries {
             (
                 "train_saved_tensor_bytes",
                 largest(pool.iter().filter_map(|step| step.saved_tensor_bytes)),
+            ),
+            (
+                "train_memory_split_bytes",
+                largest(pool.iter().filter_map(|step| step.cuda_split_bytes)),
+            ),
+            (
+                "train_memory_alloc_retries_total",
+                latest(&pool, |step| step.cuda_alloc_retries),
             ),
             ("train_probe_dropped_total", latest(&pool, |step| step.dropped)),
             ("train_rpc_seconds", mean(&pool, |step| step.rpc_s)),
@@ -411,6 +472,20 @@ fn latest(pool: &[Step], counter: impl Fn(&Step) -> Option<f64>) -> Option<f64> 
     pool.iter().rev().find_map(counter)
 }
 
+/// Of the step that is a multiple of the highest power of two: ranks whose pools differ by a step or two agree on it without a word.
+fn local_square(pool: &[Step]) -> Option<f64> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "counts of steps"
+    )]
+    let number = |step: &Step| step.step.unwrap_or_default() as u64;
+    let known = pool.iter().filter(|step| step.grad_norm_local_sq.is_some());
+    known
+        .max_by_key(|step| (number(step).trailing_zeros(), number(step)))?
+        .grad_norm_local_sq
+}
+
 /// The largest; NaN when one is NaN.
 fn largest(values: impl Iterator<Item = f64>) -> Option<f64> {
     values.reduce(|a, b| {
@@ -420,6 +495,12 @@ fn largest(values: impl Iterator<Item = f64>) -> Option<f64> {
             a.max(b)
         }
     })
+}
+
+/// A note as a label: the text comes from a training process.
+fn one_line(note: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    note.chars().take(NOTE_CHARS_MAX).map(plain).collect()
 }
 
 /// The index NVML gives the rank's GPU.
@@ -546,6 +627,46 @@ mod tests {
         assert!(values(&samples, "train_pipeline_bubble_ratio").is_empty());
     }
 
+    #[test]
+    fn the_parts_of_a_sharded_norm_are_of_one_step_on_all_ranks() {
+        let square_of = |steps: std::ops::Range<u32>| {
+            let part = |n: u32| Step {
+                step: Some(n.into()),
+                grad_norm_local_sq: Some(f64::from(n) * 100.0),
+                ..Step::default()
+            };
+            local_square(&steps.map(part).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            (square_of(99..110), square_of(101..111)),
+            (Some(10_400.0), Some(10_400.0))
+        );
+        assert_eq!((square_of(7..8), square_of(5..5)), (Some(700.0), None));
+    }
+
+    #[test]
+    fn a_logged_loss_is_not_measured_against_what_backward_saw() {
+        let (mut series, samples) = run();
+        let none = Inventory::default();
+        let best = || values(&samples, "train_loss_best")[0].1;
+        series.take(step(1, 1_000, 0.2), &none);
+        assert_eq!(best(), 0.2);
+        let logged = |at_ms: i64, loss: Option<f64>, backward: f64| {
+            Record::Step(Box::new(Step {
+                wall_ns: at_ms * 1_000_000,
+                loss,
+                loss_backward: Some(backward),
+                loss_source: Some("logged".into()),
+                ..Step::default()
+            }))
+        };
+        series.take(logged(2_000, Some(3.2), 0.2), &none);
+        assert_eq!((best(), values(&samples, "train_loss")[0].1), (3.2, 3.2));
+        series.take(logged(3_000, None, f64::NAN), &none);
+        assert_eq!(best(), 3.2, "nothing is logged at this step");
+        assert_eq!(values(&samples, "train_nonfinite_steps_total")[0].1, 1.0);
+    }
+
     fn save(phase: Phase, at_ms: i64, background: bool) -> Record {
         Record::Checkpoint(Box::new(Checkpoint {
             wall_ns: at_ms * 1_000_000,
@@ -585,6 +706,46 @@ mod tests {
         series.take(step(7, 31_000, 1.0), &none);
         series.tick(33_000);
         assert_eq!(value("train_checkpoint_saving_seconds"), 0.0, "its end was lost");
+    }
+
+    #[test]
+    fn what_a_rank_cannot_see_is_said_until_it_says_otherwise() {
+        let (mut series, samples) = run();
+        let mut hello = |at_ms: i64, notes: &[String]| {
+            let hello = Hello {
+                wall_ns: at_ms * 1_000_000,
+                notes: notes.to_vec(),
+                ..Hello::default()
+            };
+            series.take(Record::Hello(Box::new(hello)), &Inventory::default());
+        };
+        hello(1_000, &["blind\nhere".to_owned(), "x".repeat(1_000)]);
+        let notes = || {
+            let notes = samples.latest().into_iter();
+            let texts = notes.filter_map(|sample| sample.series.get("note").map(str::to_owned));
+            texts.collect::<Vec<_>>()
+        };
+        assert_eq!(notes(), ["blind here".to_owned(), "x".repeat(200)]);
+        hello(2_000, &["blind\nhere".to_owned()]);
+        assert_eq!(notes(), ["blind here"]);
+    }
+
+    #[test]
+    fn a_run_of_which_no_rank_speaks_says_so_until_one_does() {
+        let (mut series, samples) = run();
+        let said = || values(&samples, "train_note").len();
+        series.tick(1_000_000);
+        series.tick(1_119_000);
+        assert_eq!(said(), 0);
+        series.tick(1_120_000);
+        assert_eq!(said(), 1);
+        let hello = Hello {
+            wall_ns: 1_121_000 * 1_000_000,
+            ..Hello::default()
+        };
+        series.take(Record::Hello(Box::new(hello)), &Inventory::default());
+        series.tick(1_122_000);
+        assert_eq!(said(), 0);
     }
 
     #[test]

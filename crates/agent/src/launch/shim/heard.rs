@@ -107,6 +107,19 @@ mod tests {
         assert_eq!((nccl.rank, nccl.comm.as_str(), nccl.collectives()), (1, "c0", 6));
         let saves = heard(r#"{"kind":"checkpoint","rank":0,"phase":"begin"}"#);
         assert_eq!(saves.map(|heard| heard.rank()), Some(0));
+        let memory = |text: &str| {
+            let line = format!(r#"{{"kind":"error","rank":1,"type":"OutOfMemoryError","memory":{text}}}"#);
+            let Some(Heard::Error(words)) = heard(&line) else {
+                panic!("last words")
+            };
+            words.memory
+        };
+        let known = memory(r#"{"device":"cuda:0","requested_bytes":5,"top":[[1024,3]],"later":{}}"#);
+        assert_eq!(
+            known.map(|known| (known.requested_bytes, known.top.clone())),
+            Some((Some(5), vec![(1024, 3)]))
+        );
+        assert_eq!((memory("null"), memory(r#"{"free_bytes":-1}"#)), (None, None));
         for nothing in [
             "",
             "{}",

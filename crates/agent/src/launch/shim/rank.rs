@@ -7,10 +7,10 @@
 use std::os::fd::OwnedFd;
 
 use domain::ident::Rank;
-use domain::run::state::RankExit;
+use domain::run::state::{Memory, RankExit};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::launch::shim::tree::{self, Stat};
 
@@ -40,6 +40,14 @@ pub(crate) struct LastWords {
     pub(crate) message: String,
     #[serde(default)]
     pub(crate) traceback: String,
+    #[serde(default, deserialize_with = "memory_if_it_is_some")]
+    pub(crate) memory: Option<Box<Memory>>,
+}
+
+/// Last words are worth having whatever a newer or a broken probe wrote here.
+fn memory_if_it_is_some<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<Memory>>, D::Error> {
+    let value = serde_json::Value::deserialize(deserializer)?;
+    Ok(serde_json::from_value(value).ok())
 }
 
 /// How a process ended: exit code or signal.
@@ -165,6 +173,7 @@ impl RankProcess {
             error_type: words.and_then(|words| text(&words.kind)),
             message: words.and_then(|words| text(&words.message)),
             traceback: words.and_then(|words| text(&words.traceback)),
+            memory: words.and_then(|words| words.memory.clone()),
             last_step,
             // The exception came before the exit: the rank that raised first is the cause, however long its teardown took.
             at_ns: words

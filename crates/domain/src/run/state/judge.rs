@@ -246,17 +246,7 @@ fn rank_outcome(node: &NodeName, exit: &RankExit) -> Outcome {
     let cause = exit::cause(exit);
     let kind = exit.error_type.as_deref().unwrap_or("");
     let what = match (cause, exit.signal, exit.code) {
-        ("out_of_memory", ..) if exit.out_of_memory => {
-            return Outcome {
-                rank: Some(exit.rank),
-                ..at_node(
-                    cause,
-                    node,
-                    format!("{who} was killed by the kernel because the host ran out of memory"),
-                )
-            };
-        }
-        ("out_of_memory", ..) => format!("{who} ran out of GPU memory ({kind})"),
+        ("out_of_memory", ..) => return out_of_memory(&who, node, exit),
         ("checkpoint_failed", ..) if exit::says_disk_is_full(exit) => {
             format!("{who} could not save a checkpoint, its disk is full ({kind})")
         }
@@ -278,6 +268,26 @@ fn rank_outcome(node: &NodeName, exit: &RankExit) -> Outcome {
             node,
             with_detail(what, exit.message.as_deref().unwrap_or("")),
         )
+    }
+}
+
+fn out_of_memory(who: &str, node: &NodeName, exit: &RankExit) -> Outcome {
+    let message = if exit.out_of_memory {
+        format!("{who} was killed by the kernel because the host ran out of memory")
+    } else {
+        let place = if exit::is_host_memory(exit) { "host" } else { "GPU" };
+        let kind = exit.error_type.as_deref().unwrap_or("");
+        let sizes = exit.memory.as_ref().map(ToString::to_string);
+        // What torch says is the same sizes, and advice that is to fit any of the reasons.
+        let detail = sizes
+            .filter(|sizes| !sizes.is_empty())
+            .or_else(|| exit.message.clone())
+            .unwrap_or_default();
+        with_detail(format!("{who} ran out of {place} memory ({kind})"), &detail)
+    };
+    Outcome {
+        rank: Some(exit.rank),
+        ..at_node("out_of_memory", node, message)
     }
 }
 

@@ -75,6 +75,9 @@ const NO_SPACE: [&str; 4] = [
     "errno 28",
 ];
 
+/// The host has no memory left: torch's words, and NumPy's type.
+const NO_HOST_MEMORY: [&str; 2] = ["defaultcpuallocator: can't allocate memory", "_arraymemoryerror"];
+
 /// Functions that write checkpoints, as a traceback names them.
 const SAVES: [&str; 5] = ["save", "checkpoint", "serialization", "filesystem.py", "writer"];
 
@@ -117,7 +120,7 @@ impl Weight {
 /// The cause in a word for programs.
 pub(super) fn cause(exit: &RankExit) -> &'static str {
     let text = text(exit);
-    if exit.out_of_memory || kind(exit).ends_with("OutOfMemoryError") {
+    if exit.out_of_memory || kind(exit).ends_with("OutOfMemoryError") || is_host_memory(exit) {
         "out_of_memory"
     } else if port_in_use(&text) {
         "port_in_use"
@@ -136,6 +139,11 @@ pub(super) fn cause(exit: &RankExit) -> &'static str {
     } else {
         "exit_code"
     }
+}
+
+/// Whether it was the host's memory that an allocation of the rank's own did not get.
+pub(super) fn is_host_memory(exit: &RankExit) -> bool {
+    kind(exit) == "MemoryError" || any(&text(exit), &NO_HOST_MEMORY)
 }
 
 /// Whether the launcher's or a rank's words say that the leased port was taken by someone else.
@@ -240,6 +248,15 @@ mod tests {
                 Weight::Own,
                 "out_of_memory",
             ),
+            (
+                raised(
+                    "RuntimeError",
+                    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4503599627370496 bytes. Error code 12 (Cannot allocate memory)",
+                ),
+                Weight::Own,
+                "out_of_memory",
+            ),
+            (raised("MemoryError", ""), Weight::Own, "out_of_memory"),
             (watchdog, Weight::TimedOut, "nccl_timeout"),
             (
                 raised(

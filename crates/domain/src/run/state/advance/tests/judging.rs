@@ -1,6 +1,7 @@
 //! Root cause against cascade, as runs meet them.
 
 use super::*;
+use crate::run::state::Memory;
 
 const CLOSED: &str =
     "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:11415";
@@ -194,6 +195,39 @@ fn a_sigkill_at_the_end_of_the_grace_is_ours() {
     story.report("n0", ended(1));
     assert_eq!(story.outcome(), (RunState::Failed, "shim_died", Some("n1"), None));
     assert_eq!(cascades(&story), [0, 2]);
+}
+
+#[test]
+fn a_rank_out_of_memory_says_why_there_was_too_little() {
+    let memory = Memory {
+        device: "cuda:0".into(),
+        requested_bytes: Some(2 << 30),
+        unallocated_bytes: Some(5 << 30),
+        ..Memory::default()
+    };
+    let mut story = Story::running(2, 0);
+    story.report(
+        "n0",
+        NodeReport::RankExited(RankExit {
+            code: Some(1),
+            error_type: Some("OutOfMemoryError".into()),
+            message: Some("CUDA out of memory. Tried to allocate 2.00 GiB.".into()),
+            memory: Some(Box::new(memory)),
+            at_ns: 1_000,
+            ..RankExit::default()
+        }),
+    );
+    story.report("n0", ended(1));
+    story.report("n1", ended(1));
+    assert_eq!(
+        story.outcome(),
+        (RunState::Failed, "out_of_memory", Some("n0"), Some(0))
+    );
+    assert_eq!(
+        story.machine.outcome.as_ref().unwrap().message,
+        "rank 0 on node n0 ran out of GPU memory (OutOfMemoryError): it asked for 2.0 GiB while 5.0 GiB lay unused, in pieces that were too small: \
+         fragmented memory; set cuda_alloc_conf to expandable_segments:True, or keep the shapes of batches constant"
+    );
 }
 
 #[test]

@@ -1,0 +1,157 @@
+"""What the script logs itself, through MLflow, Weights & Biases or TensorBoard: the names its author chose are better than ours.
+
+    log_metric, log_metrics, Run.log, add_scalar, … ──▶ Logged ─┬─ a training loss ─▶ `loss` of the next step record
+                                                                └─ any other name ──▶ `logged` records, one a second at most
+
+Nothing is imported for it: a logger the script imports gets its functions wrapped, like torch. A logged loss lands in the record of the step
+that ends next, which is the one after it where a script logs behind `optimizer.step()`. A tensor on a GPU is kept as the loss only, since
+reading it would wait for the device.
+"""
+
+import functools
+import numbers
+
+from . import record
+
+# Best first. `Loss/train` is TensorBoard's own tutorial; a bare `loss` may be anything, and yields to the others.
+LOSSES = ("train/loss", "train_loss", "training/loss", "training_loss", "loss/train", "loss")
+LAPSE_STEPS = 1000  # without a logged loss: the script has stopped logging, and the one of `backward` counts again
+NAMES_MAX = 64  # of one run; a script that makes up names as it goes must not fill the store
+NAME_BYTES_MAX = 64
+DEPTH_MAX = 3  # W&B takes dictionaries in dictionaries
+SAY_EVERY_NS = 1_000_000_000
+
+
+class Logged:
+    """What has been logged and not been said yet."""
+
+    def __init__(self, probe):
+        self._probe = probe
+        self._loss_preference = len(LOSSES)
+        self._loss_step = None  # the steps that were finished when a loss was logged last
+        self._values = {}
+        self._names = set()
+        self._next_say_ns = 0
+
+    def take(self, pairs):
+        for name, value in pairs:
+            name = clean(name)
+            if name is None:
+                self._probe.note("the script logs values under names that are too long or hold control characters: these are not shown")
+            elif name.lower() in LOSSES:
+                self._take_loss(name, value)
+            else:
+                self._take_value(name, value)
+
+    def declares_loss(self, step):
+        """Whether the script's own word on the loss is to be taken at this step."""
+        return self._loss_step is not None and step - self._loss_step <= LAPSE_STEPS
+
+    def say(self, now_ns, at_once=False):
+        if not self._values or (now_ns < self._next_say_ns and not at_once):
+            return
+        values, self._values = self._values, {}
+        self._next_say_ns = now_ns + SAY_EVERY_NS
+        self._probe.say("logged", {"step": self._probe.steps, "values": {name: record.speakable(value) for name, value in values.items()}})
+
+    def _take_loss(self, name, value):
+        preference = LOSSES.index(name.lower())
+        if preference > self._loss_preference:
+            return
+        cycle = self._probe.cycle
+        number = plain(value)
+        if number is None and (not is_scalar_tensor(value) or not cycle.timeline.can_keep(value)):
+            return
+        self._loss_preference, self._loss_step = preference, self._probe.steps
+        cycle.declared = (name, number, None if number is not None else cycle.timeline.keep(value))
+
+    def _take_value(self, name, value):
+        number = plain(value)
+        if number is None:
+            if is_scalar_tensor(value):
+                self._probe.note("values that the script logs as tensors on a GPU are not shown: reading them would wait for the GPU")
+            return
+        if name not in self._names:
+            if len(self._names) >= NAMES_MAX:
+                return self._probe.note(f"the script logs values under more than {NAMES_MAX} names: only the first are shown")
+            self._names.add(name)
+        self._values[name] = number
+
+
+def clean(name):
+    """A name as it may become a label, or None for one that nobody would call a name."""
+    if type(name) is not str or not name.isprintable() or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+        return None
+    return name.replace('"', "_").replace("\\", "_")
+
+
+def plain(value):
+    """A number that is there already, as a float."""
+    if isinstance(value, numbers.Real):
+        return None if isinstance(value, bool) else float(value)
+    if is_scalar_tensor(value):
+        return float(value.item()) if value.is_cpu else None
+    if getattr(value, "size", None) == 1 and hasattr(value, "item"):  # an array of NumPy's
+        item = value.item()
+        return float(item) if isinstance(item, numbers.Real) else None
+    return None
+
+
+def is_scalar_tensor(value):
+    return hasattr(value, "is_cpu") and hasattr(value, "numel") and value.numel() == 1
+
+
+def flat(values, prefix="", depth=DEPTH_MAX):
+    """(name, value) of a dictionary, and of those in it."""
+    for name, value in values.items():
+        name = f"{prefix}{name}"
+        if isinstance(value, dict):
+            if depth > 1:
+                yield from flat(value, f"{name}.", depth - 1)
+        else:
+            yield name, value
+
+
+# === the loggers ===
+
+
+def after(probe, owner, name, pairs_of):
+    """Lets `owner.name` do its work, then takes what `pairs_of(*its arguments)` finds in them."""
+    original = getattr(owner, name, None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def logging(*args, **kwargs):
+        result = original(*args, **kwargs)
+        probe.call(lambda: probe.logged.take(pairs_of(*args, **kwargs)))
+        return result
+
+    logging._torchdynamo_disable = True
+    setattr(owner, name, logging)
+
+
+def watch_mlflow(probe, module):
+    after(probe, module, "log_metric", lambda key, value, *_, **__: [(key, value)])
+    after(probe, module, "log_metrics", lambda metrics, *_, **__: metrics.items())
+
+
+def watch_mlflow_client(probe, module):
+    """What frameworks use; the functions above end here too, which says the same thing once more."""
+    after(probe, module.MlflowClient, "log_metric", lambda _self, run_id, key, value, *_, **__: [(key, value)])
+    after(probe, module.MlflowClient, "log_batch", lambda _self, run_id, metrics=(), *_, **__: of_entities(metrics))
+
+
+def of_entities(metrics):
+    """Without what MLflow measures of the machine by itself."""
+    return [(metric.key, metric.value) for metric in metrics if not metric.key.startswith("system/")]
+
+
+def watch_wandb(probe, module):
+    """`wandb.log` is the method of the run that `wandb.init` has made."""
+    after(probe, module.Run, "log", lambda _self, data, *_, **__: flat(data))
+
+
+def watch_tensorboard(probe, module):
+    after(probe, module.SummaryWriter, "add_scalar", lambda _self, tag, scalar_value, *_, **__: [(tag, scalar_value)])
+    after(probe, module.SummaryWriter, "add_scalars", lambda _self, main_tag, tag_scalar_dict, *_, **__: flat(tag_scalar_dict, f"{main_tag}/"))

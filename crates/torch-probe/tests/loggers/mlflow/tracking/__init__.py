@@ -1,0 +1,1 @@
+from mlflow.tracking.client import MlflowClient  # noqa: F401

@@ -1,0 +1,1 @@
+from tensorboardX.writer import SummaryWriter  # noqa: F401

@@ -1,0 +1,84 @@
+"""Scripts that break hooks run as they run without the probe; what could not be seen is said."""
+
+import re
+
+import pytest
+from conftest import SCRIPTS
+
+from lockstep_probe import memory
+
+UNSEEN = {"spawns": "torch.multiprocessing.spawn"}
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("compiled", 5), ("raises", 5), ("reenters", 3), ("patched", 5), ("spawns", 0)])
+def test_what_breaks_hooks_runs_as_without_the_probe(ranks, kind, steps):
+    watched = ranks(SCRIPTS / "breaks.py", kind, count=1)
+    alone = ranks(SCRIPTS / "breaks.py", kind, count=1, probe=False)
+    assert (watched.code, without_times(watched.output)) == (alone.code, without_times(alone.output)) and watched.code == 0
+    [bye] = watched.of("bye")
+    assert bye["step"] == steps and {record["pid"] for record in watched.records} == {bye["pid"]}
+    unseen = UNSEEN.get(kind)
+    assert [unseen in note for note in bye.get("notes", [])] == ([] if unseen is None else [True]), bye.get("notes")
+
+
+def without_times(output):
+    """torch's own warnings carry time and pid."""
+    return re.sub(r"^W\d{4} \S+ \d+ ", "", output, flags=re.MULTILINE)
+
+
+# === memory ===
+
+
+def test_a_host_without_memory_is_described(ranks):
+    finished = ranks(SCRIPTS / "breaks.py", "out-of-memory", count=1)
+    assert finished.code == 1
+    [error] = finished.of("error")
+    found = error["memory"]
+    assert (found["device"], found["requested_bytes"]) == ("cpu", 1 << 50)
+    assert 0 < found["process_bytes"] < found["total_bytes"] < found["requested_bytes"] and found["free_bytes"] > 0
+
+
+class OutOfMemoryError(RuntimeError):
+    pass
+
+
+MESSAGE = (
+    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 1 has a total capacity of 79.15 GiB of which 1.25 GiB is free. Process 7 has 4.00 GiB "
+    "memory in use. Including non-PyTorch memory, this process has 73.90 GiB memory in use. Of the allocated memory 60.00 GiB is allocated by "
+    "PyTorch, with 10.00 MiB allocated in private pools (e.g., CUDA Graphs), and 12.00 GiB is reserved by PyTorch but unallocated. If reserved "
+    "but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+)
+
+
+class Cuda:
+    """What torch.cuda says of an allocator, as its documentation has it."""
+
+    def memory_stats(self, device):
+        assert device == 1
+        return {"allocated_bytes.all.peak": 66 << 30, "inactive_split_bytes.all.current": 11 << 30, "num_alloc_retries": 3, "active.all.current": 4}
+
+    def memory_snapshot(self):
+        def segment(device, *blocks):
+            return {"device": device, "blocks": [{"size": size, "state": state} for size, state in blocks]}
+
+        used = "active_allocated"
+        return [segment(1, (4096, used), (4096, used), (6000, used), (900, "inactive")), segment(1, (700, "inactive"), (5, "active_pending_free")), segment(0, (1 << 40, "inactive"))]
+
+
+class Torch:
+    cuda = Cuda()
+
+
+def test_a_gpu_without_memory_is_described_by_the_message_and_the_allocator():
+    found = memory.evidence(Torch, OutOfMemoryError(MESSAGE), MESSAGE)
+    assert found == {
+        "device": "cuda:1", "requested_bytes": 5 << 29, "total_bytes": int(79.15 * 2**30), "free_bytes": 5 << 28, "process_bytes": int(73.9 * 2**30),
+        "allocated_bytes": 60 << 30, "unallocated_bytes": 12 << 30, "peak_allocated_bytes": 66 << 30, "inactive_split_bytes": 11 << 30, "retries": 3,
+        "largest_free_bytes": 900, "top": [[4096, 2], [6000, 1]],
+    }
+
+
+def test_without_an_allocator_s_books_the_message_is_enough():
+    found = memory.evidence(None, OutOfMemoryError("x"), "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 5.00 GiB total capacity)")
+    assert found == {"device": "cuda", "requested_bytes": 20 << 20}
+    assert memory.evidence(None, ValueError("x"), "x") is None

@@ -1,0 +1,65 @@
+"""What scripts log themselves: the loss in their words, and other values under their names."""
+
+import os
+import pathlib
+import re
+
+import pytest
+from conftest import SCRIPTS
+
+LOGGERS = pathlib.Path(__file__).resolve().parent / "loggers"
+
+
+@pytest.fixture
+def logging(ranks, monkeypatch):
+    """logging(name of a logger) -> Finished of one rank that uses it"""
+
+    def run(logger):
+        monkeypatch.setattr("conftest.INJECT", f"{os.fspath(ranks_inject())}{os.pathsep}{LOGGERS}")
+        finished = ranks(SCRIPTS / "logs.py", logger, count=1)
+        assert finished.code == 0, finished.output
+        assert not any("failed inside" in note for note in finished.of("bye", 0)[0].get("notes", []))
+        return finished
+
+    return run
+
+
+def ranks_inject():
+    return pathlib.Path(__file__).resolve().parents[1] / "inject"
+
+
+def values(finished):
+    """The last value under each name."""
+    return {name: value for record in finished.of("logged") for name, value in record["values"].items()}
+
+
+@pytest.mark.parametrize(("logger", "name"), [("wandb", "train/loss"), ("tensorboard", "Loss/train"), ("mlflow", "train_loss")])
+def test_a_logged_loss_is_preferred_from_the_first_on(logging, logger, name):
+    finished = logging(logger)
+    said = {int(step): float(loss) for step, loss in re.findall(r"step=(\d+) loss=(\S+)", finished.output)}
+    steps = finished.of("step", 0)
+    assert [step["loss_source"] for step in steps] == ["backward"] + ["logged"] * 5
+    assert steps[0]["loss"] == pytest.approx(said[2] / 16, rel=0.1), "what backward saw, as long as nothing else is known"
+    assert {step["step"]: step["loss"] for step in steps[1:] if "loss" in step} == pytest.approx(said, rel=1e-5)
+    assert {step["loss_name"] for step in steps if "loss_name" in step} == {name}
+    assert all(step["loss_backward"] == pytest.approx(said[step["step"] // 2 * 2] / 16, rel=0.1) for step in steps[1:])
+
+
+def test_other_values_keep_their_names(logging):
+    assert values(logging("wandb")) == {"train.accuracy": 0.6}
+    assert values(logging("tensorboard")) == {"lr/body": pytest.approx(0.06), "lr/head": "NaN"}
+
+
+def test_hostile_names_are_refused_and_too_many_are_cut_off(logging):
+    finished = logging("mlflow")
+    seen = values(finished)
+    assert len(seen) == 64 and seen["val/acc"] == pytest.approx(0.6) and seen["many-62"] == 62
+    notes = finished.of("bye", 0)[0]["notes"]
+    assert any("more than 64 names" in note for note in notes) and any("control characters" in note for note in notes)
+    assert max(finished.sizes) <= 8192
+
+
+def test_a_script_without_a_logger_says_nothing(logging):
+    finished = logging("none")
+    assert finished.of("logged") == []
+    assert {step["loss_source"] for step in finished.of("step", 0)} == {"backward"}
