@@ -71,17 +71,16 @@ class Finished:
 
 @pytest.fixture(scope="session")
 def torchrun(tmp_path_factory):
-    """torchrun(script, *arguments, options=(), meanwhile=None) -> Finished; `meanwhile(folder, listener)` runs beside it"""
+    """torchrun(script, *arguments, options=(), meanwhile=None, environ={}) -> Finished; `meanwhile(folder, listener)` runs beside it"""
 
-    def run(*command, options=(), meanwhile=None):
+    def run(*command, options=(), meanwhile=None, environ=None):
         folder = tmp_path_factory.mktemp("torchrun")
         listener = Listener(folder / "socket")
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", *options]
         try:
             with open(folder / "output", "w") as output:
-                process = subprocess.Popen(
-                    [*launcher, *map(str, command)], env=environment(listener.path), cwd=folder, stdout=output, stderr=output
-                )
+                env = {**environment(listener.path), **(environ or {})}
+                process = subprocess.Popen([*launcher, *map(str, command)], env=env, cwd=folder, stdout=output, stderr=output)
             try:
                 if meanwhile is not None:
                     meanwhile(folder, listener)
@@ -157,3 +156,16 @@ def rank_environment(socket_path):
         "LOCKSTEP_PROBE_DEBUG": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
+
+
+@pytest.fixture
+def knobbed(tmp_path):
+    """knobbed(work, knobs=None, count=1, **environ) -> Trained; a folder of its own for each call"""
+    from knobbed import train
+
+    def run(work, knobs=None, count=1, **environ):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        return train(folder, work, knobs, count, **environ)
+
+    return run

@@ -6,7 +6,7 @@ import signal
 import time
 import traceback
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 def ranks(count, work, folder):

@@ -13,9 +13,11 @@ from .cycle import Cycle
 from .errors import LastWords
 from .imports import AfterImport
 from .leader import Leader
+from .live import LiveOrder
 from .loggers import Logged
 from .record import Envelope, head
 from .reports import Reports
+from .saved_tensors import SavedTensors
 from .saves import Saves
 from .stop import StopOrder
 from .timeline import CudaTimeline, HostTimeline
@@ -62,14 +64,33 @@ class Probe:
         self.reports = Reports(self.note)
         self.declared = False  # the script itself says where its steps end
         self.logged = Logged(self)
+        self.live = LiveOrder(environ["LOCKSTEP_PROBE_SOCKET"])
+        self.knobs = None  # what is changed in the script; nothing of it is even imported where nobody asks
+        self.saved_tensors = None
         self.stop = StopOrder(environ["LOCKSTEP_PROBE_SOCKET"])
         self._meter = Meter() if environ.get("LOCKSTEP_PROBE_DEBUG") else None
 
-    def install(self):
-        AfterImport(hooks.after_import(self), self.fault).install()
+    def install(self, environ=os.environ):
+        knobs, patches = environ.get("LOCKSTEP_KNOBS"), {}
+        if knobs:
+            self.call(self._install_knobs, knobs)  # before the probe's own hooks: it watches what the changed script does
+        if knobs or environ.get("LOCKSTEP_MEASURE_SAVED") == "1":
+            self.saved_tensors = SavedTensors(self)
+            patches = self.saved_tensors.patches()
+        AfterImport({**hooks.after_import(self), **patches}, self.fault).install()
         self._last_words.install()
         os.register_at_fork(after_in_child=self.turn_off)
         atexit.register(self.call, self.at_exit)
+
+    def _install_knobs(self, text):
+        from . import knobs
+
+        self.knobs = knobs.install(self, text)
+
+    def _turn_live(self, text):
+        if self.knobs is None:
+            self._install_knobs("{}")
+        self.knobs.live(text)
 
     # === the two doors ===
 
@@ -165,6 +186,8 @@ class Probe:
         self._note_loss(root)
         handle = root.register_hook(self._at_backward_root) if self.synchronises and root.requires_grad else None
         self.cycle.begin_backward()
+        if self.saved_tensors is not None:
+            self.saved_tensors.begin_backward()
         self.in_backward = True
         return handle or True
 
@@ -181,6 +204,8 @@ class Probe:
     def end_backward(self, handle):
         self.in_backward = False
         self.cycle.end_backward()
+        if self.saved_tensors is not None:
+            self.saved_tensors.end_backward()
         if handle is not True:
             handle.remove()
         self.backwards += 1
@@ -270,6 +295,8 @@ class Probe:
             self._flush()
             time.sleep(0.002)  # lets the agent read; at most PENDING_MAX / BURST_MAX times, in a process that is ending
         self.logged.say(time.monotonic_ns(), at_once=True)
+        if self.knobs is not None:
+            self.knobs.settle()
         fields = {"step": self.steps, "dropped": self.channel.dropped + self._pending_dropped, "notes": self.notes or None}
         if self._meter is not None:
             fields.update(self._meter.fields())
@@ -280,6 +307,8 @@ class Probe:
         self.cycle.declares_loss = self.logged.declares_loss(self.steps)
         finished = self.cycle.close()
         counters = {"step": self.steps, "skipped_steps": self.skipped, **self.cycle.timeline.memory()}
+        if self.saved_tensors is not None:
+            counters["saved_tensor_bytes"] = self.saved_tensors.step_ended()
         mono_ns = time.monotonic_ns()
         counters.update(self.reports.take())
         self._pending.append((finished, counters, time.time_ns(), mono_ns))
@@ -288,6 +317,11 @@ class Probe:
             self._pending_dropped += 1
         self._flush()
         self.logged.say(mono_ns)
+        ordered = self.live.step_ended(mono_ns)
+        if ordered is not None:
+            self._turn_live(ordered)
+        if self.knobs is not None:
+            self.knobs.step_ended()
         if self.stop.step_ended(self.steps, mono_ns):
             self.say_last("stop", {"step": self.steps, "how": self.stop.how()})
 

@@ -1,0 +1,148 @@
+"""When a script's model comes into use, for the knobs that change models.
+
+Seen are: what DistributedDataParallel, FSDP and `fully_shard` are given, before they wrap it; and every module that the script itself calls
+in its first steps. A knob looks at each and takes the one it can use. The hook on calls is gone once every knob has decided.
+
+A module is changed through its class: `stand_in` gives it a class derived from its own, as `fully_shard` and `parametrize` do. Keys of
+its state_dict, `isinstance` and its signature stay; a copy or a pickle of it is of the class it was, and holds nothing of ours.
+"""
+
+import copyreg
+import functools
+
+from .knob import Refused
+
+FULLY_SHARD = (
+    "torch.distributed.fsdp._fully_shard._fully_shard",
+    "torch.distributed._composable.fsdp.fully_shard",  # where it lives before torch 2.6
+)
+
+
+class Models:
+    def __init__(self, panel):
+        self._panel = panel
+        self._knobs = [knob for knob in panel.knobs if hasattr(knob, "see")]
+        self._known = set()  # ids of modules inside a model that was seen already; models live as long as the hook
+        self._kept = []
+        self._handle = None
+
+    def guard(self, function, *args):
+        """The wall of a watcher that answers for no knob of its own."""
+        try:
+            return function(*args) if self._panel.on else None
+        except Exception as error:
+            self._panel.probe.fault(error)
+            return None
+
+    def patches(self):
+        if not self._knobs:
+            return {}
+        found = {
+            "torch.nn.modules.module": self._watch_calls,
+            "torch.nn.parallel.distributed": self._watch_ddp,
+            "torch.distributed.fsdp.fully_sharded_data_parallel": self._watch_fsdp1,
+        }
+        return {**found, **dict.fromkeys(FULLY_SHARD, self._watch_fully_shard)}
+
+    def _watch_calls(self, module):
+        def before(called, _inputs):
+            torch = self._panel.torch
+            # The compiler follows this function into the script's own graph: it must find nothing there.
+            if torch is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+                return
+            if id(called) not in self._known:
+                self.guard(self._called, called)
+
+        self._handle = module.register_module_forward_pre_hook(before)
+
+    def _called(self, model):
+        if not self._waiting():
+            self._handle.remove()
+            self._known, self._kept = set(), []
+            return
+        inside = {id(part) for part in model.modules()}
+        wraps_known = bool((inside - {id(model)}) & self._known)
+        self._known |= inside
+        self._kept.append(model)
+        if any(parameter.requires_grad for parameter in model.parameters()):
+            self._show(model, whole=not wraps_known, running=True)
+
+    def _watch_ddp(self, module):
+        self._before_init(module.DistributedDataParallel, whole=True)
+
+    def _watch_fsdp1(self, module):
+        self._before_init(module.FullyShardedDataParallel, whole=False)
+
+    def _before_init(self, kind, whole):
+        original = kind.__init__
+
+        @functools.wraps(original)
+        def __init__(wrapper, module, *args, **kwargs):
+            self.guard(self._given, module, whole)
+            original(wrapper, module, *args, **kwargs)
+
+        kind.__init__ = __init__
+
+    def _watch_fully_shard(self, module):
+        original = module.fully_shard
+        if getattr(original, "_lockstep_models", False):
+            return
+
+        @functools.wraps(original)
+        def fully_shard(module, *args, **kwargs):
+            for model in module if isinstance(module, (list, tuple)) else [module]:
+                self.guard(self._given, model, False)
+            return original(module, *args, **kwargs)
+
+        fully_shard._lockstep_models = True
+        module.fully_shard = fully_shard
+
+    def _given(self, model, whole):
+        if whole:
+            self._known |= {id(part) for part in model.modules()}
+            self._kept.append(model)
+        self._show(model, whole, running=False)
+
+    def _show(self, model, whole, running):
+        """`whole`: the model as the script calls it, not a part. `running`: its own forward pass has begun already."""
+        for knob in self._waiting():
+            knob.guard(knob.see, model, whole, running)
+
+    def _waiting(self):
+        return [knob for knob in self._knobs if not knob.decided()]
+
+
+_kinds = {}  # (class, forward) -> the class that stands in, so that modules of one class stay of one class
+
+
+def stand_in(torch, module, forward):
+    """Makes `forward(base_forward, module, args, kwargs)` what runs instead of the module's own forward; Refused where it cannot."""
+    base = type(module)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise Refused(f"{base.__name__} is compiled by TorchScript")
+    if "forward" in vars(module):
+        raise Refused(f"the forward of a {base.__name__} is replaced on the module itself")
+    kind = _kinds.get((base, forward))
+    if kind is None:
+        kind = _kinds[base, forward] = _derived(torch, base, forward)
+    module.__class__ = kind
+
+
+def _derived(torch, base, forward):
+    original = base.forward
+
+    @functools.wraps(original)  # its signature is what libraries read the names of columns from
+    def standing_in(self, *args, **kwargs):
+        if torch.compiler.is_compiling():
+            return original(self, *args, **kwargs)
+        return forward(original, self, args, kwargs)
+
+    def __reduce_ex__(self, protocol):
+        function, arguments, *rest = base.__reduce_ex__(self, protocol)
+        if arguments == (kind,):  # made by __newobj__, which pickle lets name no other class than the object's own
+            function, arguments = copyreg._reconstructor, (base, object, None)
+        return (function, arguments, *rest)
+
+    named = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
+    kind = type(base.__name__, (base,), {**named, "forward": standing_in, "__reduce_ex__": __reduce_ex__})
+    return kind

@@ -1,0 +1,105 @@
+"""The knobs of this process and what became of each: `applied` or `failed`, with a sentence that a person reads.
+
+A knob says its answer as soon as it is known, and a better one when it knows more: the last record of a name counts. What has met nothing
+to be applied to when SETTLE_STEPS are over answers `failed` with what it waited for; it may still find it later. Answers that were not
+taken, or were given to an agent that is gone, are sent again at the end of a step.
+"""
+
+import json
+import os
+
+from ..record import head
+from .knob import Refused
+
+SETTLE_STEPS = 3  # loaders, groups, models and optimizers of a script are all in use by then
+DETAIL_BYTES = 2048  # of the 8 KiB a record may have
+KNOBS_MAX = 32  # named knobs are half as many; anything longer is not ours
+
+
+class Panel:
+    def __init__(self, probe, kinds, text):
+        self.probe = probe
+        self.on = True
+        self.knobs = []
+        self._kinds = kinds
+        self._answers = {}  # name -> (value, state, detail)
+        self._sent = {}  # name -> the connection that took its answer
+        self._steps = 0
+        os.register_at_fork(after_in_child=self._turn_off)
+        for name, value in self._read(text).items():
+            self._add(name, value)
+
+    @property
+    def torch(self):
+        return self.probe.torch
+
+    def of(self, kind):
+        """The knob of a kind, or None."""
+        return next((knob for knob in self.knobs if isinstance(knob, kind)), None)
+
+    def answer(self, name, value, state, detail):
+        answer = (value, state, head(detail, DETAIL_BYTES))
+        if self.on and self._answers.get(name) != answer:
+            self._answers[name] = answer
+            self._sent.pop(name, None)
+            self._say()
+
+    def state(self, name):
+        """`applied`, `failed`, or None while nothing is known."""
+        return self._answers.get(name, (None, None, None))[1]
+
+    def step_ended(self):
+        self._steps += 1
+        if self._steps == SETTLE_STEPS:
+            self.settle()
+        self._say()
+
+    def settle(self):
+        """After the first steps, and at the end: whoever still waits says for what."""
+        for knob in self.knobs:
+            knob.guard(knob.settle)
+
+    def live(self, text):
+        """Knobs that are turned while the run goes on."""
+        for name, value in self._read(text).items():
+            if not hasattr(self._kinds.get(name), "live"):
+                self.answer(head(name, 64), head(value, 64), "failed", "this knob cannot be turned while a run goes on: another attempt can")
+                continue
+            if not any(knob.name == name for knob in self.knobs):
+                self._add(name, value)
+            for knob in self.knobs:
+                if knob.name == name:
+                    knob.guard(knob.live, value)
+
+    def _say(self):
+        channel = self.probe.channel
+        if self.torch is None:
+            return  # nobody is known to be a training rank yet; the first step's end says it
+        for name, (value, state, detail) in self._answers.items():
+            if self._sent.get(name) == channel.connections and channel.connected():
+                continue
+            if self.probe.say("knob", {"name": name, "value": value, "state": state, "detail": detail}):
+                self._sent[name] = channel.connections
+
+    def _read(self, text):
+        try:
+            wanted = json.loads(text)
+            assert isinstance(wanted, dict) and len(wanted) <= KNOBS_MAX
+            return {str(name): str(value) for name, value in wanted.items()}
+        except (ValueError, AssertionError):
+            self.probe.note("the knobs asked for (LOCKSTEP_KNOBS) are no JSON object of names and values: no knob is turned")
+            return {}
+
+    def _add(self, name, value):
+        kind = self._kinds.get(name)
+        if kind is None:
+            self.answer(head(name, 64), head(value, 64), "failed", "this probe knows no knob of that name")
+            return
+        try:
+            self.knobs.append(kind(self, value))
+        except Refused as error:
+            self.answer(name, value, "failed", str(error))
+
+    def _turn_off(self):
+        """In a forked child, whose training nobody watches."""
+        self.on = False

@@ -1,0 +1,106 @@
+"""How many bytes autograd keeps for the backward pass, in a few sampled steps; a figure of memory that a CPU run can give.
+
+Measured where a run's knobs are, and where LOCKSTEP_MEASURE_SAVED=1 asks for it (the run before a knob was turned). From the end of the step
+before to the beginning of the backward pass each tensor that is saved is counted, every storage once, parameters left out: they
+are there anyway. Activations under checkpointing are not saved and not counted. Of several micro-batches the largest counts.
+
+torch keeps such hooks on a stack, one a thread; only the main thread's is used. Ours are laid on it only while it is empty, and taken off only
+when they lie on top; who forbids hooks (torch.func) finds them gone; where the compiler is at work, which would compile anew for them,
+nothing is measured.
+"""
+
+import functools
+import sys
+import threading
+import time
+
+FIRST_STEPS = (2, 3, 4)  # of this process; the first one creates what later ones only use
+EVERY = 256  # steps; counting costs microseconds a tensor
+EVERY_S = 300.0  # at the latest, where steps are long
+
+
+class SavedTensors:
+    def __init__(self, probe):
+        self._probe = probe
+        self._steps = 0
+        self._laid_on = time.monotonic()
+        self._storages = {}
+        self._largest = None
+        self._ours = None  # the pair of hooks on torch's stack
+
+    def patches(self):
+        return {"torch.autograd.graph": self._give_way}
+
+    def _give_way(self, module):
+        """Forbidding hooks raises while there are any."""
+        original = module.disable_saved_tensors_hooks
+
+        @functools.wraps(original)
+        def disable_saved_tensors_hooks(*args, **kwargs):
+            self._probe.call(self._take_off)
+            return original(*args, **kwargs)
+
+        module.disable_saved_tensors_hooks = disable_saved_tensors_hooks
+
+    def step_ended(self):
+        """The bytes of the step that is over, or None; and from here on the next one's."""
+        self._take_off()
+        largest, self._largest, self._storages = self._largest, None, {}
+        self._steps += 1
+        if self._ours is None and self._is_due(self._steps + 1):
+            self._lay_on()
+        return largest
+
+    def begin_backward(self):
+        if self._ours is None:
+            return
+        self._largest = max(self._largest or 0, sum(self._storages.values()))
+        self._storages = {}
+
+    def end_backward(self):
+        """Another micro-batch may follow; what its backward pass itself saved is no activation."""
+        self._storages = {}
+
+    def _is_due(self, step):
+        return step in FIRST_STEPS or step % EVERY == 0 or time.monotonic() - self._laid_on > EVERY_S
+
+    def _lay_on(self):
+        self._laid_on = time.monotonic()
+        torch = self._probe.torch
+        if threading.current_thread() is not threading.main_thread() or compiler_is_used():
+            return
+        if not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks") or top(torch) is not None:
+            return
+        self._ours = (self._pack, lambda tensor: tensor)
+        torch._C._autograd._push_saved_tensors_default_hooks(*self._ours)
+
+    def _take_off(self):
+        if self._ours is None:
+            return
+        found = top(self._probe.torch)
+        if found is not None and found[0] == self._ours[0]:
+            self._probe.torch._C._autograd._pop_saved_tensors_default_hooks()
+            self._ours = None
+
+    def _pack(self, tensor):
+        self._probe.call(self._count, tensor)
+        return tensor
+
+    def _count(self, tensor):
+        torch = self._probe.torch
+        base = tensor if tensor._base is None else tensor._base
+        if (base.is_leaf and base.requires_grad) or tensor.layout is not torch.strided:
+            return
+        local = getattr(tensor, "_local_tensor", tensor)
+        storage = local.untyped_storage()
+        self._storages[storage.data_ptr()] = storage.nbytes()
+
+
+def top(torch):
+    """The hooks on top of torch's stack, or None."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+def compiler_is_used():
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and bool(utils.counters["frames"])
