@@ -71,9 +71,9 @@ class Finished:
 
 @pytest.fixture(scope="session")
 def torchrun(tmp_path_factory):
-    """torchrun(script, *arguments, options=(), meanwhile=None, environ={}) -> Finished; `meanwhile(folder, listener)` runs beside it"""
+    """torchrun(script, *arguments, options=(), meanwhile=None, environ={}, timeout_s=TIMEOUT_S) -> Finished; `meanwhile(folder, listener)` runs beside it"""
 
-    def run(*command, options=(), meanwhile=None, environ=None):
+    def run(*command, options=(), meanwhile=None, environ=None, timeout_s=TIMEOUT_S):
         folder = tmp_path_factory.mktemp("torchrun")
         listener = Listener(folder / "socket")
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", *options]
@@ -84,7 +84,7 @@ def torchrun(tmp_path_factory):
             try:
                 if meanwhile is not None:
                     meanwhile(folder, listener)
-                code = process.wait(timeout=TIMEOUT_S)
+                code = process.wait(timeout=timeout_s)
             finally:
                 if process.poll() is None:
                     process.terminate()  # it ends its ranks

@@ -224,7 +224,8 @@ def test_every_recipe_teaches_in_its_help(tmp_path):
 def test_under_torchrun_and_the_probe_only_the_run_s_own_steps_are_counted(fsdp, torchrun):
     """Not those of the comparison before it, nor the empty one that makes an optimizer's state to load into. The mesh is told."""
     start = fsdp[0] / "saved" / "step-000006"
-    end = torchrun(PACKAGE / "recipes" / "fsdp" / "main.py", *SMALL, "--compare-steps=2", "--checkpoint-dir=saved", f"--resume={start}")
+    arguments = (*SMALL, "--compare-steps=2", "--checkpoint-dir=saved", f"--resume={start}")
+    end = torchrun(PACKAGE / "recipes" / "fsdp" / "main.py", *arguments, timeout_s=recipes.DEADLINE_S)
     assert end.code == 0, end.output
     for rank in range(RANKS):
         assert [record["step"] for record in end.of("step", rank)] == list(range(1, 7)), end.output

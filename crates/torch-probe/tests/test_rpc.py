@@ -203,7 +203,11 @@ def test_through_distributed_autograd_it_learns(ranks):
     "arguments, ranks, said",
     [
         (["--steps=3"], 1, "rank 0 is the server, so there must be another rank to train: torchrun --nproc-per-node 2 or more"),
-        (["--mode=async", "--in-flight=2"], 4, "3 workers with 2 gradients in flight each never fill a batch of 8: raise --in-flight to 3, or lower --batch-threshold to 6"),
+        (
+            ["--mode=async", "--in-flight=2"],
+            4,
+            "3 workers with 2 gradients in flight each never fill a batch of 8: raise --in-flight to 3, or lower --batch-threshold to 6",
+        ),
         (["--batch-threshold=0"], 4, "argument --batch-threshold: 0 is not at least 1"),
         (["--lr=nan"], 4, "argument --lr: nan is not a number above 0"),
         (["--mode=dist-autograd", "--gradients=9"], 4, "--gradients counts the gradients of --mode sync and async; with dist-autograd say --steps"),

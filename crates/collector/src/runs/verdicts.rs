@@ -301,11 +301,14 @@ mod tests {
     use super::*;
     use domain::run::spec::Spec;
 
-    fn machine(attempts: &[(Option<i64>, i64, Option<i64>, bool)]) -> Machine {
+    /// When an attempt was placed, begun and ended, and whether it changed something.
+    type Given = (Option<i64>, i64, Option<i64>, bool);
+
+    fn machine(attempts: &[Given]) -> Machine {
         let id = RunId::new("r").expect("a name");
         let (mut machine, _) = Machine::submit(id, Spec::default(), 0);
         let first = machine.attempts[0].clone();
-        let attempt = |(n, &(placed_ms, started_ms, ended_ms, changed)): (u32, &_)| Attempt {
+        let attempt = |(n, &(placed_ms, started_ms, ended_ms, changed)): (u32, &Given)| Attempt {
             no: AttemptNo(n),
             placed_ms,
             started_ms,

@@ -133,7 +133,8 @@ def train(arguments, device):
     parameters = sum(parameter.numel() for parameter in pipeline.module.parameters())
     tell(f"stage {dist.get_rank()} of {dist.get_world_size()}: {pipeline.says}, {parameters} parameters, {device.type}, from step {step}")
     # Every rank draws the same batches; the first stage needs the images of one, the last its labels.
-    batches = DataLoader(images.Batches(arguments.batch_size, arguments.seed), batch_size=None, sampler=range(step, arguments.steps), num_workers=arguments.num_workers)
+    drawn, numbers = images.Batches(arguments.batch_size, arguments.seed), range(step, arguments.steps)
+    batches = DataLoader(drawn, batch_size=None, sampler=numbers, num_workers=arguments.num_workers)
     saved = step
     try:
         for inputs, labels in batches:

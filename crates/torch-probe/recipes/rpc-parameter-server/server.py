@@ -1,7 +1,7 @@
 """Rank 0: the weights, the gradients that wait, the updates, and everybody's answers.
 
-    worker ── gradient(worker, index, version, …) ──▶ Buffer ──due──▶ mean ▶ Adam ▶ version + 1
-           ◀──────── Future: (version, weights) ────────────────────────────────┘
+    worker ── gradient(index, version, …) ──▶ Buffer ──due──▶ mean ▶ Adam ▶ version + 1
+           ◀──────── Future: (version, weights) ────────────────────────┘
 
 `gradient` runs asynchronously (`rpc.functions.async_execution`): it returns a Future at once, so no thread of the server is held up by the workers
 that wait. The Future completes when the batch that holds the gradient has been applied.
@@ -94,7 +94,8 @@ class ParameterServer:
     def serve(self):
         """Returns when training is over: True when it was stopped. Raises PeerLost when a worker is gone."""
         signal.signal(signal.SIGTERM, self._ask_to_stop)
-        say(f"serving {sum(p.numel() for p in self.model.parameters())} parameters to {len(self._workers)} workers, {self.arguments.mode}, from step {self.version}")
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        say(f"serving {parameters} parameters to {len(self._workers)} workers, {self.arguments.mode}, from step {self.version}")
         with self._lock:
             self._finish_if_done()  # a checkpoint of the end has nothing left to do; nobody waits yet
         everyone = peers.Peers(self._workers)

@@ -1,6 +1,6 @@
 //! The ranks of one job on this node, and what is told of them.
 //!
-//! A rank's exit can be read between its death and the moment at which its parent asks for it; torchrun asks twice a second, and
+//! A rank's exit can be read between its death and the moment at which its parent asks for it; torchrun asks several times a second, and
 //! the rank's pidfd wakes us at once. When that was missed, how the job ended is not known, and that is what is said.
 
 use std::collections::BTreeMap;
