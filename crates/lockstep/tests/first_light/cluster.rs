@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -21,6 +21,7 @@ const POLL: Duration = Duration::from_millis(100);
 pub(crate) struct Cluster {
     folder: TempDir,
     up: Child,
+    others: Vec<Child>,
     api: Api,
 }
 
@@ -51,12 +52,49 @@ impl Cluster {
         let folder = tempfile::tempdir().unwrap();
         let (up, url) = start(folder.path(), "127.0.0.1:0");
         let api = Api::new(url, folder.path());
-        let cluster = Self { folder, up, api };
+        let cluster = Self {
+            folder,
+            up,
+            others: Vec::new(),
+            api,
+        };
         cluster.wait_for("the agent to be up", || {
             let nodes = cluster.get("/api/nodes");
             (nodes[0]["state"] == "up").then_some(())
         });
         cluster
+    }
+
+    /// Another node on this machine, without a GPU.
+    pub(crate) fn add_node(&mut self, name: &str) {
+        let join = self.post("/api/tokens/join", &serde_json::json!({}));
+        let mut command = Command::new(program());
+        command
+            .args([
+                "agent",
+                "--name",
+                name,
+                "--metrics-listen",
+                "off",
+                "--collector",
+                &self.url,
+            ])
+            .arg("--data")
+            .arg(self.folder.path().join(name))
+            .env("LOCKSTEP_JOIN", join["token"].as_str().unwrap())
+            .env("LOCKSTEP_PYTHON", python())
+            .env("LOCKSTEP_NVML_LIBRARY", "/nonexistent/libnvidia-ml.so.1")
+            .env_remove("LOCKSTEP_SIMULATE")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        self.others.push(command.spawn().unwrap());
+        let nodes = self.others.len() + 1;
+        self.wait_for("the other node to be up", || {
+            let known = self.get("/api/nodes");
+            let up = known.as_array()?.iter().filter(|node| node["state"] == "up");
+            (up.count() == nodes).then_some(())
+        });
     }
 
     /// A client command of the binary, pointed at this collector.
@@ -203,6 +241,10 @@ impl Drop for Cluster {
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline && !self.shims().is_empty() {
             std::thread::sleep(POLL);
+        }
+        for other in &mut self.others {
+            let _gone_already = other.kill();
+            let _gone_already = other.wait();
         }
         signal(self.up.id().try_into().unwrap(), "TERM");
         while Instant::now() < deadline + Duration::from_secs(10) && matches!(self.up.try_wait(), Ok(None)) {

@@ -16,6 +16,7 @@ mod exec;
 mod knobs;
 mod logs;
 mod peers;
+mod recipes;
 mod rules;
 mod runs;
 mod store;

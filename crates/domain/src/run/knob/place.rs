@@ -38,6 +38,20 @@ const RECIPE_KNOBS: &[(&str, &str, &str)] = &[
     ("ddp", "micro_batch", "--batch-size"),
     ("resume", "num_workers", "--num-workers"),
     ("resume", "micro_batch", "--batch-size"),
+    ("model-parallel", "num_workers", "--num-workers"),
+    ("model-parallel", "micro_batch", "--batch-size"),
+    (
+        "activation-checkpointing",
+        "activation_checkpointing",
+        "--granularity",
+    ),
+];
+/// What the recipes that stand on `foundation` declare together.
+const FOUNDATION: [&str; 5] = ["fsdp", "hsdp", "device-mesh", "amp", "activation-checkpointing"];
+const FOUNDATION_KNOBS: [(&str, &str); 3] = [
+    ("num_workers", "--num-workers"),
+    ("grad_clip_norm", "--grad-clip"),
+    ("micro_batch", "--batch-size"),
 ];
 
 /// How a knob is turned in a run.
@@ -93,12 +107,18 @@ fn declare(name: &str) -> String {
     )
 }
 
-fn recipe_flag<'a>(spec: &Spec, knob: &str) -> Option<&'a str> {
-    let recipe = spec.recipe.as_deref()?;
-    let mut declared = RECIPE_KNOBS.iter();
-    declared
-        .find(|(of, name, _)| *of == recipe && *name == knob)
-        .map(|(_, _, flag)| *flag)
+fn recipe_flag(spec: &Spec, knob: &str) -> Option<&'static str> {
+    let mut declared = declared_by(spec.recipe.as_deref()?);
+    declared.find(|(name, _)| *name == knob).map(|(_, flag)| flag)
+}
+
+/// A recipe's knobs and their flags.
+fn declared_by(recipe: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let own = RECIPE_KNOBS.iter().filter(move |(of, ..)| *of == recipe);
+    let shared = FOUNDATION_KNOBS
+        .iter()
+        .filter(move |_| FOUNDATION.contains(&recipe));
+    own.map(|(_, knob, flag)| (*knob, *flag)).chain(shared.copied())
 }
 
 /// A knob's value in the run: turned by Lockstep, else as the spec's arguments, settings and variables have it.
@@ -427,13 +447,14 @@ mod tests {
     #[test]
     fn recipes_declare_the_knobs_that_are_their_arguments() {
         for (recipe, _) in crate::run::spec::RECIPES {
-            let path = format!(
-                "{}/../torch-probe/recipes/{recipe}/main.py",
-                env!("CARGO_MANIFEST_DIR")
-            );
-            let Ok(text) = std::fs::read_to_string(&path) else {
-                panic!("{path} cannot be read");
+            let read = |file: &str| {
+                let path = format!("{}/../torch-probe/recipes/{file}", env!("CARGO_MANIFEST_DIR"));
+                std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
             };
+            let mut text = read(&format!("{recipe}/main.py"));
+            if FOUNDATION.contains(recipe) {
+                text += &read("foundation/arguments.py");
+            }
             let spec = Spec {
                 recipe: Some((*recipe).into()),
                 ..Spec::default()
@@ -444,7 +465,7 @@ mod tests {
                     assert!(recipe_flag(&spec, knob.name).is_some(), "{recipe}: {flag}");
                 }
             }
-            for (_, knob, flag) in RECIPE_KNOBS.iter().filter(|(of, ..)| of == recipe) {
+            for (knob, flag) in declared_by(recipe) {
                 assert!(
                     text.contains(&format!("\"{flag}\"")),
                     "{recipe} has no {flag} for {knob}"

@@ -56,8 +56,15 @@ fn note(text: &str) -> AnyView {
 }
 
 fn answer(answer: &KnobAnswer) -> AnyView {
-    let state = if answer.applied { "in the script" } else { "not turned" };
-    note(&format!("{}={} {state}: {}", answer.knob, answer.value, answer.detail))
+    let state = if answer.applied {
+        "in the script"
+    } else {
+        "not turned"
+    };
+    note(&format!(
+        "{}={} {state}: {}",
+        answer.knob, answer.value, answer.detail
+    ))
 }
 
 fn verdict(verdict: &Verdict) -> AnyView {
