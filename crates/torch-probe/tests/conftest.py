@@ -69,6 +69,15 @@ class Finished:
         self.of = listener.of
 
 
+# Backward passes in pytest's own process start threads of autograd's, after which no process forked from it can have one.
+TRAIN_HERE = {"test_plan.py", "test_unit.py"}
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that fork ranks come before those that train here."""
+    items.sort(key=lambda item: item.path.name in TRAIN_HERE)
+
+
 @pytest.fixture(scope="session")
 def torchrun(tmp_path_factory):
     """torchrun(script, *arguments, options=(), meanwhile=None, environ={}, timeout_s=TIMEOUT_S) -> Finished; `meanwhile(folder, listener)` runs beside it"""

@@ -22,7 +22,7 @@ fn a_knob_is_turned_on_a_running_run_judged_and_turned_back() {
     // The verdict may go either way on a busy machine; that there is one, with its numbers, may not.
     let applied = cluster.lockstep(&["run", "apply", &run, "grad_clip_norm=0.5", "--wait"]);
     assert!(
-        text(&applied.stderr).contains("grad_clip_norm") && text(&applied.stdout).contains("verdict: "),
+        text(&applied.stdout).contains("grad_clip_norm") && text(&applied.stdout).contains("verdict: "),
         "{applied:?}"
     );
     let view = cluster.get(&format!("/api/runs/{run}"));

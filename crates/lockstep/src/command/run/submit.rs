@@ -31,7 +31,7 @@ log or an exception would tell it. Other variables go into [env].
 
 Exit codes with --wait: 0 succeeded, 1 failed or stopped, 2 not a usable description, 3 no collector.")]
 pub(super) struct Submit {
-    /// A run's description in TOML; or use --recipe.
+    /// A run's description in TOML, or as FILE.json in JSON; or use --recipe.
     #[arg(required_unless_present = "recipe", conflicts_with = "recipe")]
     file: Option<PathBuf>,
     /// A built-in recipe, like ddp.
@@ -89,8 +89,13 @@ impl Submit {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
                     .map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
-                toml::from_str(&text)
-                    .with_context(|| format!("{} is not a run's description", path.display()))
+                let is_json = path.extension().is_some_and(|extension| extension == "json");
+                let read = if is_json {
+                    serde_json::from_str(&text).map_err(anyhow::Error::from)
+                } else {
+                    toml::from_str(&text).map_err(anyhow::Error::from)
+                };
+                read.with_context(|| format!("{} is not a run's description", path.display()))
                     .map_err(|error| Failure::Usage(format!("{error:#}")))?
             }
             None => Spec {
