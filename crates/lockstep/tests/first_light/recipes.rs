@@ -17,18 +17,18 @@ struct Recipe {
 }
 
 const ALL: [Recipe; 9] = [
-    Recipe::new("ddp", &["steps=60"]),
-    Recipe::new("fsdp", &[]).saving(),
-    Recipe::new("hsdp", &[]).saving(),
-    Recipe::new("device-mesh", &[]).saving(),
-    Recipe::new("amp", &[]),
-    Recipe::new("activation-checkpointing", &[]),
-    Recipe::new("rpc-parameter-server", &[]).with(&[
+    Recipe::new("ddp", &["steps=40"]),
+    Recipe::new("fsdp", &["steps=30"]).saving(),
+    Recipe::new("hsdp", &["steps=30"]).saving(),
+    Recipe::new("device-mesh", &["steps=30"]).saving(),
+    Recipe::new("amp", &["steps=30"]),
+    Recipe::new("activation-checkpointing", &["steps=30"]),
+    Recipe::new("rpc-parameter-server", &["steps=60"]).with(&[
         "train_rpc_seconds",
         "train_rpc_buffer_depth",
         "train_gradient_staleness_steps",
     ]),
-    Recipe::new("model-parallel", &[])
+    Recipe::new("model-parallel", &["steps=40"])
         .saving()
         .with(&["train_pipeline_bubble_ratio"]),
     Recipe::new("resume", &["steps=40"]).saving(),
