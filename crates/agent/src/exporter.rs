@@ -124,7 +124,7 @@ mod tests {
         let expected = "# HELP gpu_energy_joules_total Energy used since the driver was loaded.\n\
             # TYPE gpu_energy_joules_total counter\n\
             gpu_energy_joules_total{gpu=\"1\",node=\"n1\"} 1.5\n\
-            # HELP train_loss Loss of this rank, unscaled, as given to backward; NaN and infinities are kept.\n\
+            # HELP train_loss Loss of this rank: as the script logs it, else as given to backward, unscaled; NaN and infinities are kept.\n\
             # TYPE train_loss gauge\n\
             train_loss{node=\"n1\",rank=\"0\",run=\"a\\\"b\"} NaN\n";
         let page = exporter(None).page(&Wanted::default(), Format::Text);

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 
 use domain::ident::AttemptNo;
 use domain::run::state::{NodeReport, Watched};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::*;
 use crate::launch::journal::read_from;
@@ -41,6 +43,7 @@ impl Job {
             .env("WORLD_SIZE", "2")
             .env("TORCHELASTIC_RUN_ID", &self.name)
             .envs(more.iter().copied())
+            .process_group(0)
             .spawn()
             .unwrap();
         self.ranks.push(rank);
@@ -87,7 +90,8 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         for rank in &mut self.ranks {
-            let _ended = rank.kill();
+            // With its worker, and with what it was just doing.
+            let _ended = kill_process_group(Pid::from_child(rank), Signal::KILL);
             let _taken = rank.wait();
         }
     }
