@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -20,6 +22,8 @@ const SHORT: Duration = Duration::from_secs(2 * 60);
 const CLIPPY: Duration = Duration::from_secs(15 * 60);
 const RUST: Duration = Duration::from_secs(20 * 60);
 const MEDIUM: Duration = Duration::from_secs(10 * 60);
+/// Two cores' worth of pytest.
+const PYTHON_LANES: [usize; 2] = [0, 1];
 
 /// Runs one part. An error is a part that could not run; failed tests are counted, not errors.
 pub(crate) fn run(layout: &Layout, part: Part, setup: &Setup, filter: Option<&str>) -> Result<Count> {
@@ -119,27 +123,74 @@ fn doc(layout: &Layout, setup: &Setup) -> Result<Count> {
     counted(&ended, count::libtest)
 }
 
+/// In two lanes: most of these tests wait for ranks to start, and for one another.
 fn python(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
+    let python = venv::python(setup.venv.path()?);
+    let files = python_tests(layout)?;
+    let lanes = match filter {
+        // A lane whose tests are all left out is an error to pytest.
+        Some(_) => vec![files],
+        None => PYTHON_LANES.map(|lane| dealt(&files, lane)).to_vec(),
+    };
+    let run = &|lane: i32, files: &[PathBuf]| {
+        let ended = Child::new(layout, &format!("python-{lane}"), &python, MEDIUM)
+            .args([
+                "-m",
+                "pytest",
+                "-v",
+                "--tb=short",
+                "--color=no",
+                "-p",
+                "no:cacheprovider",
+            ])
+            .args(files)
+            .args(filter.into_iter().flat_map(|filter| ["-k", filter]))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .envs(&setup.variables())
+            .end()?;
+        counted(&ended, count::pytest)
+    };
+    thread::scope(|scope| {
+        let running: Vec<_> = lanes
+            .iter()
+            .zip(1..)
+            .map(|(files, lane)| scope.spawn(move || run(lane, files)))
+            .collect();
+        let counts = running.into_iter().map(|lane| {
+            lane.join()
+                .expect("a lane says what went wrong and does not panic")
+        });
+        counts
+            .collect::<Vec<_>>()
+            .into_iter()
+            .try_fold(Count::default(), |sum, count| Ok(sum.plus(count?)))
+    })
+}
+
+/// Every second file.
+fn dealt(files: &[PathBuf], lane: usize) -> Vec<PathBuf> {
+    files
+        .iter()
+        .skip(lane)
+        .step_by(PYTHON_LANES.len())
+        .cloned()
+        .collect()
+}
+
+fn python_tests(layout: &Layout) -> Result<Vec<PathBuf>> {
     let folder = layout.root.join("crates/torch-probe/tests");
-    if !folder.is_dir() {
-        bail!("{} does not exist", folder.display());
-    }
-    let ended = Child::new(layout, "python", venv::python(setup.venv.path()?), MEDIUM)
-        .args([
-            "-m",
-            "pytest",
-            "-v",
-            "--tb=short",
-            "--color=no",
-            "-p",
-            "no:cacheprovider",
-        ])
-        .args([folder])
-        .args(filter.into_iter().flat_map(|filter| ["-k", filter]))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .envs(&setup.variables())
-        .end()?;
-    counted(&ended, count::pytest)
+    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let is_test = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("test_") && name.ends_with(".py")
+    };
+    let mut files: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(is_test)
+        .collect();
+    files.sort();
+    Ok(files)
 }
 
 /// The clients ask the loader for `libnvidia-ml.so.1`, so the simulator gets that name in a folder of its own.
