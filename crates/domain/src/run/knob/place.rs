@@ -443,17 +443,23 @@ mod tests {
         }
     }
 
+    macro_rules! programs {
+        ($($name:literal)*) => {
+            [$(($name, include_str!(concat!("../../../../torch-probe/recipes/", $name, "/main.py")))),*]
+        };
+    }
+
+    const PROGRAMS: [(&str, &str); 9] = programs!["ddp" "fsdp" "hsdp" "device-mesh" "amp" "activation-checkpointing"
+        "rpc-parameter-server" "model-parallel" "resume"];
+
     /// A recipe's argument that has a knob's name is that knob: else setting it by name would go to the probe beside it.
     #[test]
     fn recipes_declare_the_knobs_that_are_their_arguments() {
         for (recipe, _) in crate::run::spec::RECIPES {
-            let read = |file: &str| {
-                let path = format!("{}/../torch-probe/recipes/{file}", env!("CARGO_MANIFEST_DIR"));
-                std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
-            };
-            let mut text = read(&format!("{recipe}/main.py"));
+            let program = PROGRAMS.iter().find(|(name, _)| name == recipe);
+            let mut text = program.expect("every recipe's program is read here").1.to_owned();
             if FOUNDATION.contains(recipe) {
-                text += &read("foundation/arguments.py");
+                text += include_str!("../../../../torch-probe/recipes/foundation/arguments.py");
             }
             let spec = Spec {
                 recipe: Some((*recipe).into()),
