@@ -187,12 +187,17 @@ async fn an_undivided_gpu_has_no_instances() {
     assert!(!samples.keys().any(|series| series.starts_with("gpu_mig_")));
 }
 
-/// Series of a GPU that are named in a text, in backticks.
+/// Whether a series is of a GPU, its links or the switches between them.
+fn is_of_gpus(name: &str) -> bool {
+    ["gpu_", "link_", "nvswitch_"]
+        .iter()
+        .any(|start| name.starts_with(start))
+}
+
+/// Series of GPUs that are named in a text, in backticks.
 fn named(text: &str) -> std::collections::BTreeSet<&str> {
     let codes = text.split('`').skip(1).step_by(2);
-    codes
-        .filter(|code| code.starts_with("gpu_") || code.starts_with("link_"))
-        .collect()
+    codes.filter(|code| is_of_gpus(code)).collect()
 }
 
 #[test]
@@ -200,6 +205,5 @@ fn the_page_on_signals_and_the_catalogue_name_the_same_series() {
     let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/signals.md");
     let page = std::fs::read_to_string(page).unwrap();
     let catalogue = domain::metric::CATALOGUE.iter().map(|metric| metric.name);
-    let of_gpus = catalogue.filter(|name| name.starts_with("gpu_") || name.starts_with("link_"));
-    assert_eq!(named(&page), of_gpus.collect());
+    assert_eq!(named(&page), catalogue.filter(|name| is_of_gpus(name)).collect());
 }
