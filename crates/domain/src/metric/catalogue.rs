@@ -367,8 +367,17 @@ pub const CATALOGUE: &[Metric] = &[
     ),
     gauge(
         "gpu_assignment_info",
-        &["gpu", "run", "rank", "slurm_job", "container", "pod"],
-        "Always 1; joins a GPU to the run, rank, Slurm job, container and pod that uses it, as far as each is known.",
+        &[
+            "gpu",
+            "run",
+            "rank",
+            "slurm_job",
+            "container",
+            "pod",
+            "pod_name",
+            "namespace",
+        ],
+        "Always 1; joins a GPU to the run, rank, Slurm job, container and pod (its uid, name and namespace) that uses it, as far as each is known.",
     ),
     gauge(
         "gpu_process_sm_ratio",
