@@ -5,6 +5,7 @@ mod harness;
 
 mod assets;
 mod auth;
+mod clocks;
 mod corpus;
 mod grafana;
 mod hostile;
