@@ -9,9 +9,10 @@
 //! accepted), so whatever dies in between is asked for again; agents know commands they have seen.
 
 mod agents;
+mod bursts;
 mod checkpoints;
-mod knobs;
 mod clocks;
+mod knobs;
 mod logs;
 mod look;
 mod orders;

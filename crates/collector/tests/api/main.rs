@@ -5,6 +5,7 @@ mod harness;
 
 mod assets;
 mod auth;
+mod bursts;
 mod clocks;
 mod corpus;
 mod grafana;
