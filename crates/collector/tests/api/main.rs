@@ -8,6 +8,7 @@ mod auth;
 mod corpus;
 mod grafana;
 mod hostile;
+mod inspect;
 mod knobs;
 mod limits;
 mod logs;
