@@ -8,6 +8,7 @@ mod log;
 mod resume;
 mod saved;
 mod span;
+mod stacks;
 mod stop;
 
 use domain::api::stream::Request;

@@ -20,6 +20,8 @@
 //!   probe/N.jsonl    shim → agent    the same, one a line, in segments
 //!   probe.cursor     agent           how far it has read
 //!   ranks/…          torchrun        each rank's output
+//!   rank-N.sock      each rank       PyTorch's worker server, asked by the agent
+//!   traces/          ranks           Kineto's traces, recorded when somebody asks
 //!   launcher.std*    torchrun's own output; shim.log the shim's
 //!   done             agent           the collector has everything; the folder may go
 //! ```

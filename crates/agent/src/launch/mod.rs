@@ -18,6 +18,7 @@ pub mod torchrun;
 pub(crate) mod unmanaged;
 
 pub(crate) mod checkpoint;
+pub(crate) mod inspect;
 pub mod output;
 pub(crate) mod probe;
 pub mod secrets;

@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::AgentConfig;
 use crate::launch::companions;
+use crate::launch::inspect::kineto;
 use crate::launch::journal::{Entry, FORMAT, Folder};
 use crate::launch::probe::SharedInventory;
 use crate::launch::secrets::Secrets;
@@ -196,6 +197,11 @@ impl Supervisor {
         self.lock().get(&(run.clone(), attempt)).cloned()
     }
 
+    /// The folder of an attempt, also of one that is over and not removed yet.
+    pub(crate) fn folder(&self, run: &RunId, attempt: AttemptNo) -> Option<Folder> {
+        Some(Folder::of(&self.setting.data_dir, run, attempt)).filter(|folder| folder.path().is_dir())
+    }
+
     /// Whether a run was told to stop and has not ended yet.
     pub(crate) fn is_stopping(&self, run: &str) -> bool {
         let stopping = |attempt: &Arc<Attempt>| attempt.run().as_str() == run && attempt.folder().has("stop");
@@ -211,6 +217,7 @@ impl Supervisor {
     /// The collector has everything: the attempt is closed and forgotten.
     pub(crate) fn forget(&self, attempt: &Attempt) {
         Secrets::remove(attempt.folder());
+        kineto::remove(attempt.folder());
         if let Err(error) = attempt.folder().write("done", b"") {
             tracing::warn!(run = %attempt.run(), %error, "a finished attempt could not be closed; it will be reported again");
         }

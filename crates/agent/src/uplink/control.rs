@@ -10,14 +10,17 @@ use std::time::Duration;
 use domain::ident::{AttemptNo, RunId};
 use domain::run::state::NodeReport;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 use wire::proto::{
-    Command, ControlDown, ControlUp, Held, Holding, LogChunk, RunEvent, control_down, control_up,
+    Answer, Command, ControlDown, ControlUp, Held, Holding, LogChunk, Question, RunEvent, control_down,
+    control_up,
 };
 
 use crate::launch::Supervisor;
+use crate::launch::inspect::{self, Said};
 use crate::launch::journal::{Entry, read_from};
 use crate::launch::output::Logs;
 use crate::launch::secrets::Secrets;
@@ -31,6 +34,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const OUTBOUND_MAX: usize = 64;
 /// Room that logs leave in the queue for reports.
 const KEPT_FOR_REPORTS: usize = 32;
+/// Answers of ranks that wait to be sent; a rank's question waits for room.
+const ANSWERS_MAX: usize = 4;
 
 /// Keeps a control stream open until `shutdown`.
 pub async fn run(link: Arc<Link>, supervisor: Arc<Supervisor>, events: Events, shutdown: CancellationToken) {
@@ -88,6 +93,7 @@ async fn session(
         events: events.clone(),
         outbound,
         outlets: BTreeMap::new(),
+        questions: JoinSet::new(),
     }
     .serve(&mut inbound)
     .await
@@ -107,6 +113,8 @@ struct Session {
     events: Events,
     outbound: mpsc::Sender<ControlUp>,
     outlets: BTreeMap<(RunId, AttemptNo), Outlet>,
+    /// Questions being answered; whoever asked by another connection waits no more.
+    questions: JoinSet<()>,
 }
 
 /// What of an attempt has been sent on this connection.
@@ -150,6 +158,9 @@ impl Session {
                         tracing::info!(alert = burst.alert, "the last minutes of the GPUs are wanted");
                         self.events.alarm(now_ms());
                     }
+                    Some(control_down::Message::Question(question)) => {
+                        self.questions.spawn(answer(self.supervisor.clone(), question, self.outbound.clone()));
+                    }
                     // A second hello, or something newer than this agent.
                     Some(control_down::Message::Hello(_)) | None => {}
                 },
@@ -157,6 +168,7 @@ impl Session {
                 () = self.supervisor.taken_up() => {}
                 // Whoever has none needs not look.
                 _ = looks.tick(), if !self.supervisor.is_idle() => self.look(),
+                Some(_) = self.questions.join_next() => {}
             }
         }
     }
@@ -208,6 +220,55 @@ impl Session {
             }
         }
     }
+}
+
+/// Sends what is answered as it comes, and says when there is no more.
+async fn answer(supervisor: Arc<Supervisor>, question: Question, outbound: mpsc::Sender<ControlUp>) {
+    let (said, mut answers) = mpsc::channel::<Said>(ANSWERS_MAX);
+    let Question {
+        id,
+        run,
+        attempt,
+        question_json,
+    } = question;
+    let run = RunId::new(run).ok();
+    let folder = run.and_then(|run| supervisor.folder(&run, AttemptNo(attempt)));
+    let forwarded = async {
+        let message = |answer: Answer| ControlUp {
+            message: Some(control_up::Message::Answer(answer)),
+        };
+        while let Some((answer, bytes)) = answers.recv().await {
+            let answer_json = serde_json::to_string(&answer).unwrap_or_default();
+            let answer = Answer {
+                id,
+                answer_json,
+                bytes,
+                last: false,
+            };
+            if outbound.send(message(answer)).await.is_err() {
+                return;
+            }
+        }
+        let last = Answer {
+            id,
+            last: true,
+            ..Answer::default()
+        };
+        let _no_connection = outbound.send(message(last)).await;
+    };
+    let answered = async move {
+        match (folder, serde_json::from_str(&question_json)) {
+            (Some(folder), Ok(asked)) => inspect::answer(&folder, asked, &said).await,
+            (None, _) => inspect::fail("nothing of this attempt is on the node any more", &said).await,
+            (_, Err(error)) => {
+                let message = format!(
+                    "this agent does not understand the question, it may be older than the collector: {error}"
+                );
+                inspect::fail(&message, &said).await;
+            }
+        }
+    };
+    tokio::join!(answered, forwarded);
 }
 
 impl Outlet {

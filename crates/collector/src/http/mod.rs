@@ -13,6 +13,7 @@ pub mod error;
 pub mod alerts;
 pub mod checkpoints;
 pub mod events;
+pub mod inspect;
 pub mod logs;
 pub mod nodes;
 pub mod runs;
@@ -66,6 +67,7 @@ fn http(app: Shared) -> Router {
         .merge(events::routes())
         .merge(runs::routes())
         .merge(checkpoints::routes())
+        .merge(inspect::routes())
         .merge(logs::routes())
         .merge(alerts::routes())
         .merge(prometheus::routes())

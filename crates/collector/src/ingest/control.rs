@@ -14,7 +14,8 @@ use tonic::codec::CompressionEncoding;
 use tonic::{Request, Response, Status, Streaming};
 use wire::proto::uplink_server::{Uplink, UplinkServer};
 use wire::proto::{
-    ControlDown, ControlUp, EventAck, Hello, Holding, LogAck, LogChunk, RunEvent, control_down, control_up,
+    Answer, ControlDown, ControlUp, EventAck, Hello, Holding, LogAck, LogChunk, RunEvent, control_down,
+    control_up,
 };
 use wire::version::MESSAGE_BYTES_MAX;
 
@@ -32,6 +33,9 @@ const OUTBOUND_MAX: usize = 64;
 const REPORT_BYTES_MAX: usize = 64 << 10;
 /// The longest piece of a log.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// The longest answer to a question: the stacks of one rank, each byte of which may need an escape.
+const ANSWER_BYTES_MAX: usize = 2 << 20;
 
 /// Messages to one agent.
 type Outbound = mpsc::Sender<Result<ControlDown, Status>>;
@@ -140,6 +144,7 @@ async fn read(
             Some(control_up::Message::Holding(holding)) => holding_of(app, node, &holding).await?,
             Some(control_up::Message::Event(event)) => take_event(app, node, event, outbound).await?,
             Some(control_up::Message::Log(chunk)) => take_log(app, node, chunk, outbound).await?,
+            Some(control_up::Message::Answer(answer)) => take_answer(app, node, answer),
             Some(control_up::Message::Hello(_)) => {
                 return Err(Status::invalid_argument("a second hello on one stream"));
             }
@@ -231,6 +236,16 @@ async fn take_log(app: &Shared, node: &NodeName, chunk: LogChunk, outbound: &Out
         length,
     };
     send(outbound, control_down::Message::LogAck(ack)).await
+}
+
+/// Nobody may be waiting any more.
+fn take_answer(app: &Shared, node: &NodeName, answer: Answer) {
+    if answer.answer_json.len().max(answer.bytes.len()) > ANSWER_BYTES_MAX {
+        app.metrics.refused.with_label_values(&["answer"]).inc();
+        tracing::warn!(%node, "an agent's answer is longer than {ANSWER_BYTES_MAX} bytes");
+        return;
+    }
+    app.runs.agents.answered(node, answer);
 }
 
 async fn send(outbound: &Outbound, message: control_down::Message) -> Result<(), Status> {

@@ -6,19 +6,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use domain::ident::{AttemptNo, NodeName, RunId};
+use domain::run::inspect;
 use domain::run::state::NodeCommand;
 use tokio::sync::mpsc;
-use wire::proto::{Burst, Command, control_down};
+use wire::proto::{Answer, Burst, Command, Question, control_down};
 
 use super::bursts::Asked;
 
 /// Messages that wait to be written to one agent. One that does not fit is sent again when the agent reconnects.
 const WAITING_MAX: usize = 256;
+/// Answers to one question that wait to be looked at: one of each rank a node may have, and the last. More are nobody's.
+const ANSWERS_MAX: usize = 64;
 
 /// Who is connected. Of several connections of one node the last counts.
 #[derive(Clone, Default)]
 pub struct Agents {
     connected: Arc<Mutex<HashMap<NodeName, Way>>>,
+    /// Questions that are waited for, by id.
+    asked: Arc<Mutex<HashMap<u64, Asked>>>,
     last_id: Arc<AtomicU64>,
     /// For their bursts.
     asked: Arc<Mutex<Asked>>,
@@ -29,6 +34,18 @@ struct Way {
     messages: mpsc::Sender<control_down::Message>,
     /// Attempts that are over for us but not on the node, once it has said what it holds.
     leftovers: Option<BTreeSet<(RunId, AttemptNo)>>,
+}
+
+struct Asked {
+    node: NodeName,
+    answers: mpsc::Sender<Answer>,
+}
+
+/// What a node answers to a question; given up when dropped.
+pub struct Answers {
+    agents: Agents,
+    id: u64,
+    answers: mpsc::Receiver<Answer>,
 }
 
 /// An agent's place among the connected; given up when dropped.
@@ -125,6 +142,53 @@ impl Agents {
         self.tell(node, control_down::Message::Burst(Burst { alert }));
     }
 
+    /// Asks a node something about an attempt; none when it is not connected.
+    pub(super) fn ask(
+        &self,
+        node: &NodeName,
+        run: &RunId,
+        attempt: AttemptNo,
+        question: &inspect::Question,
+    ) -> Option<Answers> {
+        if !self.is_connected(node) {
+            return None;
+        }
+        let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
+        let id = rand::random();
+        let asked = Asked {
+            node: node.clone(),
+            answers,
+        };
+        self.questions().insert(id, asked);
+        let question = Question {
+            id,
+            run: run.to_string(),
+            attempt: attempt.0,
+            question_json: serde_json::to_string(question).expect("questions are plain data"),
+        };
+        self.tell(node, control_down::Message::Question(question));
+        Some(Answers {
+            agents: self.clone(),
+            id,
+            answers: receiver,
+        })
+    }
+
+    /// Takes an answer of a node; one that nobody waits for, or that another node was asked for, is dropped.
+    pub(crate) fn answered(&self, node: &NodeName, answer: Answer) {
+        if let Some(asked) = self
+            .questions()
+            .get(&answer.id)
+            .filter(|asked| asked.node == *node)
+        {
+            let _too_many_or_gone = asked.answers.try_send(answer);
+        }
+    }
+
+    fn questions(&self) -> MutexGuard<'_, HashMap<u64, Asked>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn tell(&self, node: &NodeName, message: control_down::Message) {
         if let Some(way) = self.lock().get(node) {
             let _sent_or_again_later = way.messages.try_send(message);
@@ -133,6 +197,19 @@ impl Agents {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Way>> {
         self.connected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Answers {
+    /// The next one; none behind the last.
+    pub(super) async fn next(&mut self) -> Option<Answer> {
+        self.answers.recv().await.filter(|answer| !answer.last)
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        self.agents.questions().remove(&self.id);
     }
 }
 
@@ -175,6 +252,47 @@ mod tests {
         assert!(old_commands.try_recv().is_err());
         assert!(!old.close() && agents.is_connected(&node));
         assert!(new.close() && !agents.is_connected(&node));
+    }
+
+    #[tokio::test]
+    async fn an_answer_reaches_who_asked_and_only_from_the_node_that_was_asked() {
+        let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
+        let run = RunId::new("r").expect("a name");
+        let question = inspect::Question::default();
+        assert!(
+            agents.ask(&node, &run, AttemptNo(1), &question).is_none(),
+            "nobody is there"
+        );
+        let (_connection, mut messages) = agents.connect(&node);
+        let mut answers = agents
+            .ask(&node, &run, AttemptNo(1), &question)
+            .expect("connected");
+        let Ok(control_down::Message::Question(sent)) = messages.try_recv() else {
+            panic!("no question was sent")
+        };
+        let answer = |answer_json: &str, last| Answer {
+            id: sent.id,
+            answer_json: answer_json.into(),
+            last,
+            ..Answer::default()
+        };
+        agents.answered(&NodeName::new("n2").expect("a name"), answer("not mine", false));
+        agents.answered(
+            &node,
+            Answer {
+                id: sent.id ^ 1,
+                ..answer("unasked", false)
+            },
+        );
+        agents.answered(&node, answer("mine", false));
+        agents.answered(&node, answer("", true));
+        assert_eq!(
+            answers.next().await.map(|answer| answer.answer_json).as_deref(),
+            Some("mine")
+        );
+        assert_eq!(answers.next().await, None);
+        drop(answers);
+        assert!(agents.questions().is_empty());
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod agents;
 mod bursts;
 mod checkpoints;
 mod clocks;
+mod inspect;
 mod knobs;
 mod logs;
 mod look;
@@ -47,7 +48,8 @@ use crate::config::Config;
 use crate::error::StartError;
 use crate::evaluator::Evaluator;
 
-pub use agents::{Agents, Connection};
+pub use agents::{Agents, Answers, Connection};
+pub use inspect::{InspectError, OfRank, grouped};
 pub use knobs::KnobError;
 pub(crate) use logs::source as log_source;
 pub use logs::{LogError, Logs, PIECE_BYTES_MAX, Search, SearchError};
@@ -374,6 +376,9 @@ impl Runs {
         };
         for line in before.map_or_else(Vec::new, news) {
             app.event(line).await;
+        }
+        if inspect::stands_still(before, after) {
+            inspect::note_stacks(app, after.id.clone());
         }
         if before.map(|run| run.state) == Some(after.state) {
             return;

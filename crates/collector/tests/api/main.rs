@@ -10,6 +10,7 @@ mod clocks;
 mod corpus;
 mod grafana;
 mod hostile;
+mod inspect;
 mod knobs;
 mod limits;
 mod logs;

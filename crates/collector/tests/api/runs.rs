@@ -88,6 +88,12 @@ impl Control {
     }
 
     pub(crate) async fn say(&mut self, run: &str, id: u64, report: NodeReport) {
+        self.report(run, id, report).await;
+        while !matches!(self.next().await, control_down::Message::EventAck(ack) if ack.id == id) {}
+    }
+
+    /// The same without waiting for the acknowledgement.
+    pub(crate) async fn report(&mut self, run: &str, id: u64, report: NodeReport) {
         let report_json = serde_json::to_string(&report).unwrap();
         let event = RunEvent {
             run: run.into(),
@@ -102,7 +108,6 @@ impl Control {
             })
             .await
             .unwrap();
-        while !matches!(self.next().await, control_down::Message::EventAck(ack) if ack.id == id) {}
     }
 }
 
@@ -125,7 +130,7 @@ pub(crate) async fn submit(server: &Server) -> String {
 }
 
 /// Prepares and starts a run of two ranks on the one node; returns when both run.
-async fn start_ranks(server: &Server, agent: &mut Control, run: &str) {
+pub(crate) async fn start_ranks(server: &Server, agent: &mut Control, run: &str) {
     let (prepare, _) = agent.command().await;
     agent
         .say(run, 1, NodeReport::Accepted { command: prepare.id })

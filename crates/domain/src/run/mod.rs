@@ -4,6 +4,7 @@
 
 pub mod bandwidth;
 pub mod checkpoint;
+pub mod inspect;
 pub mod knob;
 pub mod log_text;
 pub mod secret;

@@ -149,6 +149,9 @@ pub struct Spec {
     /// Asks NCCL RAS once a minute for missing, failed and late ranks.
     #[serde(skip_serializing_if = "is_false")]
     pub nccl_ras: bool,
+    /// Has PyTorch's profiler in each rank wait for the wish of a trace; see [`inspect`](crate::run::inspect). PyTorch 2.7 and later.
+    #[serde(skip_serializing_if = "is_false")]
+    pub kineto: bool,
     /// Settings by name: `--set NAME=VALUE`. For a recipe they become `--NAME VALUE`; `lr` is one. A name of a
     /// [knob](crate::run::knob) is that knob, for scripts too.
     pub set: BTreeMap<String, String>,
@@ -418,7 +421,7 @@ fn is_false(wish: &bool) -> bool {
 
 /// Variables that torchrun or the agent sets; a run that overrode them would lie about itself. The probes' switches are the run's.
 fn is_reserved(name: &str) -> bool {
-    if name.starts_with("LOCKSTEP_NCCL_") {
+    if name.starts_with("LOCKSTEP_NCCL_") || name == "LOCKSTEP_WORKER_SERVER" {
         return false;
     }
     ["LOCKSTEP_", "MASTER_", "TORCHELASTIC_"]

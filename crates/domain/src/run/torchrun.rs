@@ -29,6 +29,8 @@ pub struct Paths {
     pub probe_socket: String,
     /// The NCCL profiler plugin, where the run is to have ours.
     pub nccl_plugin: Option<String>,
+    /// Where PyTorch's profiler looks for work, where the run asks for that.
+    pub kineto: Option<String>,
 }
 
 /// What the shim starts.
@@ -145,6 +147,12 @@ fn environment(
         env.entry("NCCL_PROFILER_PLUGIN".into())
             .or_insert_with(|| plugin.clone());
     }
+    if let Some(folder) = &paths.kineto {
+        env.insert("KINETO_USE_DAEMON".into(), "1".into());
+        env.insert("KINETO_IPC_SOCKET_DIR".into(), folder.clone());
+        // Every 5 s it would say in the rank's log that nobody wants anything.
+        env.entry("KINETO_LOG_LEVEL".into()).or_insert_with(|| "5".into());
+    }
     env.entry("LOCKSTEP_PROBE".into()).or_insert_with(|| "on".into());
     env
 }
@@ -177,6 +185,7 @@ mod tests {
             folder: "/data/runs/ddp-1.2".into(),
             probe_socket: "/data/runs/ddp-1.2/probe.sock".into(),
             nccl_plugin: None,
+            kineto: None,
         }
     }
 
@@ -277,6 +286,36 @@ mod tests {
         assert_eq!(plugin(None, &paths()), None);
         assert_eq!(plugin(None, &with).as_deref(), Some("/lib/beef/libnccl_probe.so"));
         assert_eq!(plugin(Some("inspector"), &with).as_deref(), Some("inspector"));
+    }
+
+    #[test]
+    fn the_profiler_waits_for_wishes_only_where_it_is_asked_for() {
+        let kineto = |paths: &Paths| {
+            let (run, node) = (
+                RunId::new("ddp-1").expect("a name"),
+                NodeName::new("n1").expect("a name"),
+            );
+            let launch = launch(&run, AttemptNo(2), &node, &Start::default(), paths);
+            let set = launch
+                .env
+                .into_iter()
+                .filter(|(name, _)| name.starts_with("KINETO"));
+            set.map(|(name, value)| format!("{name}={value}"))
+                .collect::<Vec<_>>()
+        };
+        let with = Paths {
+            kineto: Some("/data/k/c0ffee".into()),
+            ..paths()
+        };
+        assert_eq!(kineto(&paths()), [""; 0]);
+        assert_eq!(
+            kineto(&with),
+            [
+                "KINETO_IPC_SOCKET_DIR=/data/k/c0ffee",
+                "KINETO_LOG_LEVEL=5",
+                "KINETO_USE_DAEMON=1"
+            ]
+        );
     }
 
     #[test]

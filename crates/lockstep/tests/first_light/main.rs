@@ -19,5 +19,6 @@ mod peers;
 mod recipes;
 mod rules;
 mod runs;
+mod stacks;
 mod store;
 mod terminal;

@@ -19,6 +19,7 @@ from .record import Envelope, head
 from .reports import Reports
 from .saved_tensors import SavedTensors
 from .saves import Saves
+from .server import WorkerServer
 from .stop import StopOrder
 from .timeline import CudaTimeline, HostTimeline
 
@@ -65,6 +66,7 @@ class Probe:
         self.declared = False  # the script itself says where its steps end
         self.logged = Logged(self)
         self.live = LiveOrder(environ["LOCKSTEP_PROBE_SOCKET"])
+        self.server = WorkerServer(environ)
         self.knobs = None  # what is changed in the script; nothing of it is even imported where nobody asks
         self.saved_tensors = None
         self.stop = StopOrder(environ["LOCKSTEP_PROBE_SOCKET"])
@@ -152,6 +154,10 @@ class Probe:
 
     def torch_imported(self, torch):
         self.torch = torch
+        try:
+            self.server.start()
+        except Exception as error:
+            self.note(f"its stacks cannot be asked for, the worker server does not start: {head(str(error), 200)}")
         self.say_hello()
 
     def group_joined(self):
@@ -286,7 +292,8 @@ class Probe:
     # === records ===
 
     def say_hello(self):
-        if self.say("hello", identity.fields(self.torch, self._device, self.notes)):
+        fields = identity.fields(self.torch, self._device, self.notes)
+        if self.say("hello", {**fields, "worker_server": self.server.name}):
             self._hello = (self.channel.connections, len(self.notes))
 
     def at_exit(self):

@@ -7,6 +7,7 @@ use leptos::prelude::*;
 use super::Known;
 use super::resume::ResumeButton;
 use super::saved::Saved;
+use super::stacks::StacksButton;
 use super::stop::{StopButton, progress};
 use crate::live::Run;
 use crate::session::Who;
@@ -41,12 +42,14 @@ pub(super) fn Head(
     let may = Memo::new(move |_| who.may(Role::Operator) && !watched.get());
     let can_stop = move || may.get() && !state.get().is_final() && state.get() != RunState::Stopping;
     let can_resume = move || may.get() && state.get().is_final();
-    let (stopped, resumed) = (id.clone(), id.clone());
+    let can_ask = move || who.may(Role::Operator) && state.get() == RunState::Running;
+    let (stopped, resumed, asked) = (id.clone(), id.clone(), id.clone());
     view! {
         <section class="flex flex-wrap gap-x-3 gap-y-1 items-center">
             <h1 class="text-2xl font-bold break-all">{id}</h1>
             <StateBadge state />
             <When on=can_stop><StopButton id=stopped.clone() run saved /></When>
+            <When on=can_ask><StacksButton id=asked.clone() /></When>
             <When on=can_resume><ResumeButton id=resumed.clone() saved /></When>
             <p class="w-full text-sm opacity-80">{words(run, |run| Some(detail(run)))} "submitted " <Ago at_ms=submitted_ms /></p>
             <p class="w-full break-words empty:hidden" data-testid="run-outcome">{why}</p>

@@ -4,13 +4,16 @@ mod apply;
 mod bandwidth;
 mod checkpoints;
 mod compare;
+mod flight;
 mod follow;
 mod logs;
 mod resume;
 mod revert;
 mod show;
+mod stacks;
 mod stop;
 mod submit;
+mod trace;
 mod why;
 
 use clap::{Args, Subcommand};
@@ -26,6 +29,8 @@ use crate::failure::Failure;
   lockstep run submit --recipe ddp --wait
   lockstep run logs -f RUN --rank 1
   lockstep run why RUN
+  lockstep run stacks RUN
+  lockstep run trace RUN --rank 0 --steps 3 -o trace.json
   lockstep run checkpoints RUN
   lockstep run checkpoints prune RUN --keep-last 3 --dry-run
   lockstep run stop RUN --grace 2m --wait
@@ -70,6 +75,12 @@ enum Action {
         /// The run's id.
         run: String,
     },
+    /// Where each rank is in its code now, ranks in the same place together.
+    Stacks(stacks::Stacks),
+    /// The last collectives of each rank, or what it has waited for.
+    Flight(flight::Flight),
+    /// Record a trace with PyTorch's profiler in ranks that run, and fetch it.
+    Trace(trace::Trace),
 }
 
 impl Run {
@@ -93,6 +104,9 @@ impl Run {
             Action::Compare(compare) => compare.execute(&client).await,
             Action::Checkpoints(checkpoints) => checkpoints.execute(&client).await,
             Action::Why { run } => why::why(&client, &run).await,
+            Action::Stacks(stacks) => stacks.execute(&client).await,
+            Action::Flight(flight) => flight.execute(&client).await,
+            Action::Trace(trace) => trace.execute(&client).await,
         }
     }
 }

@@ -53,6 +53,9 @@ pub(super) struct Submit {
     /// file. May be repeated.
     #[arg(long = "secret", value_name = "NAME[=@FILE]", value_parser = secret)]
     secrets: Vec<(String, SecretValue)>,
+    /// Have PyTorch's profiler wait in each rank for `lockstep run trace`; `kineto = true` in a file.
+    #[arg(long)]
+    kineto: bool,
     /// Follow the run until it ends; exit code 1 if it fails.
     #[arg(long)]
     wait: bool,
@@ -107,6 +110,7 @@ impl Submit {
         spec.secrets.extend(self.secrets);
         spec.nodes = self.nodes.or(spec.nodes);
         spec.nproc_per_node = self.nproc_per_node.or(spec.nproc_per_node);
+        spec.kineto |= self.kineto;
         spec.name = self.name.unwrap_or(spec.name);
         Ok(spec)
     }

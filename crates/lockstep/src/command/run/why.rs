@@ -2,6 +2,7 @@
 
 use domain::api::alerts::Diagnosis;
 use domain::api::runs::RunView;
+use domain::event::Event;
 
 use super::{run_path, show};
 use crate::client::Client;
@@ -19,6 +20,15 @@ pub(super) async fn why(client: &Client, run: &str) -> Result<(), Failure> {
     show::run(&view);
     if let Some(outcome) = &view.summary.outcome {
         say!("\n{}", printable(&outcome.message));
+    }
+    // Where the ranks were when it last came to stand still.
+    let query = [
+        ("run", run.to_owned()),
+        ("kind", "rank_stacks".to_owned()),
+        ("limit", "1".to_owned()),
+    ];
+    for event in client.get::<Vec<Event>>("/api/events", &query).await? {
+        say!("\n{}: {}", show::time(event.at_ms), printable(&event.message));
     }
     if ours.is_empty() {
         say!("\nNo diagnosis is active for this run.");

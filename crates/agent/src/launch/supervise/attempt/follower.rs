@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use super::{Attempt, MEASURE_FILE};
 use crate::launch::checkpoint::{self, PRUNE_FILE};
+use crate::launch::inspect::kineto;
 use crate::launch::journal::{Entry, Folder, is_end, read_from};
 use crate::launch::output;
 use crate::launch::preflight::bandwidth;
@@ -268,6 +269,10 @@ impl Follower {
             nccl_plugin: match &plugin {
                 Choice::Ours(path) => Some(text(path)),
                 _ => None,
+            },
+            kineto: match start.spec.kineto.then(|| kineto::prepare(folder)) {
+                Some(meeting) => Some(text(&meeting?)),
+                None => None,
             },
         };
         let plan = nccl::Plan::make(start, &plugin);

@@ -1,0 +1,206 @@
+//! What the ranks of an attempt say when they are asked now: each rank's worker server ([`server`]), Kineto ([`kineto`]), and the kernel
+//! about a rank that does not answer ([`process`]).
+//!
+//! Nothing here is kept: a question that cannot be answered in its time is answered with why not.
+
+pub(crate) mod kineto;
+mod process;
+mod server;
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::time::Duration;
+
+use domain::ident::Rank;
+use domain::run::inspect::{
+    ANSWER_WITHIN_MS, Answer, JSON_BYTES_MAX, PIECE_BYTES_MAX, Question, RankAnswer, STACKS_BYTES_MAX,
+    TRACE_BYTES_MAX, What, newest_entries,
+};
+use domain::run::state::NodeReport;
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::launch::journal::{Folder, read_from};
+use crate::launch::secrets::Secrets;
+use crate::launch::shim::{Owner, Process};
+use server::AskError;
+
+/// Questions worked on at once; more are turned away.
+const QUESTIONS_MAX: usize = 8;
+static UNDER_WAY: Semaphore = Semaphore::const_new(QUESTIONS_MAX);
+/// Ranks whose Flight Recorders are in memory at once; other answers are small.
+const FLIGHTS_AT_ONCE: usize = 4;
+
+/// An answer, and the piece of a file that goes with it.
+pub(crate) type Said = (Answer, Vec<u8>);
+
+/// Answers a question about an attempt, rank by rank as they answer. Who hears it may go away.
+pub(crate) async fn answer(folder: &Folder, question: Question, said: &mpsc::Sender<Said>) {
+    let Ok(_slot) = UNDER_WAY.try_acquire() else {
+        let busy =
+            "this node's agent works on as many questions as it takes at once; ask again in some seconds";
+        return fail(busy, said).await;
+    };
+    if let What::TracePiece { file, offset } = &question.what {
+        let (folder, file, offset) = (folder.clone(), file.clone(), *offset);
+        let read = tokio::task::spawn_blocking(move || trace_piece(&folder, &file, offset)).await;
+        let answer = read.map_err(io::Error::other).and_then(|read| read);
+        match answer {
+            Ok(piece) => drop(said.send(piece).await),
+            Err(error) => fail(&format!("the trace cannot be read on the node: {error}"), said).await,
+        }
+        return;
+    }
+    let mut ranks = living(folder);
+    if let Some(Rank(wanted)) = question.rank {
+        ranks.retain(|rank, _| *rank == wanted);
+    }
+    if let What::Trace(wish) = question.what {
+        return match kineto::record(folder, ranks, wish, said).await {
+            Ok(()) => {}
+            Err(error) => fail(&error.to_string(), said).await,
+        };
+    }
+    let at_once = Semaphore::new(match question.what {
+        What::Flight => FLIGHTS_AT_ONCE,
+        _ => ranks.len(),
+    });
+    let secrets = Secrets::of(folder);
+    let asked = ranks.into_iter().map(|(rank, process)| {
+        let (at_once, secrets, what) = (&at_once, &secrets, &question.what);
+        async move {
+            let answer = ask(folder, (rank, process), what, secrets, at_once).await;
+            let _nobody_waits = said.send((Answer::Rank(answer), Vec::new())).await;
+        }
+    });
+    futures::future::join_all(asked).await;
+}
+
+/// Says that a question cannot be answered at all.
+pub(crate) async fn fail(message: &str, said: &mpsc::Sender<Said>) {
+    let message = message.to_owned();
+    let _nobody_waits = said.send((Answer::Failed { message }, Vec::new())).await;
+}
+
+/// The ranks of the node that run, as their shim found them.
+fn living(folder: &Folder) -> BTreeMap<u32, Process> {
+    let (reports, _) = read_from(&folder.file("shim.reports"), 0).unwrap_or_default();
+    let started = reports.iter().filter_map(|entry| match entry.report {
+        NodeReport::RankStarted { rank, pid, .. } => Some((rank.0, i32::try_from(pid).ok()?)),
+        _ => None,
+    });
+    let mut ranks: BTreeMap<u32, i32> = started.collect();
+    for entry in &reports {
+        if let NodeReport::RankExited(exit) = &entry.report {
+            ranks.remove(&exit.rank.0);
+        }
+    }
+    let noted = Owner::read(folder).ranks;
+    let process = |(rank, pid): (u32, i32)| {
+        let process = match noted.get(&rank) {
+            Some(noted) if noted.pid == pid => Some(*noted).filter(|noted| noted.lives()),
+            // `lockstep exec` notes none.
+            _ => Process::of(pid),
+        };
+        Some((rank, process?))
+    };
+    ranks.into_iter().filter_map(process).collect()
+}
+
+async fn ask(
+    folder: &Folder,
+    (rank, process): (u32, Process),
+    what: &What,
+    secrets: &Secrets,
+    at_once: &Semaphore,
+) -> RankAnswer {
+    let (handler, since) = match what {
+        What::WaitCounters => ("wait_counter_values", "2.9"),
+        What::Flight => ("fr_trace_json", "2.8"),
+        _ => ("dump_traceback", "2.6"),
+    };
+    let mut answer = RankAnswer {
+        rank: Rank(rank),
+        pid: u32::try_from(process.pid).ok(),
+        ..RankAnswer::default()
+    };
+    if process::is_stopped(process) {
+        answer.problem = "cannot answer: its process is stopped, by a signal or a debugger".into();
+        answer.process = process::look(process).await;
+        return answer;
+    }
+    let socket = folder.file(&format!("rank-{rank}.sock"));
+    let within = Duration::from_millis(ANSWER_WITHIN_MS);
+    let one_of_few = at_once.acquire().await;
+    match server::ask(&socket, handler, within).await {
+        Ok(mut body) => {
+            secrets.hide(&mut body);
+            fill(&mut answer, what, &body);
+        }
+        Err(AskError::NoHandler) => {
+            answer.problem = format!("its PyTorch does not tell; {since} or later does");
+        }
+        Err(error) => {
+            drop(one_of_few);
+            answer.problem = error.to_string();
+            answer.process = process::look(process).await;
+        }
+    }
+    answer
+}
+
+fn fill(answer: &mut RankAnswer, what: &What, body: &[u8]) {
+    if *what == What::Stacks {
+        let from = body.len().saturating_sub(STACKS_BYTES_MAX);
+        answer.cut = from > 0;
+        answer.text = Some(String::from_utf8_lossy(&body[from..]).into_owned());
+        return;
+    }
+    let read = serde_json::from_slice(body).map(|value| match what {
+        What::Flight => newest_entries(value),
+        _ => value,
+    });
+    match read {
+        Ok(value) => {
+            let length = value.to_string().len();
+            if length > JSON_BYTES_MAX {
+                answer.problem = format!(
+                    "answered with {length} bytes, more than the {JSON_BYTES_MAX} that are taken over"
+                );
+            } else {
+                answer.json = Some(value);
+            }
+        }
+        Err(error) => answer.problem = format!("answered with what is no JSON: {error}"),
+    }
+}
+
+/// Reads a piece of a trace. Secrets in it are hidden whatever the pieces are.
+fn trace_piece(folder: &Folder, file: &str, offset: u64) -> io::Result<Said> {
+    let path = kineto::path_of(folder, file)?;
+    let mut file = std::fs::File::open(path)?;
+    let length = file.metadata()?.len();
+    if length > TRACE_BYTES_MAX {
+        return Err(io::Error::other(format!(
+            "it has {length} bytes, more than the {TRACE_BYTES_MAX} that are fetched; record fewer steps or seconds, or copy it from the node"
+        )));
+    }
+    let secrets = Secrets::of(folder);
+    let reach = secrets.reach() as u64;
+    let from = offset.min(length).saturating_sub(reach);
+    let end = offset.saturating_add(PIECE_BYTES_MAX).min(length);
+    file.seek(SeekFrom::Start(from))?;
+    let mut bytes = Vec::new();
+    file.take((end + reach).saturating_sub(from))
+        .read_to_end(&mut bytes)?;
+    secrets.hide(&mut bytes);
+    let at = |place: u64| {
+        usize::try_from(place.saturating_sub(from))
+            .unwrap_or(usize::MAX)
+            .min(bytes.len())
+    };
+    let piece = bytes[at(offset.min(end))..at(end)].to_vec();
+    Ok((Answer::Piece { length }, piece))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! What the kernel shows of a process that does not answer for itself. Each part may be missing: the stack in the kernel needs root, the others
+//! the process's own user.
+
+use std::io::Read;
+
+use domain::run::inspect::ProcessState;
+
+use crate::launch::shim::{Process, Stat};
+
+/// The most that is read of each file.
+const BYTES_MAX: u64 = 4 << 10;
+
+/// Whether a signal or a debugger holds it.
+pub(super) fn is_stopped(process: Process) -> bool {
+    Stat::read(process.pid).is_some_and(|stat| matches!(stat.state, b'T' | b't'))
+}
+
+/// Looks at the main thread. On a thread of its own: the kernel may take its time.
+pub(super) async fn look(process: Process) -> Option<ProcessState> {
+    tokio::task::spawn_blocking(move || read(process))
+        .await
+        .ok()
+        .flatten()
+}
+
+fn read(process: Process) -> Option<ProcessState> {
+    let state = Stat::read(process.pid)?.state;
+    let file = |name: &str| {
+        let mut text = String::new();
+        let opened = std::fs::File::open(format!("/proc/{}/{name}", process.pid));
+        let _unreadable = opened.and_then(|file| file.take(BYTES_MAX).read_to_string(&mut text));
+        text.trim().to_owned()
+    };
+    let state = ProcessState {
+        state: format!("{} ({})", char::from(state), meaning(state)),
+        wchan: Some(file("wchan"))
+            .filter(|wchan| wchan != "0")
+            .unwrap_or_default(),
+        syscall: file("syscall"),
+        kernel_stack: file("stack"),
+    };
+    // Not of another one that has got its number meanwhile.
+    process.lives().then_some(state)
+}
+
+fn meaning(state: u8) -> &'static str {
+    match state {
+        b'R' => "running",
+        b'S' => "sleeping",
+        b'D' => "waiting in the kernel, cannot be interrupted",
+        b'T' => "stopped by a signal",
+        b't' => "stopped by a debugger",
+        b'Z' | b'X' => "has ended",
+        _ => "another state",
+    }
+}

@@ -1,0 +1,500 @@
+//! Ranks that answer, ranks that cannot, and servers that answer with anything.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use domain::run::inspect::{ProcessState, TraceWish, parse_threads};
+use domain::run::secret::SecretValue;
+use domain::run::spec::Spec;
+use domain::run::state::Start;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::*;
+use crate::launch::companions;
+use crate::launch::journal::{Reports, SHIM_IDS_FROM};
+use crate::launch::testing::python_with_torch;
+
+const SOON: Duration = Duration::from_millis(400);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The folder of an attempt whose ranks are these processes.
+struct Scene {
+    data: tempfile::TempDir,
+    folder: Folder,
+    children: Vec<Child>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let folder = Folder::at(data.path().join("runs").join("r.1"));
+        folder.create().unwrap();
+        Self {
+            data,
+            folder,
+            children: Vec::new(),
+        }
+    }
+
+    fn has_rank(&self, rank: u32, pid: u32) {
+        let mut reports = Reports::open(&self.folder.file("shim.reports"), SHIM_IDS_FROM).unwrap();
+        let started = NodeReport::RankStarted {
+            rank: Rank(rank),
+            local_rank: rank,
+            pid,
+        };
+        reports.add(1, started).unwrap();
+    }
+
+    fn spawn(&mut self, rank: u32, command: &mut Command) -> u32 {
+        let child = command.stdin(Stdio::null()).spawn().unwrap();
+        let pid = child.id();
+        self.children.push(child);
+        self.has_rank(rank, pid);
+        pid
+    }
+
+    /// A rank's server that answers each question with these bytes, and then holds the connection or closes it.
+    fn serves(&self, rank: u32, answer: impl Into<Vec<u8>>, holds: bool) {
+        serve(
+            &self.folder.file(&format!("rank-{rank}.sock")),
+            answer.into(),
+            holds,
+        );
+    }
+
+    async fn ask(&self, what: What) -> Vec<Answer> {
+        let (said, mut answers) = mpsc::channel(8);
+        let folder = self.folder.clone();
+        let question = Question { rank: None, what };
+        let asked = tokio::spawn(async move { answer(&folder, question, &said).await });
+        let mut all = Vec::new();
+        while let Some((answer, _)) = answers.recv().await {
+            all.push(answer);
+        }
+        asked.await.unwrap();
+        all
+    }
+
+    async fn ask_rank(&self, what: What) -> RankAnswer {
+        match &self.ask(what).await[..] {
+            [Answer::Rank(answer)] => answer.clone(),
+            other => panic!("one rank, one answer: {other:?}"),
+        }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _gone = child.kill();
+            let _reaped = child.wait();
+        }
+    }
+}
+
+fn serve(path: &Path, answer: Vec<u8>, holds: bool) {
+    let listener = UnixListener::bind(path).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut held) = (stream.unwrap(), [0; 1_024]);
+            let _heard = stream.read(&mut held);
+            let _gone = stream.write_all(&answer);
+            while holds && stream.read(&mut held).is_ok_and(|bytes| bytes > 0) {}
+        }
+    });
+}
+
+fn http(status: &str, body: &str) -> String {
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[tokio::test]
+async fn whatever_a_server_answers_is_bounded_and_told_in_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let endless = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(9 << 20));
+    let endless_head = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(1 << 20));
+    for (n, (answer, holds, expected)) in [
+        (http("200 OK", "pong"), false, Ok("pong")),
+        (endless, false, Err("answered with more than 8388608 bytes")),
+        (endless_head, true, Err("answered with what cannot be read")),
+        (String::new(), true, Err("did not answer within 0 s")),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc".into(),
+            true,
+            Err("did not answer within 0 s"),
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc".into(),
+            false,
+            Err("answered with what cannot be read"),
+        ),
+        (
+            "nonsense\r\n\r\n".into(),
+            false,
+            Err("answered with what cannot be read"),
+        ),
+        (http("404 Not Found", ""), false, Err("its PyTorch does not tell")),
+        (
+            http("500 Internal Server Error", "no disk"),
+            false,
+            Err("answered with HTTP status 500"),
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let socket = folder.path().join(format!("{n}.sock"));
+        serve(&socket, answer.into_bytes(), holds);
+        let silent = matches!(expected, Err(expected) if expected.starts_with("did not answer"));
+        let within = if silent { SOON } else { PATIENCE };
+        match (server::ask(&socket, "ping", within).await, expected) {
+            (Ok(body), Ok(expected)) => assert_eq!(body, expected.as_bytes()),
+            (Err(error), Err(expected)) => assert!(error.to_string().starts_with(expected), "{n}: {error}"),
+            (heard, _) => panic!("{n}: {heard:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn where_nobody_listens_the_likely_reasons_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let left = folder.path().join("left.sock");
+    drop(UnixListener::bind(&left).unwrap());
+    for socket in [&left, &folder.path().join("none.sock")] {
+        let error = server::ask(socket, "ping", SOON).await.unwrap_err().to_string();
+        assert!(error.contains("LOCKSTEP_WORKER_SERVER=off"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_socket_in_a_folder_with_a_long_name_is_reached() {
+    let folder = tempfile::tempdir().unwrap();
+    let deep = folder.path().join("x".repeat(120));
+    std::fs::create_dir(&deep).unwrap();
+    let short = folder.path().join("rank-0.sock");
+    serve(&short, http("200 OK", "pong").into_bytes(), false);
+    std::fs::rename(&short, deep.join("rank-0.sock")).unwrap();
+    let body = server::ask(&deep.join("rank-0.sock"), "ping", PATIENCE)
+        .await
+        .unwrap();
+    assert_eq!(body, b"pong");
+}
+
+#[tokio::test]
+async fn of_a_stopped_rank_the_kernel_is_asked_and_nobody_waits_for_it() {
+    let mut scene = Scene::new();
+    let pid = scene.spawn(0, Command::new("sleep").arg("600"));
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    let sleeping = scene.ask_rank(What::Stacks).await;
+    assert!(
+        sleeping.problem.starts_with("cannot be asked"),
+        "{}",
+        sleeping.problem
+    );
+    kill_process(pid, Signal::STOP).unwrap();
+    let stopped = loop {
+        let answer = scene.ask_rank(What::Stacks).await;
+        if answer.problem.contains("is stopped") {
+            break answer;
+        }
+    };
+    let state = stopped.process.unwrap();
+    assert_eq!(
+        (stopped.text, state.state.as_str()),
+        (None, "T (stopped by a signal)")
+    );
+    kill_process(pid, Signal::KILL).unwrap();
+    scene.children[0].wait().unwrap();
+    assert_eq!(
+        scene.ask(What::Stacks).await,
+        [],
+        "a rank that has ended is not asked"
+    );
+}
+
+#[tokio::test]
+async fn answers_are_read_as_what_they_are_and_secrets_stay_hidden() {
+    let scene = Scene::new();
+    let secret = [("TOKEN".to_owned(), SecretValue::new("hf_0123456789abcdef"))];
+    Secrets::note(&scene.folder, &secret.into()).unwrap();
+    let own = std::process::id();
+    let stack = "Thread 0x1 (most recent call first):\n  File \"/x/hf_0123456789abcdef.py\", line 7 in f\n";
+    for (rank, body) in [
+        stack.to_owned(),
+        r#"{"a": {"total_calls": 1}, "b": "hf_0123456789abcdef"}"#.to_owned(),
+        "[".repeat(100_000),
+        format!("\"{}\"", "x".repeat(300_000)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let rank = u32::try_from(rank).unwrap();
+        scene.has_rank(rank, own);
+        scene.serves(rank, http("200 OK", &body), false);
+    }
+    let of = async |what| {
+        let answers = scene.ask(what).await.into_iter().map(|answer| match answer {
+            Answer::Rank(answer) => answer,
+            other => panic!("{other:?}"),
+        });
+        let mut all: Vec<RankAnswer> = answers.collect();
+        all.sort_by_key(|answer| answer.rank);
+        all
+    };
+    let stacks = of(What::Stacks).await;
+    let threads = parse_threads(stacks[0].text.as_deref().unwrap());
+    assert_eq!(threads[0].frames[0].file, "/x/*******************.py");
+    assert!(
+        stacks[3].cut
+            && stacks[3]
+                .text
+                .as_ref()
+                .is_some_and(|text| text.len() == STACKS_BYTES_MAX)
+    );
+    let counters = of(What::WaitCounters).await;
+    assert!(counters[0].problem.contains("no JSON"), "{:?}", counters[0]);
+    assert_eq!(counters[1].json.as_ref().unwrap()["b"], "*******************");
+    assert!(
+        counters[2].problem.contains("no JSON"),
+        "an abyss of brackets: {:?}",
+        counters[2].problem
+    );
+    assert!(
+        counters[3].problem.contains("more than the 262144"),
+        "{:?}",
+        counters[3].problem
+    );
+}
+
+const RANK: &str = r"
+import ctypes, pathlib, sys, time
+import torch
+def waits_here():
+    time.sleep(600)
+def holds_the_lock():
+    pathlib.Path(sys.argv[1]).touch()
+    ctypes.PyDLL(None).sleep(600)
+waits_here() if len(sys.argv) == 1 else holds_the_lock()
+";
+
+#[tokio::test]
+async fn a_rank_with_torch_tells_its_stacks_and_one_that_holds_pythons_lock_is_told_of() {
+    let Some(python) = python_with_torch() else { return };
+    let mut scene = Scene::new();
+    let inject = companions::unpack(scene.data.path()).unwrap().join("inject");
+    let held = scene.data.path().join("held");
+    for rank in 0..2 {
+        let mut command = Command::new(&python);
+        command
+            .args(["-c", RANK])
+            .env("PYTHONPATH", &inject)
+            .env("LOCKSTEP_PROBE_SOCKET", scene.folder.file("probe.sock"))
+            .envs(
+                [
+                    ("RANK", rank),
+                    ("LOCAL_RANK", rank),
+                    ("WORLD_SIZE", 2),
+                    ("TORCHELASTIC_RUN_ID", 1),
+                ]
+                .map(|(name, n)| (name, n.to_string())),
+            );
+        if rank == 1 {
+            command.arg(&held);
+        }
+        scene.spawn(rank, &mut command);
+    }
+    let began = Instant::now();
+    let (first, second) = loop {
+        assert!(
+            began.elapsed() < PATIENCE * 3,
+            "the ranks never came to their places"
+        );
+        let answers = if held.exists() {
+            scene.ask(What::Stacks).await
+        } else {
+            Vec::new()
+        };
+        let of = |rank| {
+            answers.iter().find_map(|answer| match answer {
+                Answer::Rank(answer) if answer.rank == Rank(rank) => Some(answer.clone()),
+                _ => None,
+            })
+        };
+        match (of(0), of(1)) {
+            (Some(first), Some(second))
+                if first
+                    .text
+                    .as_ref()
+                    .is_some_and(|text| text.contains("waits_here")) =>
+            {
+                break (first, second);
+            }
+            _ => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    };
+    let threads = parse_threads(&first.text.unwrap());
+    let main: Vec<&str> = threads
+        .last()
+        .unwrap()
+        .frames
+        .iter()
+        .map(|frame| frame.function.as_str())
+        .collect();
+    assert_eq!(main, ["waits_here", "<module>"]);
+    assert!(
+        second.problem.starts_with("did not answer within 5 s"),
+        "{}",
+        second.problem
+    );
+    let ProcessState { state, wchan, .. } = second.process.unwrap();
+    assert!(
+        state.starts_with('S') && (wchan.is_empty() || wchan.contains("sleep")),
+        "{state} {wchan}"
+    );
+}
+
+// === Kineto ===
+
+fn started_for_traces(scene: &Scene, kineto: bool) {
+    let spec = Spec {
+        kineto,
+        ..Spec::default()
+    };
+    let start = Start {
+        spec,
+        ..Start::default()
+    };
+    scene
+        .folder
+        .write("start.json", &serde_json::to_vec(&start).unwrap())
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_trace_is_refused_where_no_profiler_waits_and_while_another_is_recorded() {
+    let scene = Scene::new();
+    let wish = What::Trace(TraceWish::Seconds(1));
+    started_for_traces(&scene, false);
+    let refused = async |expected: &str| match &scene.ask(wish.clone()).await[..] {
+        [Answer::Failed { message }] => assert!(message.contains(expected), "{message}"),
+        other => panic!("{other:?}"),
+    };
+    refused("`kineto = true`").await;
+    started_for_traces(&scene, true);
+    let lock = std::fs::File::create(kineto::prepare(&scene.folder).unwrap().join("lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    refused("is being recorded already").await;
+}
+
+fn request(kind: i32) -> Vec<u8> {
+    let mut message = vec![0_u8; 40];
+    message[..8].copy_from_slice(&24_u64.to_ne_bytes());
+    message[8..11].copy_from_slice(b"req");
+    for number in [kind, 1, 0, 0, 1, 0] {
+        message.extend(number.to_ne_bytes());
+    }
+    message
+}
+
+/// A stand-in for Kineto that asks, among datagrams that mean nothing, and writes what it was told to.
+#[tokio::test]
+async fn a_profiler_that_asks_is_told_once_and_its_file_is_fetched_in_pieces() {
+    let scene = Scene::new();
+    started_for_traces(&scene, true);
+    scene.has_rank(3, std::process::id());
+    let meeting = kineto::prepare(&scene.folder).unwrap();
+    let client = |name: &str, patience| {
+        let socket = UnixDatagram::bind(meeting.join(name)).unwrap();
+        socket.set_read_timeout(Some(patience)).unwrap();
+        socket
+    };
+    let (ours, stranger) = (client("dynoconfigclient-1", PATIENCE), client("another", SOON));
+    let daemon = meeting.join("dynolog");
+    let body = format!("{{\"traceEvents\": [\"{}\"]}}", "x".repeat(3 << 20));
+    let expected = body.clone();
+    let profiler = std::thread::spawn(move || {
+        let began = Instant::now();
+        // A datagram that comes before the daemon is there is lost, as Kineto's are.
+        while stranger.send_to(&request(2), &daemon).is_err() {
+            assert!(began.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        for hostile in [&b""[..], b"x", &[0; 40], &[255; 4_000], &request(0)] {
+            let _full = ours.send_to(hostile, &daemon);
+        }
+        ours.send_to(&request(2), &daemon).unwrap();
+        let mut bytes = [0; 4_096];
+        let length = ours.recv(&mut bytes).unwrap();
+        let config = String::from_utf8_lossy(&bytes[40..length]).into_owned();
+        let size = u64::from_ne_bytes(bytes[..8].try_into().unwrap());
+        assert_eq!((size as usize, &bytes[8..11]), (length - 40, &b"req"[..]));
+        assert!(
+            stranger.recv(&mut bytes).is_err(),
+            "a socket that is none of Kineto's is not written to"
+        );
+        let file = config
+            .lines()
+            .find_map(|line| line.strip_prefix("ACTIVITIES_LOG_FILE="))
+            .unwrap();
+        std::fs::write(file.replace(".json", "_77.json.tmp"), "{").unwrap();
+        std::fs::write(file.replace(".json", "_77.json.new"), body).unwrap();
+        std::fs::rename(
+            file.replace(".json", "_77.json.new"),
+            file.replace(".json", "_77.json"),
+        )
+        .unwrap();
+        config
+    });
+    let answer = scene.ask_rank(What::Trace(TraceWish::Steps(3))).await;
+    let config = profiler.join().unwrap();
+    assert!(config.contains("ACTIVITIES_ITERATIONS=3"), "{config}");
+    let trace = answer.trace.expect(&answer.problem);
+    assert_eq!(trace.bytes, expected.len() as u64);
+    let mut fetched = Vec::new();
+    while (fetched.len() as u64) < trace.bytes {
+        let (answer, piece) = trace_piece(&scene.folder, &trace.file, fetched.len() as u64).unwrap();
+        assert!(answer == Answer::Piece { length: trace.bytes } && !piece.is_empty());
+        fetched.extend(piece);
+    }
+    assert!(fetched == expected.as_bytes());
+    let (_, behind) = trace_piece(&scene.folder, &trace.file, u64::MAX).unwrap();
+    assert!(behind.is_empty());
+}
+
+#[test]
+fn no_name_leads_out_of_the_folder_of_traces() {
+    let scene = Scene::new();
+    for name in [
+        "",
+        "rank-.json",
+        "../start.json",
+        "rank-/../../x.json",
+        "rank-0.json/..",
+        "start.json",
+        "rank-0-1.txt",
+    ] {
+        let error = trace_piece(&scene.folder, name, 0).unwrap_err();
+        assert!(
+            error.to_string().contains("is no trace's name"),
+            "{name:?}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_folder_too_deep_for_the_profilers_sockets_is_refused_with_what_to_do() {
+    let deep = Folder::at(format!("/var/lib/{}/runs/r.1", "x".repeat(40)));
+    let error = kineto::meeting_folder(&deep).unwrap_err();
+    assert!(error.contains("shorter --data-dir"), "{error}");
+    let usual = Folder::at("/home/somebody/.local/share/lockstep/agent/runs/a-very-long-name.1");
+    assert!(kineto::meeting_folder(&usual).is_ok());
+}

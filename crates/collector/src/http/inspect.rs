@@ -1,0 +1,197 @@
+//! `POST /api/runs/{id}/stacks`, `wait-counters`, `flight`, `trace`: what the ranks answer now; `GET …/trace`: a trace's file.
+//!
+//! Nothing is kept: each request asks the ranks anew, and takes as long as the slowest of them may, 5 s.
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Extension, Json, Router};
+use domain::api::inspect::{AskRanks, AskTrace, RankStacks, RankValue, RanksView, StacksView};
+use domain::ident::{AttemptNo, RunId};
+use domain::run::inspect::{TraceWish, What};
+use domain::run::spec::FieldError;
+use futures::stream;
+use serde::Deserialize;
+
+use super::runs::run_id;
+use super::{ApiError, ApiResult, Caller};
+use crate::app::Shared;
+use crate::runs::{InspectError, OfRank, grouped};
+
+/// A trace's length when the request does not say.
+const SECONDS_DEFAULT: u32 = 2;
+
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/api/runs/{id}/stacks", post(stacks))
+        .route("/api/runs/{id}/wait-counters", post(wait_counters))
+        .route("/api/runs/{id}/flight", post(flight))
+        .route("/api/runs/{id}/trace", post(trace).get(trace_file))
+}
+
+async fn stacks(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    asked: Option<Json<AskRanks>>,
+) -> ApiResult<Json<StacksView>> {
+    let rank = asked.and_then(|Json(asked)| asked.rank);
+    let (attempt, answers) = app.runs.ask_ranks(&run_id(&id)?, rank, What::Stacks).await?;
+    let ranks: Vec<RankStacks> = answers.into_iter().map(OfRank::stacks).collect();
+    let groups = grouped(&ranks);
+    Ok(Json(StacksView {
+        attempt,
+        at_ms: app.now_ms(),
+        groups,
+        ranks,
+    }))
+}
+
+async fn wait_counters(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    asked: Option<Json<AskRanks>>,
+) -> ApiResult<Json<RanksView>> {
+    let rank = asked.and_then(|Json(asked)| asked.rank);
+    let answers = app
+        .runs
+        .ask_ranks(&run_id(&id)?, rank, What::WaitCounters)
+        .await?;
+    Ok(Json(values(&app, answers)))
+}
+
+async fn flight(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    asked: Option<Json<AskRanks>>,
+) -> ApiResult<Json<RanksView>> {
+    let rank = asked.and_then(|Json(asked)| asked.rank);
+    let answers = app.runs.ask_ranks(&run_id(&id)?, rank, What::Flight).await?;
+    Ok(Json(values(&app, answers)))
+}
+
+/// Recording costs the ranks time, so it is noted who wished for it.
+async fn trace(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    asked: Option<Json<AskTrace>>,
+) -> ApiResult<Json<RanksView>> {
+    let run = run_id(&id)?;
+    let asked = asked.map(|Json(asked)| asked).unwrap_or_default();
+    let (field, wish) = match (asked.seconds, asked.steps) {
+        (Some(_), Some(_)) => {
+            return Err(ApiError::bad_request("give either seconds or steps, not both"));
+        }
+        (_, Some(steps)) => ("steps", TraceWish::Steps(steps)),
+        (seconds, None) => ("seconds", TraceWish::Seconds(seconds.unwrap_or(SECONDS_DEFAULT))),
+    };
+    if let Some(message) = wish.problem() {
+        let field = field.to_owned();
+        return Err(ApiError::invalid(
+            "such a trace is not recorded",
+            vec![FieldError { field, message }],
+        ));
+    }
+    app.audit(&caller.id, "run_trace", &id).await?;
+    let answers = app.runs.ask_ranks(&run, asked.rank, What::Trace(wish)).await?;
+    Ok(Json(values(&app, answers)))
+}
+
+fn values(app: &Shared, (attempt, answers): (AttemptNo, Vec<OfRank>)) -> RanksView {
+    let value = |OfRank { node, answer }| RankValue {
+        rank: answer.rank,
+        node,
+        value: answer.json,
+        trace: answer.trace,
+        problem: answer.problem,
+        process: answer.process,
+    };
+    RanksView {
+        attempt,
+        at_ms: app.now_ms(),
+        ranks: answers.into_iter().map(value).collect(),
+    }
+}
+
+#[derive(Deserialize)]
+struct TraceQuery {
+    node: String,
+    file: String,
+    attempt: Option<u32>,
+}
+
+/// What is left to be fetched.
+struct Rest {
+    app: Shared,
+    run: RunId,
+    query: TraceQuery,
+    next: Option<Bytes>,
+    offset: u64,
+    length: u64,
+}
+
+async fn trace_file(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Query(query): Query<TraceQuery>,
+) -> ApiResult<Response> {
+    let run = run_id(&id)?;
+    let mut rest = Rest {
+        app,
+        run,
+        query,
+        next: None,
+        offset: 0,
+        length: 0,
+    };
+    let (first, length) = rest.piece().await?;
+    rest.length = length;
+    rest.next = Some(first.into());
+    let name = format!("attachment; filename=\"{}\"", rest.query.file);
+    let mut response = Body::from_stream(stream::try_unfold(rest, Rest::advance)).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Ok(name) = HeaderValue::from_str(&name) {
+        headers.insert(header::CONTENT_DISPOSITION, name);
+    }
+    Ok(response)
+}
+
+impl Rest {
+    async fn piece(&self) -> Result<(Vec<u8>, u64), InspectError> {
+        let from = (self.query.attempt.map(AttemptNo), self.query.node.as_str());
+        self.app
+            .runs
+            .trace_piece(&self.run, from, &self.query.file, self.offset)
+            .await
+    }
+
+    async fn advance(mut self) -> Result<Option<(Bytes, Self)>, InspectError> {
+        let piece = match self.next.take() {
+            Some(first) => first,
+            None if self.offset >= self.length => return Ok(None),
+            None => self.piece().await?.0.into(),
+        };
+        if piece.is_empty() && self.offset < self.length {
+            let file = &self.query.file;
+            return Err(InspectError::Unanswered(format!(
+                "{file} became shorter while it was fetched"
+            )));
+        }
+        self.offset += piece.len() as u64;
+        Ok(Some((piece, self)))
+    }
+}
+
+impl From<InspectError> for ApiError {
+    fn from(error: InspectError) -> Self {
+        match error {
+            InspectError::Run(error) => error.into(),
+            InspectError::NotRunning { .. } | InspectError::NoKineto(_) => Self::conflict(error.to_string()),
+            InspectError::NoRank { .. } | InspectError::NoNode { .. } => Self::not_found(error.to_string()),
+            InspectError::Unanswered(_) => Self::unavailable(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Asking the ranks of a run something now, through the agents of their nodes; see [`domain::run::inspect`].
+
+use std::time::Duration;
+
+use domain::api::inspect::RankStacks;
+use domain::api::runs::{NodeTaskView, RankView, RunView};
+use domain::event::{Event, Severity};
+use domain::ident::{AttemptNo, NodeName, Rank, RunId};
+use domain::run::inspect::{
+    ANSWER_WITHIN_MS, Answer, Question, RankAnswer, StackGroup, What, group, parse_threads, rank_list,
+};
+use domain::run::state::Machine;
+
+use super::{Answers, RunError, Runs};
+use crate::app::Shared;
+
+/// The ranks' own time, and some for the way.
+const WITHIN: Duration = Duration::from_millis(ANSWER_WITHIN_MS + 10_000);
+/// An agent reads four Flight Recorders at once.
+const FLIGHTS_WITHIN: Duration = Duration::from_millis(8 * ANSWER_WITHIN_MS + 10_000);
+/// An agent gives ranks 50 s for a trace; a request may take a minute.
+const TRACE_WITHIN: Duration = Duration::from_secs(56);
+
+/// Groups told in an event, and how much of each.
+const TOLD_GROUPS: usize = 8;
+const TOLD_CHARS: usize = 200;
+
+/// Ranks that cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum InspectError {
+    /// The run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// Nobody is there.
+    #[error("run {run} has no running ranks, it is {state}; only ranks that run can be asked")]
+    NotRunning {
+        /// The run.
+        run: RunId,
+        /// Where it stands.
+        state: &'static str,
+    },
+    /// No such rank.
+    #[error("run {run} has no rank {rank} that runs; its ranks are 0 to {last}")]
+    NoRank {
+        /// The run.
+        run: RunId,
+        /// The rank.
+        rank: Rank,
+        /// The last it has.
+        last: u32,
+    },
+    /// No profiler waits.
+    #[error(
+        "run {0} was not started for traces; submit it with `kineto = true` (--kineto), which has PyTorch's profiler wait for such a wish"
+    )]
+    NoKineto(RunId),
+    /// No such node in the attempt.
+    #[error("no node {node:?} has run {run}")]
+    NoNode {
+        /// The run.
+        run: RunId,
+        /// The node.
+        node: String,
+    },
+    /// The node is away, or says why not.
+    #[error("{0}")]
+    Unanswered(String),
+}
+
+/// What a rank answered, and on which node.
+pub struct OfRank {
+    /// The node.
+    pub node: String,
+    /// The answer.
+    pub answer: RankAnswer,
+}
+
+impl Runs {
+    /// Asks the living ranks of the current attempt, all or one. Of each there is an answer or the reason why there is none.
+    ///
+    /// # Errors
+    /// When the run has no such ranks now.
+    pub async fn ask_ranks(
+        &self,
+        run: &RunId,
+        rank: Option<Rank>,
+        what: What,
+    ) -> Result<(AttemptNo, Vec<OfRank>), InspectError> {
+        let view = self.stored_view(run).await?;
+        let within = match what {
+            What::Trace(_) if !view.spec.kineto => return Err(InspectError::NoKineto(run.clone())),
+            What::Trace(_) => TRACE_WITHIN,
+            What::Flight => FLIGHTS_WITHIN,
+            _ => WITHIN,
+        };
+        let (attempt, nodes) = living(&view);
+        if nodes.is_empty() {
+            let state = view.summary.state.as_str();
+            return Err(InspectError::NotRunning {
+                run: run.clone(),
+                state,
+            });
+        }
+        let wanted = |of: &RankView| rank.is_none_or(|rank| of.rank == rank);
+        let nodes: Vec<(String, Vec<Rank>)> = nodes
+            .into_iter()
+            .map(|(node, ranks)| (node, ranks.into_iter().filter(wanted).map(|of| of.rank).collect()))
+            .filter(|(_, ranks): &(_, Vec<Rank>)| !ranks.is_empty())
+            .collect();
+        if let (Some(rank), true) = (rank, nodes.is_empty()) {
+            let last = view.summary.world_size.saturating_sub(1);
+            return Err(InspectError::NoRank {
+                run: run.clone(),
+                rank,
+                last,
+            });
+        }
+        let question = Question { rank, what };
+        let asked = nodes.iter().map(|(node, ranks)| {
+            self.ask_node(
+                (run, attempt),
+                (node.as_str(), ranks.as_slice()),
+                &question,
+                within,
+            )
+        });
+        let mut all: Vec<OfRank> = futures::future::join_all(asked)
+            .await
+            .into_iter()
+            .flatten()
+            .collect();
+        all.sort_by_key(|of| of.answer.rank);
+        Ok((attempt, all))
+    }
+
+    async fn ask_node(
+        &self,
+        (run, attempt): (&RunId, AttemptNo),
+        (node, ranks): (&str, &[Rank]),
+        question: &Question,
+        within: Duration,
+    ) -> Vec<OfRank> {
+        let asked = NodeName::new(node)
+            .ok()
+            .and_then(|name| self.agents.ask(&name, run, attempt, question));
+        let (answers, problem) = match asked {
+            None => (Vec::new(), away(node)),
+            Some(asked) => collect(asked, node, within).await,
+        };
+        let of = |rank: &Rank| {
+            let found = answers.iter().find(|answer| answer.rank == *rank).cloned();
+            let answer = found.unwrap_or_else(|| RankAnswer {
+                rank: *rank,
+                problem: problem.clone(),
+                ..RankAnswer::default()
+            });
+            OfRank {
+                node: node.to_owned(),
+                answer,
+            }
+        };
+        ranks.iter().map(of).collect()
+    }
+
+    /// A piece of a trace that lies on a node, and how long the whole is.
+    ///
+    /// # Errors
+    /// When the node is away or has no such file, or the run was never there.
+    pub async fn trace_piece(
+        &self,
+        run: &RunId,
+        (attempt, node): (Option<AttemptNo>, &str),
+        file: &str,
+        offset: u64,
+    ) -> Result<(Vec<u8>, u64), InspectError> {
+        let view = self.stored_view(run).await?;
+        let attempt = attempt.unwrap_or(view.summary.attempt);
+        let of_run = view
+            .attempts
+            .iter()
+            .any(|view| view.attempt == attempt && view.nodes.iter().any(|task| task.node == node));
+        let name = NodeName::new(node).ok().filter(|_| of_run);
+        let name = name.ok_or_else(|| InspectError::NoNode {
+            run: run.clone(),
+            node: node.to_owned(),
+        })?;
+        let what = What::TracePiece {
+            file: file.to_owned(),
+            offset,
+        };
+        let asked = self
+            .agents
+            .ask(&name, run, attempt, &Question { rank: None, what });
+        let mut answers = asked.ok_or_else(|| InspectError::Unanswered(away(node)))?;
+        let answer = tokio::time::timeout(WITHIN, answers.next()).await;
+        let Ok(Some(answer)) = answer else {
+            return Err(InspectError::Unanswered(silent(node, WITHIN)));
+        };
+        match serde_json::from_str(&answer.answer_json) {
+            Ok(Answer::Piece { length }) => Ok((answer.bytes, length)),
+            Ok(Answer::Failed { message }) => Err(InspectError::Unanswered(message)),
+            _ => Err(InspectError::Unanswered(silent(node, WITHIN))),
+        }
+    }
+}
+
+// === a run that stands still ===
+
+/// Whether the first rank has come to stand still, after all of them got on.
+pub(super) fn stands_still(before: Option<&Machine>, after: &Machine) -> bool {
+    let stalled = |run: &Machine| {
+        run.current()
+            .ranks()
+            .any(|(_, rank)| rank.stall.is_some() && rank.exit.is_none())
+    };
+    stalled(after) && !before.is_some_and(stalled)
+}
+
+/// Asks all ranks where they are, once, and puts it into the run's events: by the time somebody looks, the ranks may have been ended.
+pub(super) fn note_stacks(app: &Shared, run: RunId) {
+    let shared = app.clone();
+    app.spawn(async move {
+        let answers = match shared.runs.ask_ranks(&run, None, What::Stacks).await {
+            Ok((_, answers)) => answers,
+            Err(error) => {
+                return tracing::warn!(%run, %error, "the stacks of a run that stands still cannot be had");
+            }
+        };
+        let message = format!("run {run} stands still; {}", told(answers));
+        let event = Event {
+            at_ms: shared.now_ms(),
+            severity: Severity::Warning,
+            kind: "rank_stacks".to_owned(),
+            node: None,
+            gpu: None,
+            run: Some(run.to_string()),
+            message,
+        };
+        shared.event(event).await;
+    });
+}
+
+/// `ranks 0-2: all_reduce at train.py:57; rank 3: data loading at data.py:12`.
+fn told(answers: Vec<OfRank>) -> String {
+    let ranks: Vec<RankStacks> = answers.into_iter().map(OfRank::stacks).collect();
+    let line = |group: &StackGroup| {
+        let doing: String = group.doing.chars().take(TOLD_CHARS).collect();
+        format!("{}: {doing}", rank_list(&group.ranks))
+    };
+    let groups = grouped(&ranks);
+    let mut lines: Vec<String> = groups.iter().take(TOLD_GROUPS).map(line).collect();
+    if groups.len() > TOLD_GROUPS {
+        lines.push(format!("and {} other places", groups.len() - TOLD_GROUPS));
+    }
+    lines.join("; ")
+}
+
+// === answers ===
+
+impl OfRank {
+    /// Its stacks, taken apart.
+    #[must_use]
+    pub fn stacks(self) -> RankStacks {
+        let Self { node, answer } = self;
+        let threads = answer.text.as_deref().map(parse_threads).unwrap_or_default();
+        let mut problem = answer.problem;
+        if problem.is_empty() && threads.is_empty() {
+            problem = "answered with what are no stacks".into();
+        }
+        RankStacks {
+            rank: answer.rank,
+            node,
+            pid: answer.pid,
+            threads,
+            cut: answer.cut,
+            problem,
+            process: answer.process,
+        }
+    }
+}
+
+/// Ranks in the same place, together.
+#[must_use]
+pub fn grouped(ranks: &[RankStacks]) -> Vec<StackGroup> {
+    group(ranks.iter().map(|of| {
+        let answered = of.problem.is_empty();
+        let stack = if answered {
+            Ok(&of.threads[..])
+        } else {
+            Err(of.problem.as_str())
+        };
+        (of.rank, stack)
+    }))
+}
+
+/// The ranks of the current attempt that have not ended, by node.
+fn living(view: &RunView) -> (AttemptNo, Vec<(String, Vec<RankView>)>) {
+    let attempt = view.attempts.last().filter(|_| !view.summary.state.is_final());
+    let ranks = |task: &NodeTaskView| {
+        let living = task
+            .ranks
+            .iter()
+            .filter(|rank| rank.pid.is_some() && rank.exit.is_none());
+        (task.node.clone(), living.cloned().collect::<Vec<_>>())
+    };
+    let nodes = attempt.iter().flat_map(|attempt| &attempt.nodes).map(ranks);
+    let nodes = nodes.filter(|(_, ranks)| !ranks.is_empty()).collect();
+    (view.summary.attempt, nodes)
+}
+
+/// What came, and what is to be said of ranks of which nothing did.
+async fn collect(mut asked: Answers, node: &str, within: Duration) -> (Vec<RankAnswer>, String) {
+    let mut answers = Vec::new();
+    let mut problem = "has ended".to_owned();
+    let all = async {
+        while let Some(answer) = asked.next().await {
+            match serde_json::from_str(&answer.answer_json) {
+                Ok(Answer::Rank(answer)) => answers.push(answer),
+                Ok(Answer::Failed { message }) => problem = message,
+                Ok(Answer::Piece { .. }) | Err(_) => {
+                    tracing::warn!(%node, "an agent's answer to a question cannot be read");
+                }
+            }
+        }
+    };
+    let in_time = tokio::time::timeout(within, all).await.is_ok();
+    if !in_time {
+        problem = silent(node, within);
+    }
+    (answers, problem)
+}
+
+fn away(node: &str) -> String {
+    format!("the agent of {node} is not connected; its ranks go on, and can be asked once it is back")
+}
+
+fn silent(node: &str, within: Duration) -> String {
+    format!(
+        "the agent of {node} has not answered within {} s; it may be older than this collector",
+        within.as_secs()
+    )
+}

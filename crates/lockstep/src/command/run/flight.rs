@@ -1,0 +1,139 @@
+//! `lockstep run flight`: the last collectives of each rank, or its wait counters.
+
+use clap::Args;
+use domain::api::inspect::{AskRanks, RankValue, RanksView};
+use domain::ident::Rank;
+use serde_json::Value;
+
+use super::run_path;
+use super::stacks::kernel_line;
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::table::{printable, render};
+
+/// Entries shown of each rank; `--json` has all that came.
+const SHOWN: usize = 10;
+
+/// Arguments of `flight`.
+#[derive(Args)]
+#[command(
+    after_help = "The Flight Recorder is PyTorch's own (torch 2.8 or later; TORCH_FR_BUFFER_SIZE says how much it keeps). With Gloo it \
+records collectives too, and does not see when they begin and end; it says nothing before the process group is made.
+
+Examples:
+  lockstep run flight RUN
+  lockstep run flight RUN --rank 1 --json
+  lockstep run flight RUN --wait-counters"
+)]
+pub(super) struct Flight {
+    /// The run's id.
+    run: String,
+    /// One rank alone.
+    #[arg(long)]
+    rank: Option<u32>,
+    /// How often and how long each rank has waited in PyTorch's own places, instead of its collectives.
+    #[arg(long)]
+    wait_counters: bool,
+    /// The collector's answer as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Flight {
+    pub(super) async fn execute(self, client: &Client) -> Result<(), Failure> {
+        let what = if self.wait_counters {
+            "wait-counters"
+        } else {
+            "flight"
+        };
+        let path = format!("{}/{what}", run_path(&self.run)?);
+        let asked = AskRanks {
+            rank: self.rank.map(Rank),
+        };
+        let view: RanksView = client.post(&path, &asked).await?;
+        if self.json {
+            let text = serde_json::to_string_pretty(&view).map_err(|error| Failure::Failed(error.into()))?;
+            say!("{text}");
+            return Ok(());
+        }
+        for of in &view.ranks {
+            match &of.value {
+                Some(value) if self.wait_counters => counters(of.rank, value),
+                Some(value) => collectives(of.rank, value),
+                None => problem(of),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a rank has no answer.
+pub(super) fn problem(of: &RankValue) {
+    say!(
+        "rank {} on {}: {}",
+        of.rank.0,
+        printable(&of.node),
+        printable(&of.problem)
+    );
+    if let Some(process) = &of.process {
+        say!("    {}", printable(&kernel_line(process)));
+    }
+}
+
+fn collectives(Rank(rank): Rank, value: &Value) {
+    let entries = value["entries"].as_array().map_or(&[][..], Vec::as_slice);
+    say!(
+        "rank {rank}: {} collectives recorded, the last of them",
+        entries.len()
+    );
+    let text = |value: &Value| match value {
+        Value::String(text) => printable(text),
+        Value::Null => String::new(),
+        other => printable(&other.to_string()),
+    };
+    let rows: Vec<Vec<String>> = entries
+        .iter()
+        .rev()
+        .take(SHOWN)
+        .map(|entry| {
+            let columns = [
+                "collective_seq_id",
+                "profiling_name",
+                "state",
+                "input_sizes",
+                "process_group",
+            ];
+            columns.iter().map(|name| text(&entry[name])).collect()
+        })
+        .collect();
+    if !rows.is_empty() {
+        say!(
+            "{}",
+            render(&["  NUMBER", "COLLECTIVE", "STATE", "SIZES", "GROUP"], &rows).trim_end()
+        );
+    }
+}
+
+fn counters(Rank(rank): Rank, value: &Value) {
+    say!("rank {rank}");
+    let all = value.as_object().into_iter().flatten();
+    let rows: Vec<Vec<String>> = all
+        .map(|(name, counter)| {
+            let number = |field: &str| counter[field].as_u64().unwrap_or(0);
+            vec![
+                format!(
+                    "  {}",
+                    printable(name.trim_start_matches("pytorch.wait_counter."))
+                ),
+                number("total_calls").to_string(),
+                format!("{:.3}", number("total_time_us") as f64 / 1e6),
+                format!("{:.3}", number("max_time_us") as f64 / 1e6),
+                number("active_count").to_string(),
+            ]
+        })
+        .collect();
+    say!(
+        "{}",
+        render(&["  WAITED IN", "TIMES", "SECONDS", "LONGEST", "NOW"], &rows).trim_end()
+    );
+}

@@ -1,0 +1,103 @@
+"""PyTorch's own worker server in this rank, on the UNIX socket `rank-N.sock` beside the probe's: the agent asks it for the stacks of all
+Python threads, for the wait counters and for what the Flight Recorder holds. torch 2.4+; which questions it answers, its version decides.
+
+It is started as soon as torch is there, so a rank that hangs before its process group can be asked too. It costs threads of torch's
+own that sleep; LOCKSTEP_WORKER_SERVER=off leaves it out. Traps, and what is done about them:
+
+- Its destructor joins threads, one of which may be reading from a client that says nothing: the object is never destroyed.
+- A handler that wants the GIL from an interpreter that is being torn down ends the process with SIGABRT. So at exit the socket goes first,
+  and who was heard already gets DRAIN_S to be answered.
+- It says on stderr that it listens (torch 2.15). That line is taken out where no other thread can be writing; others pass.
+- A forked child has the object and not the threads: it touches neither.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import os
+import threading
+import time
+
+SOCKET_PATH_BYTES_MAX = 107  # sun_path holds 108 with its zero
+DRAIN_S = 0.25
+STDERR = 2
+
+
+class WorkerServer:
+    def __init__(self, environ):
+        self._folder = os.path.dirname(os.path.abspath(environ["LOCKSTEP_PROBE_SOCKET"]))
+        self._wanted = environ.get("LOCKSTEP_WORKER_SERVER", "").lower() not in ("off", "0", "false", "no")
+        self._file = f"rank-{environ['RANK']}.sock"
+        self._address = None  # the path as the kernel knows it
+        self._pid = None
+        self.name = None  # of the socket in the probe's folder, once the server listens
+
+    def start(self):
+        """Starts it once, where this torch has it; raises what goes wrong."""
+        if not self._wanted or self._pid is not None:
+            return
+        self._pid = os.getpid()
+        try:
+            from torch._C._distributed_c10d import _WorkerServer
+        except ImportError:  # before 2.4, or built without torch.distributed
+            return
+        path = os.path.join(self._folder, self._file)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # of this rank before it replaced itself by exec
+        self._address = short(self._folder, self._file)
+        with without_line(b"Server listening"):
+            server = _WorkerServer(self._address, -1)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+        atexit.register(self._close)
+        self.name = self._file
+
+    def _close(self):
+        if os.getpid() != self._pid:
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self._folder, self._file))
+            until = time.monotonic() + DRAIN_S
+            while connections(self._address) and time.monotonic() < until:
+                time.sleep(0.002)  # lets a handler have the GIL
+
+
+def short(folder, file):
+    """A path the kernel takes: the folder by an open file where its own name is too long."""
+    path = os.path.join(folder, file)
+    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
+        return path
+    return f"/proc/self/fd/{os.open(folder, os.O_PATH | os.O_DIRECTORY)}/{file}"
+
+
+def connections(address):
+    """How many clients are connected; the listening socket itself is not counted."""
+    with open("/proc/self/net/unix", "rb") as table:
+        sockets = [line.split(maxsplit=7) for line in table]
+    own = [fields for fields in sockets if len(fields) == 8 and fields[7].rstrip() == os.fsencode(address)]
+    return sum(fields[5] == b"03" for fields in own)  # SS_CONNECTED
+
+
+@contextlib.contextmanager
+def without_line(unwanted):
+    """Holds back what is written to stderr meanwhile and passes it on without lines that hold `unwanted`.
+
+    Only where this is the one Python thread: no other can be writing then, or forking a child that would keep the stand-in.
+    """
+    try:
+        if threading.active_count() > 1:
+            raise OSError
+        held, real = os.memfd_create("stderr"), os.dup(STDERR)
+    except OSError:  # or there is no stderr
+        yield
+        return
+    os.dup2(held, STDERR)
+    try:
+        yield
+    finally:
+        os.dup2(real, STDERR)
+        with open(held, "rb") as file:
+            file.seek(0)
+            rest = b"".join(line for line in file if unwanted not in line)
+        if rest:
+            os.write(real, rest)
+        os.close(real)

@@ -1,0 +1,27 @@
+"""A rank that waits in a place with a name until the file `leave` is there, and leaves as it was told."""
+
+import os
+import pathlib
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+
+
+def waits_here(seconds):
+    end = time.monotonic() + seconds
+    while not pathlib.Path("leave").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+if "forks" in sys.argv:
+    if os.fork() == 0:
+        sys.exit(0)  # through the exit functions it inherited
+    os.wait()
+    pathlib.Path("forked").touch()
+waits_here(30)
+dist.destroy_process_group()
