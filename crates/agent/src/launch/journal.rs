@@ -19,6 +19,7 @@
 //!   probe.sock       ranks → shim    datagrams
 //!   probe/N.jsonl    shim → agent    the same, one a line, in segments
 //!   probe.cursor     agent           how far it has read
+//!   heard.json       agent           the ranks whose probe has spoken
 //!   ranks/…          torchrun        each rank's output
 //!   launcher.std*    torchrun's own output; shim.log the shim's
 //!   done             agent           the collector has everything; the folder may go
