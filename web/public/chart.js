@@ -135,7 +135,7 @@ class Chart {
       scales: { x: { time: true } },
       axes: [
         { ...axis, size: this.small ? 24 : 36, values: timeOfDay },
-        { ...axis, size: this.small ? 56 : 68, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
+        { ...axis, ...(this.small && { space: 20 }), size: this.small ? 56 : 68, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
       ],
       series: [
         { label: "time", value: time },

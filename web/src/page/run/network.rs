@@ -93,7 +93,7 @@ fn matrix(nodes: &[&str], view: &BandwidthView) -> AnyView {
             None if from == to => {
                 view! { <td class="text-center opacity-40" aria-label="itself">"·"</td> }.into_any()
             }
-            None => view! { <td class="text-center opacity-60" title="not measured">"–"</td> }.into_any(),
+            None => view! { <td class="text-center opacity-70" title="not measured">"–"</td> }.into_any(),
         }
     };
     let heads: Vec<AnyView> = nodes.iter().map(|node| column(node)).collect();
@@ -105,8 +105,7 @@ fn matrix(nodes: &[&str], view: &BandwidthView) -> AnyView {
         })
         .collect();
     table(
-        view! { <tr><th scope="col" class="font-normal text-left opacity-70">"from ↓ to →"</th>{heads}</tr> }
-            .into_any(),
+        view! { <tr><th scope="col" class="font-normal text-left">"from ↓ to →"</th>{heads}</tr> }.into_any(),
         rows,
     )
 }
