@@ -38,8 +38,9 @@ fn what_no_probe_can_follow_runs_as_without_one_and_is_said_with_the_run() {
     std::fs::write(&script, launcher()).unwrap();
     let nproc = RANKS.len();
     let spec = cluster.data_dir().join("run.toml");
+    // They are five programs: that one ends while another still compiles is no standstill.
     let text = format!(
-        "script = {:?}\nnproc_per_node = {nproc}\n",
+        "script = {:?}\nnproc_per_node = {nproc}\nstall_timeout_s = 0\n",
         script.display().to_string()
     );
     std::fs::write(&spec, text).unwrap();
