@@ -1,6 +1,8 @@
 // Time-series charts: a thin layer over uPlot for src/chart.rs, which holds the data and calls set() with whole columns.
 
 const HEIGHT = 220;
+// One of many: a line, its name above it, no room for more.
+const SMALL_HEIGHT = 110;
 // Charts of one page share their cursor and their zoom.
 const SYNC = "lockstep";
 // Told apart on white and on near-black; dark and light variants of the same ten hues.
@@ -40,8 +42,9 @@ const timeOfDay = (_, ticks, __, ___, distance) =>
   });
 
 class Chart {
-  constructor(element, unit) {
+  constructor(element, unit, small) {
     this.element = element;
+    this.small = small;
     this.format = UNITS[unit] ?? scaled;
     this.names = [];
     this.plot = null;
@@ -53,7 +56,7 @@ class Chart {
   }
 
   size() {
-    return { width: Math.max(this.element.clientWidth, 200), height: HEIGHT };
+    return { width: Math.max(this.element.clientWidth, 200), height: this.small ? SMALL_HEIGHT : HEIGHT };
   }
 
   // Seconds, each with a word: where something began that one should see on every chart.
@@ -125,14 +128,14 @@ class Chart {
     return {
       ...this.size(),
       cursor: { sync: { key: SYNC }, drag: { x: true, y: false } },
-      legend: { live: true },
+      legend: { live: true, show: !this.small },
       hooks: { draw: [(plot) => this.drawMarks(plot)] },
       // Room for half of the last time below the axis.
       padding: [null, 28, null, null],
       scales: { x: { time: true } },
       axes: [
-        { ...axis, size: 36, values: timeOfDay },
-        { ...axis, size: 68, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
+        { ...axis, size: this.small ? 24 : 36, values: timeOfDay },
+        { ...axis, ...(this.small && { space: 20 }), size: this.small ? 56 : 68, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
       ],
       series: [
         { label: "time", value: time },
@@ -150,7 +153,7 @@ class Chart {
 }
 
 window.lockstepChart = {
-  create: (element, unit) => new Chart(element, unit),
+  create: (element, unit, small) => new Chart(element, unit, small),
   set: (chart, names, times, columns) => chart.set(names, times, columns),
   mark: (chart, times, words) => chart.mark(times, words),
   destroy: (chart) => chart.destroy(),

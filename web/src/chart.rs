@@ -3,6 +3,7 @@
 //! A chart of a time that is over asks for it once instead.
 
 mod lines;
+mod multiples;
 mod window;
 
 use std::cell::RefCell;
@@ -23,12 +24,13 @@ use crate::session::Who;
 use crate::ui::{Unit, When, text, whenever};
 use lines::Lines;
 
+pub(crate) use multiples::Multiples;
 pub(crate) use window::Window;
 
 #[wasm_bindgen]
 extern "C" {
     #[wasm_bindgen(js_namespace = lockstepChart)]
-    fn create(element: &web_sys::HtmlElement, unit: &str) -> JsValue;
+    fn create(element: &web_sys::HtmlElement, unit: &str, small: bool) -> JsValue;
     #[wasm_bindgen(js_namespace = lockstepChart)]
     fn set(chart: &JsValue, names: Array, times: Float64Array, columns: Array);
     #[wasm_bindgen(js_namespace = lockstepChart)]
@@ -66,7 +68,7 @@ pub(crate) fn Chart(
     whenever(move || drawing.mark(&marks.get()));
     whenever(move || {
         if let Some(element) = place.get() {
-            drawing.begin(create(&element, unit.name()));
+            drawing.begin(create(&element, unit.name(), false));
             drawing.mark(&marks.get_untracked());
         }
     });
@@ -89,6 +91,28 @@ pub(crate) fn Chart(
 
 /// Times that stand out, each with a word.
 pub(crate) type Marks = Vec<(TimestampMs, String)>;
+
+/// Puts them on a canvas.
+fn put_marks(canvas: &JsValue, marks: &Marks) {
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit 53 bits")]
+    let times: Vec<f64> = marks.iter().map(|(at_ms, _)| *at_ms as f64 / 1_000.0).collect();
+    let words: Array = marks.iter().map(|(_, word)| JsValue::from_str(word)).collect();
+    mark(canvas, Float64Array::from(times.as_slice()), words);
+}
+
+/// Puts lines on a canvas.
+fn put_lines<'a>(
+    canvas: &JsValue,
+    names: &[String],
+    times: &[f64],
+    columns: impl Iterator<Item = &'a Vec<f64>>,
+) {
+    let names: Array = names.iter().map(|name| JsValue::from_str(name)).collect();
+    let columns: Array = columns
+        .map(|column| JsValue::from(Float64Array::from(column.as_slice())))
+        .collect();
+    set(canvas, names, Float64Array::from(times), columns);
+}
 
 /// What a range query answers: it is always of the kind `matrix`.
 #[derive(Deserialize)]
@@ -132,14 +156,8 @@ impl Drawing {
     }
 
     fn mark(self, marks: &Marks) {
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit 53 bits")]
-        let times: Vec<f64> = marks.iter().map(|(at_ms, _)| *at_ms as f64 / 1_000.0).collect();
-        let words: Array = marks.iter().map(|(_, word)| JsValue::from_str(word)).collect();
-        self.canvas.with_value(|canvas| {
-            if let Some(canvas) = canvas {
-                mark(canvas, Float64Array::from(times.as_slice()), words);
-            }
-        });
+        self.canvas
+            .with_value(|canvas| canvas.iter().for_each(|canvas| put_marks(canvas, marks)));
     }
 
     fn empty(self) -> &'static str {
@@ -218,12 +236,7 @@ impl Drawing {
         self.canvas.with_value(|canvas| {
             if let Some(canvas) = canvas {
                 let (names, times, columns) = lines.columns(self.by, self.order);
-                let names: Array = names.iter().map(|name| JsValue::from_str(name)).collect();
-                let columns: Array = columns
-                    .iter()
-                    .map(|column| JsValue::from(Float64Array::from(column.as_slice())))
-                    .collect();
-                set(canvas, names, Float64Array::from(times.as_slice()), columns);
+                put_lines(canvas, &names, &times, columns.iter());
             }
         });
     }

@@ -1,16 +1,22 @@
 """Scripts that break hooks run as they run without the probe; what could not be seen is said."""
 
 import re
+import sys
+import types
 
 import pytest
 from conftest import SCRIPTS
 
-from lockstep_probe import memory
+from lockstep_probe import compiler, memory
 
-UNSEEN = {"spawns": "torch.multiprocessing.spawn"}
+UNSEEN = {
+    "spawns": "torch.multiprocessing.spawn",
+    "compiled": "torch.compile: the first steps hold its own time",
+    "raises": "a backward pass raised ArithmeticError: its loss does not count",
+}
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("compiled", 5), ("raises", 5), ("reenters", 3), ("patched", 5), ("spawns", 0)])
+@pytest.mark.parametrize(("kind", "steps"), [("compiled", 5), ("raises", 5), ("by-hand", 0), ("reenters", 3), ("patched", 5), ("spawns", 0)])
 def test_what_breaks_hooks_runs_as_without_the_probe(ranks, kind, steps):
     watched = ranks(SCRIPTS / "breaks.py", kind, count=1)
     alone = ranks(SCRIPTS / "breaks.py", kind, count=1, probe=False)
@@ -24,6 +30,19 @@ def test_what_breaks_hooks_runs_as_without_the_probe(ranks, kind, steps):
 def without_times(output):
     """torch's own warnings carry time and pid."""
     return re.sub(r"^W\d{4} \S+ \d+ ", "", output, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("compiled", "step", "note"),
+    [
+        (0, {}, None),
+        (3, {"forward_s": 1.0, "backward_s": 1.0, "loss": 0.0}, compiler.COMPILED),
+        (3, {"forward_s": 1.0}, "torch.compile: backward_s, loss of a step are not seen, compiled code holds them"),
+    ],
+)
+def test_what_compiled_code_hides_is_read_from_a_step(monkeypatch, compiled, step, note):
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", types.SimpleNamespace(counters={"frames": {"ok": compiled}}))
+    assert compiler.what_it_hides(step) == note and len(compiler.COMPILED) <= 200
 
 
 # === memory ===

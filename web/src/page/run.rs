@@ -5,11 +5,15 @@ mod charts;
 mod checkpoints;
 mod head;
 mod log;
+mod logged;
+mod network;
 mod resume;
 mod saved;
 mod span;
 mod stacks;
 mod stop;
+mod topology;
+mod unseen;
 
 use domain::api::stream::Request;
 use leptos::prelude::*;
@@ -21,7 +25,13 @@ use charts::Charts;
 use checkpoints::Checkpoints;
 use head::Head;
 use log::Log;
+use network::Network;
 use saved::Saved;
+use topology::Topology;
+use unseen::NotSeen;
+
+/// The rule that says what probes note.
+const PARTLY_UNSEEN: &str = "TrainingPartlyUnseen";
 
 /// What is known of the run.
 type Known = RwSignal<Option<Run>>;
@@ -53,8 +63,11 @@ fn Shown(id: String, run: Known) -> impl IntoView {
     let saved = Saved::of(&id, run);
     view! {
         <Head id=id.clone() run saved />
-        <RunDiagnoses id=id.clone() />
+        <RunDiagnoses id=id.clone() run />
+        <NotSeen run />
         <Charts id=id.clone() run />
+        <Topology id=id.clone() run />
+        <Network run />
         <Checkpoints id=id.clone() run saved />
         <Attempts run />
         <Log id run />
@@ -80,11 +93,19 @@ fn watched(id: String) -> (Known, RwSignal<Option<String>>) {
 }
 
 #[component]
-fn RunDiagnoses(id: String) -> impl IntoView {
+fn RunDiagnoses(id: String, run: Known) -> impl IntoView {
     let all = expect_context::<Live>().diagnoses;
+    let unseen = unseen::lines(run);
     let ours = move || {
         let mut rows = all.rows();
-        rows.retain(|row| row.peek(|diagnosis| diagnosis.alert.labels.get("run") == Some(id.as_str())));
+        // What could not be seen has a part of its own, unless its nodes are too old to tell of it there.
+        let said_below = unseen.with(|lines| !lines.is_empty());
+        rows.retain(|row| {
+            row.peek(|diagnosis| {
+                let alert = &diagnosis.alert;
+                alert.labels.get("run") == Some(id.as_str()) && !(said_below && alert.rule == PARTLY_UNSEEN)
+            })
+        });
         rows
     };
     view! {

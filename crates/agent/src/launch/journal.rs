@@ -19,6 +19,7 @@
 //!   probe.sock       ranks → shim    datagrams
 //!   probe/N.jsonl    shim → agent    the same, one a line, in segments
 //!   probe.cursor     agent           how far it has read
+//!   heard.json       agent           the ranks whose probe has spoken
 //!   ranks/…          torchrun        each rank's output
 //!   rank-N.sock      each rank       PyTorch's worker server, asked by the agent
 //!   traces/          ranks           Kineto's traces, recorded when somebody asks

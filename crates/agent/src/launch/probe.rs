@@ -12,7 +12,7 @@ mod record;
 mod series;
 
 pub(crate) use record::{Checkpoint as Saving, Knob, Phase, Record};
-pub(crate) use series::{RunSeries, SharedInventory};
+pub(crate) use series::{RunSeries, SILENT_AFTER_MS, SharedInventory};
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};

@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::ident::{AttemptNo, Rank};
 use crate::run::knob::{Change, KnobAnswer};
+use crate::run::mesh::Mesh;
 use crate::run::spec::Spec;
-use crate::run::state::{Outcome, RankExit, RunState};
+use crate::run::state::{Outcome, RankExit, RunState, Stall};
+use crate::run::unseen::UnseenLine;
 use crate::time::TimestampMs;
 
 /// One line of the list.
@@ -123,6 +125,12 @@ pub struct AttemptView {
     /// What its ranks said of knobs that the probe was to turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<KnobAnswer>,
+    /// The mesh its script has put its ranks into, as far as they have told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mesh: Option<Mesh>,
+    /// What of its ranks could not be seen from inside.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<UnseenLine>,
 }
 
 /// The network between the nodes of an attempt, as measured before it began.
@@ -136,6 +144,12 @@ pub struct BandwidthView {
     /// What nodes reach at their best, in MiB a second: the median of each one's fastest pair.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usual_mib_s: Option<f64>,
+    /// Below this a pair is slow: a share of what is usual, or what the run asks for, whichever is more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_below_mib_s: Option<f64>,
+    /// That it is what the run asks for.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub slow_as_asked: bool,
     /// Two for each pair that was measured.
     pub figures: Vec<BandwidthFigure>,
 }
@@ -151,6 +165,9 @@ pub struct BandwidthFigure {
     /// MiB a second; 0 when the other could not be reached, none when it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mib_s: Option<f64>,
+    /// Less than `slow_below_mib_s`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub slow: bool,
     /// Why not, in words.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
@@ -223,6 +240,9 @@ pub struct RankView {
     /// How it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<RankExit>,
+    /// Since when it stands still, and how that shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<Stall>,
     /// It failed because another rank had failed before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cascade: bool,

@@ -164,6 +164,8 @@ pub struct Figure {
 pub struct Judgement {
     /// What nodes reach at their best, in MiB a second: the median of each one's fastest pair.
     pub usual_mib_s: Option<f64>,
+    /// Below this a pair is slow.
+    pub limit_mib_s: f64,
     /// Nodes that are slow whomever they send to, or receive from.
     pub culprits: Vec<Culprit>,
     /// Slow pairs that no culprit explains, sender first.
@@ -213,6 +215,7 @@ pub fn judge(figures: &[Figure], wish: &BandwidthWish) -> Judgement {
     let slowest = measured.iter().copied().min_by(|a, b| a.2.total_cmp(&b.2));
     Judgement {
         usual_mib_s,
+        limit_mib_s: limit,
         culprits,
         slow,
         slowest,

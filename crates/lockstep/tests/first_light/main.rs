@@ -22,3 +22,4 @@ mod runs;
 mod stacks;
 mod store;
 mod terminal;
+mod unseen;

@@ -14,13 +14,21 @@ struct Recipe {
     saves_dcp: bool,
     /// Series of its own, beside those of every training.
     own: &'static [&'static str],
+    /// The mesh it makes of its four ranks: axes and sizes.
+    mesh: &'static [(&'static str, u32)],
 }
 
 const ALL: [Recipe; 9] = [
     Recipe::new("ddp", &["steps=40"]),
-    Recipe::new("fsdp", &["steps=30"]).saving(),
-    Recipe::new("hsdp", &["steps=30"]).saving(),
-    Recipe::new("device-mesh", &["steps=30"]).saving(),
+    Recipe::new("fsdp", &["steps=30"])
+        .saving()
+        .meshed(&[("shard", 4)]),
+    Recipe::new("hsdp", &["steps=30"])
+        .saving()
+        .meshed(&[("replicate", 2), ("shard", 2)]),
+    Recipe::new("device-mesh", &["steps=30"])
+        .saving()
+        .meshed(&[("data", 2), ("tensor", 2)]),
     Recipe::new("amp", &["steps=30"]),
     Recipe::new("activation-checkpointing", &["steps=30"]),
     Recipe::new("rpc-parameter-server", &["steps=60"]).with(&[
@@ -41,6 +49,7 @@ impl Recipe {
             settings,
             saves_dcp: false,
             own: &[],
+            mesh: &[],
         }
     }
 
@@ -53,6 +62,10 @@ impl Recipe {
 
     const fn with(self, own: &'static [&'static str]) -> Self {
         Self { own, ..self }
+    }
+
+    const fn meshed(self, mesh: &'static [(&'static str, u32)]) -> Self {
+        Self { mesh, ..self }
     }
 
     fn check(&self, cluster: &Cluster) {
@@ -90,6 +103,9 @@ impl Recipe {
                 (!cluster.samples(&selector).is_empty()).then_some(())
             });
         }
+        if !self.mesh.is_empty() {
+            self.tells_its_mesh(cluster, &run);
+        }
         if self.saves_dcp {
             let list = cluster.get(&format!("/api/runs/{run}/checkpoints"));
             let all = list["checkpoints"].as_array().cloned().unwrap_or_default();
@@ -102,6 +118,28 @@ impl Recipe {
             let torn = all.iter().find(|one| one["complete"] != true);
             assert!(torn.is_none(), "{}: {torn:?}", self.name);
         }
+    }
+
+    /// Ranks stand in the mesh in their order, the last axis first.
+    fn tells_its_mesh(&self, cluster: &Cluster, run: &str) {
+        let axes: Vec<&str> = self.mesh.iter().map(|(axis, _)| *axis).collect();
+        let sizes: Vec<u32> = self.mesh.iter().map(|(_, size)| *size).collect();
+        let last = sizes.last().copied().unwrap_or(1);
+        let at = |rank: u32| {
+            if sizes.len() == 1 {
+                vec![rank]
+            } else {
+                vec![rank / last, rank % last]
+            }
+        };
+        let ranks: Vec<Value> = (0..4)
+            .map(|rank| serde_json::json!({ "rank": rank, "coordinates": at(rank) }))
+            .collect();
+        let expected = serde_json::json!({ "axes": axes, "sizes": sizes, "ranks": ranks });
+        cluster.wait_for(&format!("the mesh of {}", self.name), || {
+            let view = cluster.get(&format!("/api/runs/{run}"));
+            (view["attempts"][0]["mesh"] == expected).then_some(())
+        });
     }
 
     /// Of a rank that has one: a pipeline's first stage and a parameter server see none.

@@ -12,6 +12,18 @@ import types
 NOT_OURS = ".knobs"
 
 
+COMPILED = "torch.compile: the first steps hold its own time, bytes kept for the backward pass are not measured, and knobs of the model cannot be turned"
+
+
+def what_it_hides(fields):
+    """A note about a step of a script that compiles, or None: `fields` are those of its record."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None or not utils.counters["frames"]["ok"]:
+        return None
+    absent = [name for name in ("forward_s", "backward_s", "loss") if fields.get(name) is None]
+    return f"torch.compile: {', '.join(absent)} of a step are not seen, compiled code holds them" if absent else COMPILED
+
+
 def hide(_probe, eval_frame):
     for name, module in list(sys.modules.items()):
         if name.startswith(__package__ + ".") and NOT_OURS not in name:

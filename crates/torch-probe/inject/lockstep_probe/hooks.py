@@ -8,7 +8,7 @@ graph, break torch.compile), DDP communication hooks (replace the all-reduce; on
 import functools
 import time
 
-from . import compiler, loggers, saves
+from . import compiler, loggers, meshes, saves
 
 
 def after_import(probe):
@@ -22,6 +22,7 @@ def after_import(probe):
         "torch.nn.parallel.distributed": watch_ddp,
         "torch.distributed.fsdp.fully_sharded_data_parallel": watch_fsdp1,
         "torch.distributed.distributed_c10d": watch_groups,
+        "torch.distributed.device_mesh": meshes.watch,
         "torch.amp.grad_scaler": watch_scaler,
         "torch.cuda.amp.grad_scaler": watch_scaler,  # where the class lives before torch 2.3
         "torch.serialization": saves.watch_torch_save,
@@ -69,10 +70,14 @@ def watch_backward(probe, autograd):
         handle = probe.call(probe.begin_backward, tensors)
         if not handle:
             return original(tensors, *args, **kwargs)
+        failed = None
         try:
             result = original(tensors, *args, **kwargs)
+        except Exception as error:
+            failed = type(error).__name__  # not the error itself: it would keep the pass's tensors alive
+            raise
         finally:
-            probe.call(probe.end_backward, handle)
+            probe.call(probe.end_backward, handle, failed)
         if probe.stop.due:  # the step of an optimizer that torch does not know
             probe.end_after_step()
         return result
@@ -190,6 +195,7 @@ def watch_spawn(probe, module):
     @functools.wraps(original)
     def start_processes(*args, **kwargs):
         probe.call(probe.note, "the script starts processes with torch.multiprocessing.spawn: what they train is not watched")
+        probe.call(probe.say_hello)  # this process may wait for them to its end
         return original(*args, **kwargs)
 
     module.start_processes = start_processes

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from . import hooks, identity, norms
+from . import compiler, hooks, identity, norms
 from .batch import measure
 from .channel import Channel
 from .cycle import Cycle
@@ -15,6 +15,7 @@ from .imports import AfterImport
 from .leader import Leader
 from .live import LiveOrder
 from .loggers import Logged
+from .meshes import Meshes
 from .record import Envelope, head
 from .reports import Reports
 from .saved_tensors import SavedTensors
@@ -45,11 +46,13 @@ class Probe:
         self.envelope = Envelope(environ)
         self.cycle = Cycle(HostTimeline())
         self.leader = Leader()
-        self.steps = resumed_step(environ)
+        self.steps = self._first_step = resumed_step(environ)
+        self._compiler_noted = False
         self.skipped = None  # a GradScaler's skipped steps; None until one is used
         self.optimizer_calls = 0
         self.backwards = 0
         self.in_backward = False
+        self._losses_before = 0  # the backward pass under way
         self.synchronises = False  # DistributedDataParallel is in use: the tail of a backward pass is waiting
         self.shard_weight = None  # of FSDP1's shards, see norms.py; None without them
         self._thread = threading.get_ident()
@@ -65,6 +68,7 @@ class Probe:
         self.reports = Reports(self.note)
         self.declared = False  # the script itself says where its steps end
         self.logged = Logged(self)
+        self.meshes = Meshes(self)
         self.live = LiveOrder(environ["LOCKSTEP_PROBE_SOCKET"])
         self.server = WorkerServer(environ)
         self.knobs = None  # what is changed in the script; nothing of it is even imported where nobody asks
@@ -189,6 +193,7 @@ class Probe:
         self._follow_device(root.device)
         if not self.cycle.timeline.usable():
             return False
+        self._losses_before = len(self.cycle.losses)
         self._note_loss(root)
         handle = root.register_hook(self._at_backward_root) if self.synchronises and root.requires_grad else None
         self.cycle.begin_backward()
@@ -203,20 +208,26 @@ class Probe:
             self._follow_device(self.torch.device(self._device))
         if not self.cycle.timeline.usable():
             return False
+        self._losses_before = len(self.cycle.losses)
         self.cycle.begin_backward()
         self.in_backward = True
         return True
 
-    def end_backward(self, handle):
+    def end_backward(self, handle, failed=None):
+        """`failed`: what the pass raised, which the script may get over."""
         self.in_backward = False
         self.cycle.end_backward()
         if self.saved_tensors is not None:
             self.saved_tensors.end_backward()
         if handle is not True:
             handle.remove()
+        if failed is not None:
+            del self.cycle.losses[self._losses_before :]
+            self.note(f"a backward pass raised {failed}: its loss does not count, its time belongs to the step it came in")
+            return
         self.backwards += 1
         if self.optimizer_calls == 0 and not self.declared and self.backwards > BACKWARDS_WITHOUT_OPTIMIZER:
-            self.note("no torch.optim.Optimizer steps here: each backward pass counts as a step")
+            self.note("no torch.optim.Optimizer steps here: each backward pass counts as a step; lockstep_probe.step() says where a step ends")
             self._end_step()
 
     def begin_optimizer(self, optimizer, closure):
@@ -341,9 +352,18 @@ class Probe:
             fields.update(finished.fields())
             fields["dropped"] = self.channel.dropped + self._pending_dropped
             self._last_step_s = fields.get("step_s", self._last_step_s)
+            self._note_compiler(fields)
             self.say("step", fields, wall_ns=wall_ns, mono_ns=mono_ns)
+        self.meshes.tell()
         if self.channel.connected() and self._hello != (self.channel.connections, len(self.notes)):
             self.say_hello()  # a new agent listens and has not met this rank, or there is a new note
+
+    def _note_compiler(self, fields):
+        if self.steps > self._first_step + 1 and not self._compiler_noted:  # the first step has no step before it to begin from
+            hidden = compiler.what_it_hides(fields)
+            self._compiler_noted = hidden is not None
+            if hidden is not None:
+                self.note(hidden)
 
     def _has_finished_step(self):
         return bool(self._pending) and self._pending[0][0].ready()

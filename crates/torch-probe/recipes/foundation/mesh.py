@@ -1,17 +1,15 @@
-"""Ranks in a line, or in rows and columns: a mesh, said to the reader and to Lockstep."""
+"""Ranks in a line, or in rows and columns: a mesh, said to the reader; Lockstep sees it as it is made."""
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from .group import local_world_size, say, world_size
-from .watched import tell
 
 
 def make(device, **sizes):
     """make(device, data=2, tensor=4): the last dimension is that of neighbouring ranks, which share a node."""
     mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     say(f"mesh {axes(sizes, sizes.values())}: ranks {mesh.mesh.tolist()}")
-    tell("mesh", {"axes": list(sizes), "sizes": list(sizes.values()), "coordinates": list(mesh.get_coordinate())})
     return mesh
 
 

@@ -23,6 +23,13 @@ def model_and_optimizer():
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
+@torch.no_grad()
+def descend(model):
+    """An optimizer that torch knows nothing of."""
+    for parameter in model.parameters():
+        parameter -= 0.1 * parameter.grad
+
+
 def train(_index=0):
     model, optimizer = model_and_optimizer()
 
@@ -33,6 +40,8 @@ def train(_index=0):
         optimizer.step()
         return loss
 
+    if kind == "by-hand":
+        optimizer.step = lambda: descend(model)
     if kind == "compiled":
         step = torch.compile(step, backend="eager")
     for number in range(5):

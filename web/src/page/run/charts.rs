@@ -4,6 +4,7 @@ use domain::api::runs::AttemptView;
 use leptos::prelude::*;
 
 use super::Known;
+use super::logged::Logged;
 use super::span::SPANS;
 use crate::chart::{Chart, Marks, Window};
 use crate::live::Live;
@@ -70,6 +71,7 @@ pub(super) fn Charts(
                 <Chart window marks title="Waiting for gradient sync" hint="Share of a step. Who waits less than the others is the late one." unit=Unit::Ratio query=sync by="rank" />
                 <Chart window marks title="Compute share" hint="Share of a step in forward, backward and optimizer." unit=Unit::Ratio query=of("train_compute_ratio") by="rank" />
             </div>
+            <Logged id=id.clone() window marks />
         </section>
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use domain::run::mesh::RankMesh;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -17,9 +18,14 @@ pub(crate) enum Record {
     /// A step it finished.
     Step(Box<Step>),
     /// An exception that ends it, which the shim has read already.
-    Error {},
-    /// It ends well.
-    Bye {},
+    Error {
+        #[serde(default)]
+        rank: u32,
+    },
+    /// Its last word, however it ends.
+    Bye(Bye),
+    /// Its place in the mesh that the script has made.
+    Mesh(RankMesh),
     /// It saves, or has saved.
     Checkpoint(Box<Checkpoint>),
     /// What became of a knob that it was to turn.
@@ -45,6 +51,17 @@ pub(crate) struct Hello {
     pub(crate) gpu_uuid: Option<String>,
     pub(crate) gpu_pci_bus_id: Option<String>,
     /// What it cannot see, in sentences.
+    pub(crate) notes: Vec<String>,
+}
+
+/// What it leaves behind.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Bye {
+    pub(crate) rank: u32,
+    /// The last step it finished.
+    pub(crate) step: Option<u64>,
+    /// What it could not see, in sentences.
     pub(crate) notes: Vec<String>,
 }
 
@@ -259,7 +276,7 @@ mod tests {
         assert!(step.bubble_ratio.is_some_and(f64::is_nan) && step.staleness_steps.is_none());
         assert!(matches!(
             Record::parse(br#"{"kind":"error","rank":0,"type":"E"}"#),
-            Some(Record::Error {})
+            Some(Record::Error { rank: 0 })
         ));
         let line = br#"{"v":1,"run":"r","rank":3,"kind":"checkpoint","wall_ns":5,"phase":"failure","path":"/c/1","format":"dcp","step":40,"error":"OSError: full","errno":"ENOSPC","free_bytes":7,"seconds":1.5,"blocked_s":0.0,"background":true}"#;
         let Some(Record::Checkpoint(save)) = Record::parse(line) else {

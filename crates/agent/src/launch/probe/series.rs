@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use domain::ident::{AttemptNo, RunId};
+use domain::run::unseen::{NOTES_MAX, one_line};
 use domain::series::Labels;
 use domain::time::TimestampMs;
 use domain::topology::Inventory;
@@ -25,13 +26,8 @@ const REFILL_PER_MS: f64 = 1.0 / 1_000.0;
 /// How often what never changes is written again, so that it is found in any window of five minutes.
 const REPEAT_MS: i64 = 15_000;
 
-/// Of a rank, as the probe has them.
-const NOTES_MAX: usize = 8;
-/// Of a note: two lines of text.
-const NOTE_CHARS_MAX: usize = 200;
-
 /// A probe speaks as soon as its rank has imported torch, so this long without a word there is none.
-const SILENT_AFTER_MS: i64 = 120_000;
+pub(crate) const SILENT_AFTER_MS: i64 = 120_000;
 const SILENT: &str = "no rank on this node has imported torch where the probe can see it: Python runs with -I, -E or -S, \
                       or the command trains nothing; there are no steps and no loss";
 
@@ -110,7 +106,7 @@ impl RunSeries {
                 self.rank(save.rank).save(&save, &samples);
             }
             Record::Logged(logged) => self.logged.take(self.run.as_str(), &logged, &self.samples),
-            Record::Error {} | Record::Bye {} | Record::Stop {} | Record::Knob(_) => {}
+            Record::Error { .. } | Record::Bye(_) | Record::Mesh(_) | Record::Stop {} | Record::Knob(_) => {}
         }
     }
 
@@ -498,11 +494,6 @@ fn largest(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 /// A note as a label: the text comes from a training process.
-fn one_line(note: &str) -> String {
-    let plain = |c: char| if c.is_control() { ' ' } else { c };
-    note.chars().take(NOTE_CHARS_MAX).map(plain).collect()
-}
-
 /// The index NVML gives the rank's GPU.
 fn gpu_of(hello: &Hello, inventory: &Inventory) -> Option<u32> {
     let by = |own: &Option<String>, of: fn(&domain::topology::Gpu) -> &str| {

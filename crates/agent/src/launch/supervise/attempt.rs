@@ -11,6 +11,7 @@
 //! ```
 
 mod follower;
+mod inside;
 
 pub(super) use follower::Follower;
 

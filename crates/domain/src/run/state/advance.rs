@@ -198,6 +198,7 @@ pub fn advance(machine: &Machine, event: &Event, now_ms: TimestampMs) -> (Machin
         next.settle(now_ms, &mut actions);
     }
     next.take_of_checkpoints(event, now_ms, &mut actions);
+    next.take_from_inside(event);
     (next, actions)
 }
 

@@ -8,9 +8,11 @@ use crate::api::runs::{Provenance, ResumedFrom};
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::checkpoint::{Checkpoint, Storage};
 use crate::run::knob::{Change, KnobAnswer, Pending};
+use crate::run::mesh::Mesh;
 use crate::run::spec::Spec;
 use crate::run::state::preflight::BandwidthCheck;
 use crate::run::state::{NodeEnd, Outcome, Prepared, RankExit, RunState, StallCause, StopPlan};
+use crate::run::unseen::Unseen;
 use crate::time::TimestampMs;
 
 /// What the person wants, as opposed to what is.
@@ -129,6 +131,12 @@ pub struct Attempt {
     /// What its ranks said of those that the probe was to turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<KnobAnswer>,
+    /// The mesh its script has put its ranks into.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mesh: Option<Mesh>,
+    /// What of its ranks cannot be seen.
+    #[serde(default, skip_serializing_if = "Unseen::is_empty")]
+    pub unseen: Unseen,
 }
 
 /// A node that a run's next attempts are not given while there are others.
@@ -315,6 +323,8 @@ impl Attempt {
             knobs: BTreeMap::new(),
             change: None,
             answers: Vec::new(),
+            mesh: None,
+            unseen: Unseen::default(),
         }
     }
 

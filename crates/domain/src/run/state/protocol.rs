@@ -10,9 +10,11 @@ use crate::api::runs::Provenance;
 use crate::ident::Rank;
 use crate::run::checkpoint::{CheckpointReport, PruneOrder};
 use crate::run::knob::KnobAnswer;
+use crate::run::mesh::RankMesh;
 use crate::run::secret::SecretValue;
 use crate::run::spec::Spec;
 use crate::run::state::{RankExit, Watched};
+use crate::run::unseen::RankUnseen;
 
 /// To a node. Carrying out the same command twice must do no more than once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -227,6 +229,10 @@ pub enum NodeReport {
     },
     /// A rank's probe turned a knob, or could not. Said once for each knob and outcome.
     KnobAnswered(KnobAnswer),
+    /// A rank's place in the mesh its script has made. Said once for each rank and mesh.
+    RankMesh(RankMesh),
+    /// What cannot be seen of a rank. Said when there is such a thing, and again when it changes; also behind `Ended`.
+    RankUnseen(RankUnseen),
     /// A rank ended.
     RankExited(RankExit),
     /// Nothing of the attempt is left on the node.

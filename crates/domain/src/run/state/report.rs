@@ -2,6 +2,7 @@
 
 use crate::ident::NodeName;
 use crate::run::state::Outcome;
+use crate::run::state::advance::Event;
 use crate::run::state::judge::{at_node, trouble};
 use crate::run::state::machine::{
     Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished,
@@ -42,6 +43,28 @@ impl Machine {
         }
         if failed {
             self.fail(trouble(node, report), now_ms);
+        }
+    }
+
+    /// What ranks say of themselves changes nothing of what is to be done, so it is taken in any state of the run: the last of it may come
+    /// behind the word that all has ended.
+    pub(super) fn take_from_inside(&mut self, event: &Event) {
+        let Event::Reported {
+            attempt,
+            node,
+            report,
+        } = event
+        else {
+            return;
+        };
+        let attempt = self.attempts.iter_mut().find(|known| known.no == *attempt);
+        let Some(attempt) = attempt.filter(|known| known.nodes.iter().any(|task| task.node == *node)) else {
+            return;
+        };
+        match report {
+            NodeReport::RankMesh(told) => attempt.mesh.get_or_insert_default().take(told),
+            NodeReport::RankUnseen(told) => attempt.unseen.take(told),
+            _ => {}
         }
     }
 
@@ -117,6 +140,8 @@ impl NodeTask {
             | NodeReport::Measured(_)
             | NodeReport::Watched(_)
             | NodeReport::KnobAnswered(_)
+            | NodeReport::RankMesh(_)
+            | NodeReport::RankUnseen(_)
             | NodeReport::Checkpoints(_) => {}
             NodeReport::Refused { reason: message, .. }
             | NodeReport::PrepareFailed { message }

@@ -2,6 +2,7 @@
 
 use crate::api::runs::{AttemptView, ExcludedNode, NodeTaskView, RankView, RunSummary, RunView};
 use crate::ident::Rank;
+use crate::run::spec::Spec;
 use crate::run::state::judge::{is_cascade, named_rank};
 use crate::run::state::machine::{Attempt, Exclusion, Machine, NodeTask};
 
@@ -37,7 +38,11 @@ impl Machine {
     /// Everything about it.
     #[must_use]
     pub fn view(&self) -> RunView {
-        let attempts = self.attempts.iter().map(Attempt::view).collect();
+        let attempts = self
+            .attempts
+            .iter()
+            .map(|attempt| attempt.view(&self.spec))
+            .collect();
         RunView {
             summary: self.summary(),
             spec: self.spec.shown(),
@@ -51,7 +56,7 @@ impl Machine {
 }
 
 impl Attempt {
-    fn view(&self) -> AttemptView {
+    fn view(&self, spec: &Spec) -> AttemptView {
         let named = named_rank(self);
         AttemptView {
             attempt: self.no,
@@ -71,7 +76,9 @@ impl Attempt {
             knobs: self.knobs.clone(),
             change: self.change.as_deref().cloned(),
             answers: self.answers.clone(),
-            bandwidth: self.bandwidth_view(),
+            bandwidth: self.bandwidth_view(&spec.preflight_bandwidth),
+            mesh: self.mesh.clone(),
+            unseen: self.unseen.lines(),
         }
     }
 }
@@ -91,6 +98,7 @@ impl NodeTask {
             pid: task.pid,
             step: task.last_step(),
             exit: task.exit.clone(),
+            stall: task.stall.filter(|_| task.exit.is_none()),
             cascade: task
                 .exit
                 .as_ref()

@@ -95,6 +95,7 @@ pub(super) fn advance(machine: &Machine, event: &Event, now_ms: TimestampMs) -> 
         _ => {}
     }
     next.settle_watched(now_ms);
+    next.take_from_inside(event);
     next
 }
 

@@ -21,8 +21,11 @@ pub(super) fn shown(view: &BandwidthView) -> String {
     let usual = view
         .usual_mib_s
         .map_or(String::new(), |usual| format!(", usually {usual:.0} MiB/s"));
+    let slow = view
+        .slow_below_mib_s
+        .map_or(String::new(), |limit| format!(", slow (!) below {limit:.0}"));
     let head = format!(
-        "  bandwidth between nodes, {} of {} rounds{usual}:\n",
+        "  bandwidth between nodes, {} of {} rounds{usual}{slow}:\n",
         view.rounds_done, view.rounds
     );
     let body = if nodes.len() <= MATRIX_NODES_MAX {
@@ -65,6 +68,7 @@ fn slowest(figures: &[BandwidthFigure]) -> String {
 
 fn rate(figure: &BandwidthFigure) -> String {
     match figure.mib_s {
+        Some(mib_s) if figure.slow => format!("{mib_s:.0}!"),
         Some(mib_s) => format!("{mib_s:.0}"),
         None => "?".to_owned(),
     }
@@ -80,11 +84,13 @@ mod tests {
             rounds: 3,
             rounds_done: 2,
             usual_mib_s: Some(1_000.4),
+            slow_below_mib_s: Some(250.1),
             figures: pairs
                 .filter(|(from, to)| from != to)
                 .map(|(from, to)| BandwidthFigure {
                     from: format!("n{from}"),
                     to: format!("n{to}"),
+                    slow: from == 2,
                     mib_s: (from + to != 1).then_some(if from == 2 { 9.6 } else { 1_000.4 }),
                     ..BandwidthFigure::default()
                 })
@@ -96,14 +102,14 @@ mod tests {
     fn a_few_nodes_are_a_matrix_and_many_are_their_slowest_pairs() {
         assert_eq!(
             shown(&view(3)),
-            "  bandwidth between nodes, 2 of 3 rounds, usually 1000 MiB/s:\n\
-             \x20 MiB/s from \\ to  n0  n1  n2\n\
-             \x20 n0               -   ?   1000\n\
-             \x20 n1               ?   -   1000\n\
-             \x20 n2               10  10  -\n"
+            "  bandwidth between nodes, 2 of 3 rounds, usually 1000 MiB/s, slow (!) below 250:\n\
+             \x20 MiB/s from \\ to  n0   n1   n2\n\
+             \x20 n0               -    ?    1000\n\
+             \x20 n1               ?    -    1000\n\
+             \x20 n2               10!  10!  -\n"
         );
         let many = shown(&view(13));
         assert_eq!(many.lines().count(), 2 + SLOWEST);
-        assert!(many.contains("n2            n3  10\n"), "{many}");
+        assert!(many.contains("n2            n3  10!\n"), "{many}");
     }
 }

@@ -88,6 +88,12 @@ fn attempt(attempt: &AttemptView) {
     for warning in &attempt.warnings {
         say!("  warning: {}", printable(warning));
     }
+    if let Some(mesh) = &attempt.mesh {
+        say!("  mesh {}", printable(&mesh.words()));
+    }
+    for line in &attempt.unseen {
+        say!("  not seen: {}", printable(&line.sentence()));
+    }
     if let Some(measured) = &attempt.bandwidth {
         crate::say::write(&bandwidth::shown(measured));
     }

@@ -13,6 +13,7 @@ use domain::run::state::{EndCause, Measure, NodeCommand, NodeEnd, NodeReport, St
 use domain::run::torchrun::{self as command_line, Paths};
 use tokio::sync::mpsc;
 
+use super::inside::Inside;
 use super::{Attempt, MEASURE_FILE};
 use crate::launch::checkpoint::{self, PRUNE_FILE};
 use crate::launch::inspect::kineto;
@@ -49,6 +50,7 @@ pub(in crate::launch::supervise) struct Follower {
     shim_since: Option<Instant>,
     reader: Reader,
     series: RunSeries,
+    inside: Inside,
     /// Since there is something to follow.
     nccl: Option<nccl::Watch>,
     /// Likewise.
@@ -68,6 +70,7 @@ impl Follower {
     ) -> Self {
         let series = RunSeries::new(attempt.run.clone(), attempt.number, supervisor.samples.clone());
         let reader = Reader::open(&attempt.folder);
+        let inside = Inside::open(&attempt.folder, &attempt.entries());
         Self {
             attempt,
             supervisor,
@@ -77,6 +80,7 @@ impl Follower {
             shim_since: None,
             reader,
             series,
+            inside,
             nccl: None,
             checkpoints: None,
             reports_seen: None,
@@ -340,6 +344,9 @@ impl Follower {
     async fn note_records(&mut self, records: Vec<Record>) {
         let inventory = self.supervisor.inventory.borrow().clone();
         for record in records {
+            if let Some(report) = self.inside.take(&record) {
+                self.attempt.report(report).await;
+            }
             match &record {
                 Record::Checkpoint(saving) => self.checkpoints().note(saving),
                 Record::Knob(knob) => self.tell_knob(knob).await,
@@ -372,6 +379,14 @@ impl Follower {
         };
         if told.len() < ANSWERS_MAX && !told.iter().any(same) {
             self.attempt.report(NodeReport::KnobAnswered(answer)).await;
+        }
+    }
+
+    /// Ranks that no probe speaks for.
+    async fn tell_silent(&mut self, ended: bool) {
+        let attempt = self.attempt.clone();
+        for report in self.inside.silent(now_ms(), ended, || attempt.entries()) {
+            attempt.report(report).await;
         }
     }
 
@@ -430,6 +445,7 @@ impl Follower {
                 nccl::Watch::new(&self.attempt.run, self.supervisor.samples.clone(), plan)
             });
             watch.tick(heard, now_ms()).await;
+            self.tell_silent(false).await;
         }
         if self.bounded.elapsed() >= BOUND_LOGS {
             self.bounded = Instant::now();
@@ -480,6 +496,7 @@ impl Follower {
             }
             self.note_records(records).await;
         }
+        self.tell_silent(true).await;
         self.finish_checkpoints().await;
         self.series.end(now_ms());
         let _saved_or_over = self.reader.save(&self.supervisor.samples);

@@ -9,6 +9,7 @@ use crate::run::state::{
     RankExit, StallCause,
 };
 
+mod inside;
 mod judging;
 mod knobs;
 mod nodes;

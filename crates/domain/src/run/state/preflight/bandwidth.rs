@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::runs::{BandwidthFigure, BandwidthView};
 use crate::ident::NodeName;
-use crate::run::bandwidth::{Culprit, Figure, Judgement, judge, pairs, rounds};
+use crate::run::bandwidth::{BandwidthWish, Culprit, Figure, Judgement, judge, pairs, rounds};
 use crate::run::spec::Spec;
 use crate::run::state::Outcome;
 use crate::run::state::advance::Action;
@@ -147,14 +147,17 @@ impl Attempt {
     }
 
     /// What was measured, as the API shows it.
-    pub(in crate::run::state) fn bandwidth_view(&self) -> Option<BandwidthView> {
+    pub(in crate::run::state) fn bandwidth_view(&self, wish: &BandwidthWish) -> Option<BandwidthView> {
         let check = self.bandwidth.as_ref()?;
         let name = |node: u32| self.name(node).to_owned();
-        let judged = judge(&check.figures, &Default::default());
+        let judged = judge(&check.figures, wish);
+        let limit = judged.limit_mib_s;
         Some(BandwidthView {
             rounds: check.rounds,
             rounds_done: check.round + u32::from(check.waiting.is_empty()),
             usual_mib_s: judged.usual_mib_s,
+            slow_below_mib_s: (limit > 0.0).then_some(limit),
+            slow_as_asked: wish.min_mib_s.is_some_and(|asked| asked >= limit),
             figures: check
                 .figures
                 .iter()
@@ -162,6 +165,7 @@ impl Attempt {
                     from: name(figure.from),
                     to: name(figure.to),
                     mib_s: figure.mib_s,
+                    slow: figure.mib_s.is_some_and(|mib_s| mib_s < limit),
                     problem: figure.problem.clone(),
                 })
                 .collect(),

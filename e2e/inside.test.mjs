@@ -1,0 +1,192 @@
+// What a run tells of itself from inside: the mesh of its ranks, what could not be seen, what its script logs; and the network between its
+// nodes. The collector is real; the run is not, and its shapes are the API's own.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { accessibilityFaults, logIn, openPage, picture, startBrowser, startLockstep, waitFor } from "./harness.mjs";
+
+const RUN = "meshed-1";
+const BEGAN_MS = Date.now() - 300_000;
+const NODES = ["node-a", "node-b"];
+
+test("a run from inside", async (t) => {
+  const lockstep = await startLockstep(t);
+  const browser = await startBrowser(t);
+
+  await t.test("a mesh is a grid of ranks with how each stands, and pointing at one shows its group along the chosen axis", async (t) => {
+    const { page, push } = await openRun(t, browser, lockstep, [attempt({ mesh: mesh({ data: 2, tensor: 4 }) })]);
+    const topology = page.getByTestId("topology");
+    await topology.getByTestId("mesh-cell").nth(7).waitFor();
+    assert.equal(await topology.getByTestId("mesh-axes").innerText(), "data 2 × tensor 4");
+    const cells = topology.getByTestId("mesh-cell");
+    assert.deepEqual(await cells.evaluateAll((all) => all.map(({ dataset }) => dataset.rank)), ["0", "1", "2", "3", "4", "5", "6", "7"]);
+    assert.equal(await cells.nth(5).getAttribute("title"), "rank 5 on node-b: data 1, tensor 1; runs");
+    assert.match(await cells.nth(3).innerText(), /failed/);
+    assert.match(await cells.nth(6).innerText(), /stuck/);
+    const [above, below] = await Promise.all([cells.nth(1).boundingBox(), cells.nth(5).boundingBox()]);
+    assert.ok(Math.abs(above.x - below.x) < 1 && above.y < below.y, "a column is one place on the second axis");
+    const outlined = () => cells.evaluateAll((all) => all.filter((cell) => getComputedStyle(cell).outlineStyle !== "none").map(({ dataset }) => dataset.rank));
+    await cells.nth(5).hover();
+    await topology.getByTestId("mesh-group").getByText("Its group along tensor: ranks 4, 5, 6, 7.").waitFor();
+    assert.deepEqual(await outlined(), ["4", "5", "6", "7"]);
+    await picture(page, "mesh");
+    await topology.getByRole("button", { name: "data" }).click();
+    assert.equal(await topology.getByRole("button", { name: "data" }).getAttribute("aria-pressed"), "true");
+    await cells.nth(5).hover();
+    await topology.getByTestId("mesh-group").getByText("Rank 5 at data 1, tensor 1. Its group along data: ranks 1, 5.").waitFor();
+    assert.deepEqual(await outlined(), ["1", "5"]);
+    await topology.locator("summary").click();
+    const row = topology.getByTestId("mesh-table").locator("tbody tr").nth(6);
+    assert.equal(await row.innerText(), "6\t1\t2\tnode-b\tstuck");
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await cells.nth(5).evaluate((cell) => (cell.dataset.marked = "yes"));
+    push([attempt({ mesh: mesh({ data: 2, tensor: 4 }), stalled: 5 })]);
+    await cells.nth(5).getByText("stuck").waitFor();
+    assert.equal(await cells.nth(5).getAttribute("data-marked"), "yes", "the cell was kept, not built anew");
+  });
+
+  await t.test("one axis is a row, three are planes, and what no rank has told is left open", async (t) => {
+    const { page, push } = await openRun(t, browser, lockstep, [attempt({ mesh: mesh({ shard: 8 }) })]);
+    const topology = page.getByTestId("topology");
+    await topology.getByTestId("mesh-cell").nth(7).waitFor();
+    const tops = await topology.getByTestId("mesh-cell").evaluateAll((all) => all.map((cell) => cell.offsetTop));
+    assert.equal(new Set(tops).size, 1, "a row");
+    const cube = mesh({ pipeline: 2, data: 2, tensor: 2 });
+    push([attempt({ mesh: { ...cube, ranks: cube.ranks.slice(0, 7) } })]);
+    await topology.getByRole("heading", { name: "tensor 1" }).waitFor();
+    assert.deepEqual(await topology.getByRole("heading", { level: 3 }).allInnerTexts(), ["tensor 0", "tensor 1"]);
+    await topology.getByTitle("no rank has told of this place").waitFor();
+    await topology.scrollIntoViewIfNeeded();
+    await picture(page, "mesh-planes");
+  });
+
+  await t.test("on a phone and in the dark the mesh, the network and the logged values can be read", async (t) => {
+    const whole = attempt({ mesh: mesh({ replicate: 1, shard: 8 }), bandwidth: bandwidth(), unseen: unseen() });
+    const { page } = await openRun(t, browser, lockstep, [whole], { dark: true, width: 390, height: 844 });
+    await page.getByTestId("mesh-cell").nth(7).waitFor();
+    await page.getByTestId("small-chart").first().waitFor();
+    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
+    await page.getByTestId("topology").scrollIntoViewIfNeeded();
+    await picture(page, "mesh-dark-phone");
+    assert.deepEqual(await accessibilityFaults(page), []);
+  });
+
+  await t.test("the network between nodes is a table of ways, the slow ones marked, and the rule is said", async (t) => {
+    const { page } = await openRun(t, browser, lockstep, [attempt({ bandwidth: bandwidth() })]);
+    const network = page.getByTestId("bandwidth");
+    await network.waitFor();
+    const rule = await network.getByTestId("bandwidth-rule").innerText();
+    assert.equal(rule, "Slow is less than 2.88 GB/s, 25 % of the 11.5 GB/s that nodes here reach at their best. 3 ways are slow.");
+    const ways = network.getByTestId("way");
+    assert.equal(await ways.count(), 12);
+    const slow = network.locator("[data-testid=way][data-slow=true]");
+    assert.deepEqual(await slow.evaluateAll((all) => all.map(({ title }) => title)), ["node-a", "node-b", "node-d"].map((node) => `from ${node} to node-c: 0.52 GB/s, slow`));
+    assert.match(await slow.first().innerText(), /0\.52\s*slow/);
+    const paint = (way) => way.evaluate((cell) => getComputedStyle(cell).backgroundColor);
+    assert.notEqual(await paint(slow.first()), await paint(ways.first()), "what goes through shows in the colour");
+    await network.scrollIntoViewIfNeeded();
+    await picture(page, "bandwidth");
+    assert.deepEqual(await accessibilityFaults(page), []);
+  });
+
+  await t.test("what could not be seen is said in sentences, and only where there is such a thing", async (t) => {
+    const { page, push } = await openRun(t, browser, lockstep, [attempt({ unseen: unseen() })]);
+    const lines = page.getByTestId("unseen").locator("li");
+    await lines.nth(1).waitFor();
+    assert.deepEqual(await lines.allInnerTexts(), ["Ranks 0–3, 7: not watched from inside: Python ignores PYTHONPATH there.", "Rank 5: no step was seen."]);
+    await picture(page, "unseen");
+    push([attempt({})]);
+    await page.getByTestId("unseen").waitFor({ state: "detached" });
+    assert.equal(await page.getByTestId("topology").count(), 0);
+    assert.equal(await page.getByTestId("bandwidth").count(), 0);
+  });
+
+  await t.test("what a script logs has a small chart for each name, the first dozen at once", async (t) => {
+    const { page } = await openRun(t, browser, lockstep, [attempt({})]);
+    const charts = page.getByTestId("small-chart");
+    await charts.nth(11).locator("canvas").waitFor();
+    assert.equal(await charts.count(), 12);
+    const names = await charts.evaluateAll((all) => all.map(({ dataset }) => dataset.name));
+    assert.deepEqual(names, [...names].sort());
+    assert.match(await charts.first().innerText(), /eval\/accuracy\s*0\.95/);
+    const coloured = (canvas) => {
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      return data.some((_, at) => at % 4 === 0 && data[at + 3] > 100 && Math.max(...data.slice(at, at + 3)) - Math.min(...data.slice(at, at + 3)) > 60);
+    };
+    await waitFor("the first has its line", 15_000, () => charts.first().locator("canvas").evaluate(coloured));
+    await page.getByTestId("multiples").scrollIntoViewIfNeeded();
+    await picture(page, "logged");
+    await page.getByRole("button", { name: "Show all 14" }).click();
+    await charts.nth(13).locator("canvas").waitFor();
+    assert.deepEqual(await accessibilityFaults(page), []);
+  });
+});
+
+/** Opens the page of a run with these attempts; `push` changes them. */
+async function openRun(t, browser, lockstep, attempts, look = {}) {
+  const page = await openPage(t, browser, look);
+  const streams = [];
+  let now = attempts;
+  const summary = { id: RUN, name: "meshed", program: "/srv/train.py", state: "running", attempt: 1, nodes: NODES, world_size: 8, submitted_ms: BEGAN_MS, started_ms: BEGAN_MS };
+  const send = ({ socket, id }) => socket.send(JSON.stringify({ type: "run", id, run: { ...summary, spec: { script: "/srv/train.py" }, attempts: now } }));
+  await page.routeWebSocket("**/api/stream", (socket) => {
+    const server = socket.connectToServer();
+    socket.onMessage((text) => {
+      const request = JSON.parse(text);
+      if (request.op === "watch_run") {
+        streams.push({ socket, id: request.id });
+        send(streams.at(-1));
+      } else if (request.op === "watch_range" && request.query.includes("train_logged_value")) {
+        socket.send(JSON.stringify({ type: "frame", id: request.id, ...logged() }));
+      } else if (request.op !== "watch_log") server.send(text);
+    });
+  });
+  await page.route(`**/api/runs/${RUN}/**`, (route) => route.fulfill({ contentType: "application/json", body: JSON.stringify({ folder: "", checkpoints: [] }) }));
+  await logIn(page, lockstep);
+  await page.goto(`${lockstep.url}/runs/${RUN}`);
+  await page.getByRole("heading", { name: RUN }).waitFor();
+  const push = (changed) => {
+    now = changed;
+    streams.forEach(send);
+  };
+  return { page, push };
+}
+
+/** Eight ranks on two nodes: one has failed, one stands still. */
+function attempt({ stalled, ...more }) {
+  const failed = { rank: 3, code: 1, out_of_memory: false, error_type: "ValueError", message: "bad sample", at_ns: 1 };
+  const stall = { since_ms: BEGAN_MS + 100_000, step: 40, cause: "stopped" };
+  const rank = (number) => ({ rank: number, local_rank: number % 4, pid: 4000 + number, step: 127, ...(number === 3 && { exit: failed }), ...([6, stalled].includes(number) && { stall }) });
+  const node = (name, at) => ({ node: name, node_rank: at, command: "torchrun train.py", ranks: [0, 1, 2, 3].map((local) => rank(at * 4 + local)) });
+  return { attempt: 1, cause: "submitted", started_ms: BEGAN_MS, last_step: 127, nodes: NODES.map(node), ...more };
+}
+
+/** The mesh of as many ranks as its axes make, in their order. */
+function mesh(axes) {
+  const sizes = Object.values(axes);
+  const ranks = sizes.reduce((all, size) => all * size, 1);
+  const coordinates = (rank) => sizes.map((size, axis) => Math.floor(rank / sizes.slice(axis + 1).reduce((all, one) => all * one, 1)) % size);
+  return { axes: Object.keys(axes), sizes, ranks: Array.from({ length: ranks }, (_, rank) => ({ rank, coordinates: coordinates(rank) })) };
+}
+
+/** Four nodes, one of which receives slowly. */
+function bandwidth() {
+  const nodes = ["node-a", "node-b", "node-c", "node-d"];
+  const pairs = nodes.flatMap((from) => nodes.filter((to) => to !== from).map((to) => [from, to]));
+  const figures = pairs.map(([from, to], n) => (to === "node-c" ? { from, to, mib_s: 500, slow: true } : { from, to, mib_s: 9_000 + n * 200 }));
+  return { rounds: 3, rounds_done: 3, usual_mib_s: 11_000, slow_below_mib_s: 2_750, figures };
+}
+
+const unseen = () => [
+  { ranks: "0-3,7", words: "not watched from inside: Python ignores PYTHONPATH there" },
+  { ranks: "5", words: "no step was seen" },
+];
+
+/** Fourteen names, as a script logs them. */
+function logged() {
+  const times_ms = Array.from({ length: 300 }, (_, n) => BEGAN_MS + n * 1_000);
+  const names = ["eval/accuracy", "eval/loss", "lr", ...Array.from({ length: 11 }, (_, n) => `layer/${String(n).padStart(2, "0")}/rms`)];
+  const value = (name, n) => (name === "eval/accuracy" ? 0.95 - Math.exp(-n / 60) * 0.85 + (n === 299 ? Math.exp(-299 / 60) * 0.85 : 0) : name === "lr" ? 3e-4 * (1 - n / 300) : 2 + Math.sin(n / 30 + name.length));
+  return { reset: true, times_ms, series: names.map((name) => ({ labels: { name }, values: times_ms.map((_, n) => value(name, n)) })) };
+}

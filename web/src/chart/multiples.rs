@@ -1,0 +1,139 @@
+//! Many small charts of one query, a line each: values that have no scale in common.
+
+use std::collections::BTreeMap;
+
+use leptos::html::Div;
+use leptos::prelude::*;
+use wasm_bindgen::prelude::*;
+
+use super::{Drawing, Marks, Window, create, destroy, put_lines, put_marks};
+use crate::ui::{Unit, When, changing, show, text, whenever};
+
+/// What one looks at without asking for more. The query's own bound is that of a chart.
+const SHOWN: usize = 12;
+
+/// Lines by name, on one axis of times.
+#[derive(Default)]
+struct Columns {
+    times: Vec<f64>,
+    by_name: BTreeMap<String, Vec<f64>>,
+}
+
+/// What is drawn, and where. Cheap to copy.
+#[derive(Clone, Copy)]
+struct Small {
+    columns: RwSignal<Columns, LocalStorage>,
+    marks: Signal<Marks>,
+}
+
+/// A small chart for each value of the label `by`; nothing where there are none.
+#[component]
+pub(crate) fn Multiples(
+    /// Above the charts.
+    title: &'static str,
+    /// What one should know to read them.
+    hint: &'static str,
+    /// PromQL.
+    query: String,
+    /// The label that names a chart.
+    by: &'static str,
+    /// Which time they show.
+    #[prop(into)]
+    window: Signal<Window>,
+    /// Times that stand out.
+    #[prop(into)]
+    marks: Signal<Marks>,
+) -> impl IntoView {
+    let data = Drawing::new(by, &[]);
+    data.follow(query, window);
+    let small = Small {
+        columns: RwSignal::new_local(Columns::default()),
+        marks,
+    };
+    whenever(move || {
+        // Told whenever something was taken in.
+        data.points.track();
+        let lines = data.lines.get_value();
+        let (names, times, values) = lines.borrow().columns(by, &[]);
+        let by_name = names.into_iter().zip(values).collect();
+        small.columns.set(Columns { times, by_name });
+    });
+    let names = Memo::new(move |_| {
+        small
+            .columns
+            .with(|columns| columns.by_name.keys().cloned().collect::<Vec<_>>())
+    });
+    let all = RwSignal::new(false);
+    let charts = move || {
+        let most = if all.get() { usize::MAX } else { SHOWN };
+        let charts = names.get().into_iter().take(most);
+        charts
+            .map(|name| chart(name, small))
+            .collect::<Vec<AnyView>>()
+            .into_any()
+    };
+    let has_more = move || !all.get() && names.read().len() > SHOWN;
+    let more = text(move || format!("Show all {}", names.read().len()));
+    view! {
+        <When on=move || !names.read().is_empty()>
+            <section class="mt-4 min-w-0" data-testid="multiples">
+                <h3 class="font-semibold">{title}</h3>
+                <p class="text-xs opacity-70 mb-2">{hint}</p>
+                <div class="grid grid-cols-1 gap-2 sm:grid-cols-2 lg:grid-cols-4">{changing(charts)}</div>
+                <When on=has_more>
+                    <button class="btn btn-sm mt-2" on:click=move |_| all.set(true)>{more}</button>
+                </When>
+            </section>
+        </When>
+    }
+}
+
+fn chart(name: String, small: Small) -> AnyView {
+    let place = NodeRef::<Div>::new();
+    let canvas: StoredValue<Option<JsValue>, LocalStorage> = StoredValue::new_local(None);
+    on_cleanup(move || canvas.with_value(|canvas| canvas.iter().for_each(destroy)));
+    let key = StoredValue::new(name.clone());
+    let draw = move || {
+        small.columns.with(|columns| {
+            let line = key.with_value(|name| columns.by_name.get(name));
+            canvas.with_value(|canvas| {
+                if let (Some(canvas), Some(line)) = (canvas, line) {
+                    put_lines(canvas, &[key.get_value()], &columns.times, std::iter::once(line));
+                }
+            });
+        });
+    };
+    let is_there = RwSignal::new(false);
+    whenever(move || {
+        if let Some(element) = place.get() {
+            canvas.set_value(Some(create(&element, Unit::Plain.name(), true)));
+            is_there.set(true);
+        }
+    });
+    whenever(move || {
+        if is_there.get() {
+            draw();
+        }
+    });
+    whenever(move || {
+        if is_there.get() {
+            small.marks.with(|marks| {
+                canvas.with_value(|canvas| canvas.iter().for_each(|canvas| put_marks(canvas, marks)))
+            });
+        }
+    });
+    let newest = text(move || {
+        small.columns.with(|columns| {
+            let line = key.with_value(|name| columns.by_name.get(name));
+            let newest = line.and_then(|line| line.iter().rev().find(|value| !value.is_nan()));
+            newest.map_or_else(String::new, |value| show(*value, Unit::Plain))
+        })
+    });
+    view! {
+        <section class="card bg-base-200 p-2 min-w-0" aria-label=name.clone() data-testid="small-chart" data-name=name.clone()>
+            <h4 class="text-xs flex gap-2 justify-between"><span class="font-mono truncate" title=name.clone()>{name.clone()}</span><b>{newest}</b></h4>
+            <div class="min-h-[110px]"><div node_ref=place class="w-full"></div></div>
+        </section>
+    }
+    .into_any()
+}
