@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::runs::{Provenance, ResumedFrom};
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::checkpoint::{Checkpoint, Storage};
-use crate::run::knob::{Change, KnobAnswer, Pending};
+use crate::run::knob::{Change, KnobAnswer, LiveChange, Pending};
 use crate::run::spec::Spec;
 use crate::run::state::preflight::BandwidthCheck;
 use crate::run::state::{NodeEnd, Outcome, Prepared, RankExit, RunState, StallCause, StopPlan};
@@ -129,6 +129,9 @@ pub struct Attempt {
     /// What its ranks said of those that the probe was to turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<KnobAnswer>,
+    /// What was changed while it ran, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub live: Vec<LiveChange>,
 }
 
 /// A node that a run's next attempts are not given while there are others.
@@ -315,6 +318,7 @@ impl Attempt {
             knobs: BTreeMap::new(),
             change: None,
             answers: Vec::new(),
+            live: Vec::new(),
         }
     }
 

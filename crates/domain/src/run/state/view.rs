@@ -71,6 +71,7 @@ impl Attempt {
             knobs: self.knobs.clone(),
             change: self.change.as_deref().cloned(),
             answers: self.answers.clone(),
+            live: self.live.clone(),
             bandwidth: self.bandwidth_view(),
         }
     }

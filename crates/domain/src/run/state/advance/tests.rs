@@ -11,6 +11,8 @@ use crate::run::state::{
 
 mod judging;
 mod knobs;
+mod larger_batch;
+mod live;
 mod nodes;
 mod preflight;
 mod resume;
@@ -157,6 +159,7 @@ fn prepared() -> NodeReport {
         address: "10.0.0.1".into(),
         port: 29_500,
         nproc_default: 2,
+        turns_live: true,
         ..Prepared::default()
     })
 }
@@ -262,6 +265,14 @@ fn word(action: &Action) -> String {
             node,
             command: NodeCommand::StopAfter { step, .. },
         } => format!("stop {node} after {step}"),
+        Task::Command {
+            node,
+            command: NodeCommand::TurnLive { live, set },
+        } => {
+            let value = |value: &Option<String>| value.clone().unwrap_or_default();
+            let set = set.iter().map(|(knob, new)| format!("{knob}={}", value(new)));
+            format!("turn {live} {node} {}", set.collect::<Vec<_>>().join(" "))
+        }
         Task::Command {
             node,
             command: NodeCommand::Checkpoints(order),
