@@ -119,14 +119,16 @@ impl Runs {
         let now_ms = app.now_ms();
         let made: Vec<Made<'_>> = changes(machine).collect();
         for (place, this) in made.iter().enumerate() {
-            let next = made.get(place + 1);
+            // What ranks take over in place computes nothing else: it does not cut the sides of a change by another attempt, whose
+            // memory and losses are told in an attempt's first steps.
+            let counts = |other: &&Made<'_>| this.is_in_place() || !other.is_in_place();
+            let next = made[place + 1..].iter().find(counts);
             let is_last = next.is_none() && machine.attempts[this.at].ended_ms.is_none();
             if this.waits || !may_change(this.change.verdict.as_ref(), is_last) {
                 continue;
             }
-            let begin = place
-                .checked_sub(1)
-                .map_or(Cut::at(0), |before| made[before].since());
+            let begin = made[..place].iter().rfind(counts);
+            let begin = begin.map_or(Cut::at(0), Made::since);
             let end = next.map_or(Cut::at(machine.attempts.len()), Made::until);
             let before = Stretch::new(machine, begin, this.until());
             let since = Stretch::new(machine, this.since(), end);

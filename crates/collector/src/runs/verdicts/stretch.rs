@@ -48,6 +48,10 @@ pub(super) struct Made<'a> {
 }
 
 impl Made<'_> {
+    pub(super) fn is_in_place(&self) -> bool {
+        self.live.is_some()
+    }
+
     /// Where all is as before.
     pub(super) fn until(&self) -> Cut {
         match self.live {
