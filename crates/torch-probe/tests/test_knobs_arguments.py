@@ -43,28 +43,68 @@ def test_without_a_group_or_with_a_time_that_is_none_it_is_refused(knobbed):
         assert trained.state("process_group_timeout_s") == "failed" and says in trained.detail("process_group_timeout_s")
 
 
-def test_a_time_out_is_changed_while_the_run_goes_on(knobbed):
+def ordered(*orders, own=None):
+    """Time-outs of two groups after each order, given in the middle of a training; the second group is made behind the first order."""
+
     def work():
-        dist.init_process_group("gloo")
-        other = dist.new_group([0])
+        dist.init_process_group("gloo", timeout=own)
         folder = pathlib.Path(os.environ["LOCKSTEP_PROBE_SOCKET"]).parent
-        (folder / "part").write_text(json.dumps({"process_group_timeout_s": "77", "amp": "bf16"}))
+        groups, seen = [dist.group.WORLD], []
 
         def after(model, optimizer):
-            if (folder / "part").exists():
+            at = model.steps = getattr(model, "steps", 0) + 1
+            if at > 1:
+                seen.append([group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in groups])
+            if at == 2:
+                groups.append(dist.new_group([0], timeout=datetime.timedelta(seconds=5)))
+            if at <= len(orders):
+                (folder / "part").write_text(json.dumps(orders[at - 1]))
                 (folder / "part").rename(folder / "knobs.live")
-            time.sleep(0.15)
+                time.sleep(0.3)  # the file is looked for four times a second
 
-        train(Deep(), steps=4, after=after)
+        train(Deep(), steps=len(orders) + 1, after=after)
         dist.barrier()
-        return [group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in (dist.group.WORLD, other)]
+        return seen
 
-    for knobs in (None, {"process_group_timeout_s": "1000"}):
-        trained = knobbed(work, knobs)
-        assert trained.result == [77, 77]
-        assert trained.answers()["process_group_timeout_s"] == ("applied", "collectives begun from now on may take 77 s, in 2 process groups")
-        assert trained.listener.of("knob")[-1]["value"] in ("77", "bf16")
-        assert trained.state("amp") == "failed"
+    return work
+
+
+def live(number, value, **others):
+    return {"order": 10 + number, "live": number, "set": {"process_group_timeout_s": value, **others}}
+
+
+@pytest.mark.parametrize(("knobs", "first"), [(None, 1800), ({"process_group_timeout_s": "1000"}, 1800)])
+def test_a_time_out_is_changed_while_the_run_goes_on_and_back_to_the_script_s_own(knobbed, knobs, first):
+    trained = knobbed(ordered(live(1, "77", amp="bf16"), live(2, "78"), live(3, None)), knobs)
+    assert trained.result == [[77], [78, 78], [first, 5]]
+    said = [r for r in trained.listener.of("knob") if "live" in r]
+    of_time_out = [(r["live"], r["value"], r["state"]) for r in said if r["name"] == "process_group_timeout_s"]
+    assert of_time_out == [(1, "77", "applied"), (2, "78", "applied"), (3, "", "applied")]
+    assert said[-1]["detail"] == "collectives begun from now on may take what the script gave them (1800 s, 5 s), in 2 process groups"
+    amp = [r for r in said if r["name"] == "amp"]
+    assert [(r["live"], r["state"]) for r in amp] == [(1, "failed")] and "another attempt can" in amp[0]["detail"]
+
+
+def test_what_the_script_gave_its_groups_itself_is_what_they_get_back(knobbed):
+    assert knobbed(ordered(live(1, "77"), live(2, None), own=datetime.timedelta(seconds=900))).result == [[77], [900, 5]]
+
+
+def test_an_order_that_cannot_be_carried_out_says_so_and_changes_nothing(knobbed):
+    trained = knobbed(ordered(live(1, "0"), {"live": "many"}, own=datetime.timedelta(seconds=900)))
+    assert trained.result == [[900], [900, 5]]
+    [answer] = [r for r in trained.listener.of("knob") if "live" in r]
+    assert (answer["live"], answer["value"], answer["state"]) == (1, "0", "failed") and "above 0" in answer["detail"]
+    assert any("knobs.live" in note for note in trained.listener.of("bye")[0]["notes"])
+
+
+def test_without_a_group_a_rank_says_that_there_is_none(knobbed):
+    def work():
+        folder = pathlib.Path(os.environ["LOCKSTEP_PROBE_SOCKET"]).parent
+        (folder / "knobs.live").write_text(json.dumps(live(1, "60")))
+        return train(Deep(), steps=2)
+
+    [answer] = [r for r in knobbed(work).listener.of("knob") if "live" in r]
+    assert answer["state"] == "failed" and "has made no process group" in answer["detail"]
 
 
 # === reshard_after_forward, fsdp_sharding ===

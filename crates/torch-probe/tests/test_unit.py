@@ -246,8 +246,20 @@ def test_a_step_is_split_into_parts_that_do_not_overlap():
     cycle.end_optimizer()
     assert cycle.close().fields() == {
         "step_s": 12.0, "data_s": 2.0, "forward_s": 3.0, "backward_s": 2.0, "sync_s": 1.0, "optimizer_s": 1.0,
-        "sync_source": "ddp_backward_tail", "loss": 2.0, "loss_source": "backward", "grad_norm": 0.5, "samples": 8, "tokens": 512,
+        "sync_source": "ddp_backward_tail", "loss": 2.0, "loss_source": "backward", "grad_norm": 0.5, "samples": 8, "micro_batch": 8, "tokens": 512,
     }
+
+
+def test_a_step_of_accumulated_gradients_tells_its_samples_and_those_of_one_batch():
+    cycle = Cycle(ScriptedTimeline())
+    first_step_ends_at(cycle, 0.0)
+    cycle.timeline.marks = [float(n) for n in range(1, 12)]
+    for batch in [(8, None), (3, None)]:
+        cycle.fetched(0.1, 0.2, batch, counts=True)
+        cycle.begin_backward()
+        cycle.end_backward()
+    fields = cycle.close().fields()
+    assert (fields["samples"], fields["micro_batch"]) == (11, 8)
 
 
 def test_a_collective_of_the_script_is_taken_out_of_the_forward_pass():

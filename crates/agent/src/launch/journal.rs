@@ -9,6 +9,7 @@
 //!   measure.json     agent           the pair whose bandwidth is being measured, with its secret; gone with the answer
 //!   stop             agent → shim    the wish to end; holds the grace in ms
 //!   stop.after       agent → ranks, shim   the step after which every rank ends by itself
+//!   knobs.live       agent → ranks   knobs that each rank sets for itself while it trains; the newest order
 //!   lock             held (flock) by the living shim, and by nobody else
 //!   owner.json       shim → agent    what the shim owns, for whoever ends it should the shim be killed
 //!   shim.reports     shim → agent    one line a report, append only, synced
@@ -33,6 +34,7 @@
 //! understood is passed over; a file that is not there means what its absence meant before. [`FORMAT`] counts the changes;
 //! folders of each, as they were written, lie in `testdata/folder` and are adopted by a test.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -202,6 +204,22 @@ pub struct StopOrder {
 impl StopOrder {
     /// Its name in the attempt's folder; the probe knows it too.
     pub const FILE: &str = "stop.after";
+}
+
+/// What `knobs.live` holds. The ranks' probes look for it at the end of a step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveOrder {
+    /// The command that brought it: a later one is greater.
+    pub order: u64,
+    /// Which of the attempt's changes in place it is.
+    pub live: u32,
+    /// Knob and value; none for what the script itself has.
+    pub set: BTreeMap<String, Option<String>>,
+}
+
+impl LiveOrder {
+    /// Its name in the attempt's folder; the probe knows it too.
+    pub const FILE: &str = "knobs.live";
 }
 
 /// One line of a file of reports.

@@ -150,13 +150,14 @@ impl Supervisor {
             command,
             Ok(NodeCommand::Stop { .. } | NodeCommand::StopAfter { .. })
         );
+        let turns = matches!(command, Ok(NodeCommand::TurnLive { .. }));
         let prunes = matches!(command, Ok(NodeCommand::Checkpoints(_)));
         let followed = match self.attempt(run, attempt) {
             Some(followed) => followed,
             None => self.take_up(run, attempt, stops)?,
         };
         // What was started here before the agent was told to take no runs.
-        let looked_after = prunes && followed.folder().has("start.json");
+        let looked_after = (prunes || turns) && followed.folder().has("start.json");
         match command {
             _ if !(self.setting.accepts_runs || stops || looked_after) => followed.refuse(
                 id,

@@ -196,6 +196,7 @@ pub async fn prepare(
         workdir_free_bytes: disks.workdir_free_bytes,
         checkpoint_free_bytes: disks.checkpoint_free_bytes,
         token: disks.token,
+        turns_live: true,
         nics: nics.nics,
         data_address: nics.address.map_or(String::new(), |ip| ip.to_string()),
         door: if spec.preflight_bandwidth.is_off() {

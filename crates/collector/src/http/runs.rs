@@ -143,6 +143,9 @@ async fn apply(
         set: asked.set,
         auto_revert: asked.auto_revert,
         from_start: asked.from_start,
+        restart: asked.restart,
+        try_larger_batch: asked.try_larger_batch,
+        follows: None,
     };
     let what = ("run_apply", format!("{id} {}", words.join(" ")));
     change(&app, &caller, &id, (wish, asked.expected), what).await
@@ -157,8 +160,10 @@ async fn revert(
     let asked = asked.map(|Json(asked)| asked).unwrap_or_default();
     let wish = Wish::Revert {
         attempt: asked.attempt,
+        live: asked.live,
         reason: None,
         from_start: asked.from_start,
+        restart: asked.restart,
     };
     let what = ("run_revert", id.clone());
     change(&app, &caller, &id, (wish, None), what).await

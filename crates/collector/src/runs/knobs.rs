@@ -2,8 +2,10 @@
 
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::{AttemptNo, RunId};
-use domain::run::state::{CannotChange, Event, Machine, StopPoint, Wish};
+use domain::run::knob::{LiveChange, LiveState, Verdict};
+use domain::run::state::{Attempt, CannotChange, Event, Machine, StopPoint, Wish};
 use domain::time::TimestampMs;
+use query::Value;
 
 use super::{RunError, Runs};
 use crate::app::Shared;
@@ -66,13 +68,15 @@ impl Runs {
     /// Takes back a change whose verdict is against it, where that was agreed. Once: it is the last change no more then.
     pub(super) async fn take_back(&self, app: &Shared, run: &RunId) -> Result<(), RunError> {
         let (_, machine) = self.machine(run).await?;
-        let Some((attempt, why)) = machine.to_take_back() else {
+        let Some((id, why)) = machine.to_take_back() else {
             return Ok(());
         };
         let wish = Wish::Revert {
-            attempt: Some(attempt),
+            attempt: Some(id.attempt),
+            live: (id.live > 0).then_some(id.live),
             reason: Some(why.clone()),
             from_start: false,
+            restart: false,
         };
         let event = self.change_event(&machine, wish).await;
         self.take(app, run, &event, None).await?;
@@ -81,11 +85,62 @@ impl Runs {
             ..line(
                 Severity::Warning,
                 app.now_ms(),
-                format!("the change of attempt {attempt} of run {run} is taken back by itself: {why}"),
+                format!("the change of {id} of run {run} is taken back by itself: {why}"),
             )
         })
         .await;
         Ok(())
+    }
+
+    /// Tries a doubled batch once activation checkpointing is kept, where that was asked for. The batch is what the run itself says,
+    /// else what every rank tells of its DataLoader.
+    pub(super) async fn try_larger_batch(&self, app: &Shared, run: &RunId) -> Result<(), RunError> {
+        let (_, machine) = self.machine(run).await?;
+        let Some((attempt, known)) = machine.larger_batch_due() else {
+            return Ok(());
+        };
+        let batch = match known {
+            Some(batch) => Ok(batch),
+            None => match self.batches(&machine).await {
+                // Told with every step: it is on its way.
+                None => return Ok(()),
+                Some((least, most)) if least == most => Ok(most),
+                Some((least, most)) => Err(format!(
+                    "its ranks have batches of {least} to {most} samples, not one size"
+                )),
+            },
+        };
+        let event = match batch.and_then(|batch| machine.larger_batch(attempt, batch)) {
+            Ok(wish) => self.change_event(&machine, wish).await,
+            Err(why) => Event::NoLargerBatch { attempt, why },
+        };
+        self.take(app, run, &event, None).await
+    }
+
+    /// The smallest and the largest batch of any rank in the current attempt, as they told last.
+    async fn batches(&self, machine: &Machine) -> Option<(u32, u32)> {
+        let of_run = format!("last_over_time(train_micro_batch{{run=\"{}\"}}[1m])", machine.id);
+        let mut bounds = [0; 2];
+        for (bound, of) in bounds.iter_mut().zip(["min", "max"]) {
+            let query = format!("{of}({of_run})");
+            let answer = self
+                .evaluator
+                .instant(&query, crate::clock::now_ms())
+                .await
+                .ok()?;
+            let Value::Vector(samples) = answer.value else {
+                return None;
+            };
+            let (_, _, value) = samples.first()?;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a saturating cast of a count"
+            )]
+            let count = *value as u32;
+            *bound = count;
+        }
+        Some((bounds[0], bounds[1]))
     }
 
     /// After a step where ranks tell theirs: then nothing but what was not saved has to be done again.
@@ -106,33 +161,78 @@ impl Runs {
     }
 }
 
-/// Lines for the event log: a change that begins, a verdict that is another.
+/// Lines for the event log: a change that begins or is taken over, a verdict that is another.
 pub(super) fn news(before: &Machine, after: &Machine, now_ms: TimestampMs) -> Vec<LogLine> {
     let mut lines = Vec::new();
     for made in &after.attempts {
-        let Some(change) = &made.change else { continue };
         let known = before.attempts.iter().find(|known| known.no == made.no);
         let of_attempt = format!("attempt {} of run {}", made.no, after.id);
-        if known.is_none() {
-            let message = format!("{of_attempt}: {}, {}", change.cause(), change.words());
-            lines.push(line(Severity::Info, now_ms, message));
+        if let Some(change) = &made.change {
+            if known.is_none() {
+                let message = format!("{of_attempt}: {}, {}", change.cause(), change.words());
+                lines.push(line(Severity::Info, now_ms, message));
+            }
+            let was = known.and_then(|known| known.change.as_deref());
+            let judged = was.and_then(|was| was.verdict.as_ref());
+            lines.extend(judgement(
+                &of_attempt,
+                &change.words(),
+                (judged, change.verdict.as_ref()),
+                now_ms,
+            ));
+            let untried = was.is_none_or(|was| was.no_larger_batch.is_none());
+            if let Some(why) = change.no_larger_batch.as_ref().filter(|_| untried) {
+                let message = format!("{of_attempt}: no larger micro_batch is tried, {why}");
+                lines.push(line(Severity::Warning, now_ms, message));
+            }
         }
-        let was = known.and_then(|known| known.change.as_ref()?.verdict.as_ref());
-        let is = change.verdict.as_ref();
-        if let Some(verdict) = is.filter(|is| was.is_none_or(|was| was.decision != is.decision)) {
-            let message = format!(
-                "{of_attempt}, {}: {}, {}",
-                change.words(),
-                verdict.decision.words(),
-                verdict.summary
-            );
-            lines.push(line(Severity::Info, now_ms, message));
-        }
+        lines.extend(news_in_place(&of_attempt, known, made, now_ms));
     }
     for line in &mut lines {
         line.run = Some(after.id.to_string());
     }
     lines
+}
+
+/// What became of changes that ranks take over while they train.
+fn news_in_place(of: &str, before: Option<&Attempt>, after: &Attempt, now_ms: TimestampMs) -> Vec<LogLine> {
+    let mut lines = Vec::new();
+    for is in &after.live {
+        let was = before.and_then(|before| before.live.iter().find(|was| was.no == is.no));
+        let words = is.change.words();
+        if was.is_none() {
+            let message = format!("{of}: {}, {words}, in place", is.change.cause());
+            lines.push(line(Severity::Info, now_ms, message));
+        }
+        if is.state != was.map_or(LiveState::Asked, |was| was.state) {
+            let severity = match is.state {
+                LiveState::Refused => Severity::Warning,
+                _ => Severity::Info,
+            };
+            lines.push(line(severity, now_ms, format!("{of}, {words}: {}", is.words())));
+        }
+        let judged = |live: &LiveChange| live.change.verdict.clone();
+        let verdicts = (was.and_then(judged), judged(is));
+        lines.extend(judgement(
+            of,
+            &words,
+            (verdicts.0.as_ref(), verdicts.1.as_ref()),
+            now_ms,
+        ));
+    }
+    lines
+}
+
+/// A line where the verdict is another than it was.
+fn judgement(
+    of: &str,
+    words: &str,
+    (was, is): (Option<&Verdict>, Option<&Verdict>),
+    now_ms: TimestampMs,
+) -> Option<LogLine> {
+    let verdict = is.filter(|is| was.is_none_or(|was| was.decision != is.decision))?;
+    let message = format!("{of}, {words}: {}, {}", verdict.decision.words(), verdict.summary);
+    Some(line(Severity::Info, now_ms, message))
 }
 
 fn line(severity: Severity, at_ms: TimestampMs, message: String) -> LogLine {

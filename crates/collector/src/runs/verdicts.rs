@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! every three seconds, each run with a change that may still be judged otherwise:
-//!   attempts up to the change │ attempts since ── series of rank 0, peaks of all ──▶ knob::judge ──▶ KnobsJudged ──▶ taken back?
+//!   from the change before up to this │ from this to the next ── series of rank 0, peaks of all ──▶ knob::judge ──▶ KnobsJudged ──▶ taken back?
 //! ```
+
+mod stretch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,22 +14,19 @@ use domain::ident::{AttemptNo, RunId};
 use domain::run::knob::{
     Comparison, Decision, Memory, MemoryKind, StepSample, Trace, Verdict, compare, judge,
 };
-use domain::run::state::{Attempt, Event, Machine};
+use domain::run::state::{Event, Machine};
 use domain::time::TimestampMs;
 use query::Value;
 
+use self::stretch::{Cut, Made, Span, Stretch, changes};
 use super::stored::unless_unreadable;
 use super::{RunError, Runs};
 use crate::app::Shared;
 
 /// How often verdicts are looked at.
 pub(super) const EVERY: Duration = Duration::from_secs(3);
-/// What is read of each side: a sample a second and a burst, four series of one rank.
-const WINDOW_MS: i64 = 30 * 60_000;
 /// Steps since a change from which the verdict stays as it is: the interval of the median is narrow then.
 const STEPS_ENOUGH: usize = 200;
-/// The last samples of an attempt come some seconds after its end.
-const LATE_MS: i64 = 10_000;
 /// A run that ended is looked at this long.
 const FOLLOWED_MS: i64 = 60_000;
 
@@ -63,12 +62,8 @@ impl Runs {
         let (machine_b, at_b) = self.attempt(b).await?;
         let now_ms = crate::clock::now_ms();
         let (side_a, side_b) = (&machine_a.attempts[at_a], &machine_b.attempts[at_b]);
-        let trace_a = self
-            .trace(&machine_a, &latest(std::slice::from_ref(side_a), now_ms))
-            .await;
-        let trace_b = self
-            .trace(&machine_b, &latest(std::slice::from_ref(side_b), now_ms))
-            .await;
+        let trace_a = self.trace(&machine_a, &Stretch::of(side_a).latest(now_ms)).await;
+        let trace_b = self.trace(&machine_b, &Stretch::of(side_b).latest(now_ms)).await;
         Ok(compare(
             (&machine_a, side_a, &trace_a),
             (&machine_b, side_b, &trace_b),
@@ -97,7 +92,7 @@ impl Runs {
         app: &Shared,
         followed: &mut BTreeSet<RunId>,
     ) -> Result<(), RunError> {
-        let changed = |run: &Machine| run.attempts.iter().any(|attempt| attempt.change.is_some());
+        let changed = |run: &Machine| changes(run).next().is_some();
         let unfinished = self.unfinished().await?;
         followed.extend(unfinished.into_iter().filter(changed).map(|run| run.id));
         for run in followed.clone() {
@@ -112,6 +107,7 @@ impl Runs {
             };
             self.judge_run(app, &machine).await?;
             self.take_back(app, &run).await?;
+            self.try_larger_batch(app, &run).await?;
             if over(&machine) {
                 followed.remove(&run);
             }
@@ -121,33 +117,35 @@ impl Runs {
 
     async fn judge_run(&self, app: &Shared, machine: &Machine) -> Result<(), RunError> {
         let now_ms = app.now_ms();
-        for (at, end) in changes(machine) {
-            let (before, since) = (&machine.attempts[..at], &machine.attempts[at..end]);
-            let made = &machine.attempts[at];
-            let Some(change) = made.change.as_deref() else {
+        let made: Vec<Made<'_>> = changes(machine).collect();
+        for (place, this) in made.iter().enumerate() {
+            // What ranks take over in place computes nothing else: it does not cut the sides of a change by another attempt, whose
+            // memory and losses are told in an attempt's first steps.
+            let counts = |other: &&Made<'_>| this.is_in_place() || !other.is_in_place();
+            let next = made[place + 1..].iter().find(counts);
+            let is_last = next.is_none() && machine.attempts[this.at].ended_ms.is_none();
+            if this.waits || !may_change(this.change.verdict.as_ref(), is_last) {
                 continue;
+            }
+            let begin = made[..place].iter().rfind(counts);
+            let begin = begin.map_or(Cut::at(0), Made::since);
+            let end = next.map_or(Cut::at(machine.attempts.len()), Made::until);
+            let before = Stretch::new(machine, begin, this.until());
+            let since = Stretch::new(machine, this.since(), end);
+            let answers = this.answers(since.attempts);
+            let before = self.trace(machine, &before.latest(now_ms)).await;
+            let after = self.trace(machine, &since.earliest(now_ms)).await;
+            let verdict = judge(this.change, &answers, &before, &after);
+            let known = this.change.verdict.as_ref();
+            if known.is_some_and(|known| is_same(known, &verdict)) {
+                continue;
+            }
+            let judged = Event::KnobsJudged {
+                attempt: this.id.attempt,
+                live: this.id.live,
+                verdict: Box::new(verdict),
             };
-            let is_last = end == machine.attempts.len() && made.ended_ms.is_none();
-            if !may_change(change.verdict.as_ref(), is_last) {
-                continue;
-            }
-            let begun = changes(machine).filter(|(_, end)| *end == at).map(|(at, _)| at);
-            let before = &before[begun.last().unwrap_or(0)..];
-            let before = self.trace(machine, &latest(before, now_ms)).await;
-            let after = self.trace(machine, &earliest(since, now_ms)).await;
-            let answers: Vec<_> = since.iter().flat_map(|attempt| attempt.answers.clone()).collect();
-            let verdict = judge(change, &answers, &before, &after);
-            if change
-                .verdict
-                .as_ref()
-                .is_some_and(|known| is_same(known, &verdict))
-            {
-                continue;
-            }
-            let verdict = Box::new(verdict);
-            let attempt = made.no;
-            self.take(app, &machine.id, &Event::KnobsJudged { attempt, verdict }, None)
-                .await?;
+            self.take(app, &machine.id, &judged, None).await?;
         }
         Ok(())
     }
@@ -233,57 +231,6 @@ const MEMORY: [(&str, MemoryKind); 2] = [
     ("train_saved_tensor_bytes", MemoryKind::SavedTensors),
 ];
 
-/// What is read.
-#[derive(Debug, PartialEq, Eq)]
-struct Span {
-    from_ms: TimestampMs,
-    to_ms: TimestampMs,
-    ended: bool,
-}
-
-/// The end of some attempts: what they were like when they were changed.
-fn latest(attempts: &[Attempt], now_ms: TimestampMs) -> Span {
-    let span = whole(attempts, now_ms);
-    Span {
-        from_ms: span.from_ms.max(span.to_ms - WINDOW_MS),
-        ..span
-    }
-}
-
-/// The beginning of some attempts.
-fn earliest(attempts: &[Attempt], now_ms: TimestampMs) -> Span {
-    let span = whole(attempts, now_ms);
-    let to_ms = span.to_ms.min(span.from_ms + WINDOW_MS);
-    Span {
-        ended: span.ended || to_ms < span.to_ms,
-        to_ms,
-        ..span
-    }
-}
-
-fn whole(attempts: &[Attempt], now_ms: TimestampMs) -> Span {
-    let begun = attempts.iter().find_map(|attempt| attempt.placed_ms);
-    let ended_ms = attempts.last().and_then(|attempt| attempt.ended_ms);
-    let to_ms = ended_ms.unwrap_or(now_ms);
-    Span {
-        from_ms: begun
-            .or(attempts.first().map(|attempt| attempt.started_ms))
-            .unwrap_or(to_ms),
-        to_ms,
-        ended: ended_ms.is_some_and(|ended| now_ms - ended > LATE_MS),
-    }
-}
-
-/// The attempts of each change: from the one that made it up to the next change.
-fn changes(machine: &Machine) -> impl Iterator<Item = (usize, usize)> {
-    let attempts = &machine.attempts;
-    let made = (0..attempts.len()).filter(|at| attempts[*at].change.is_some());
-    made.map(|at| {
-        let next = (at + 1..attempts.len()).find(|next| attempts[*next].change.is_some());
-        (at, next.unwrap_or(attempts.len()))
-    })
-}
-
 fn may_change(verdict: Option<&Verdict>, is_last: bool) -> bool {
     verdict.is_none_or(|verdict| match verdict.decision {
         Decision::NotYet => true,
@@ -299,55 +246,6 @@ fn is_same(known: &Verdict, new: &Verdict) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use domain::run::spec::Spec;
-
-    /// When an attempt was placed, begun and ended, and whether it changed something.
-    type Given = (Option<i64>, i64, Option<i64>, bool);
-
-    fn machine(attempts: &[Given]) -> Machine {
-        let id = RunId::new("r").expect("a name");
-        let (mut machine, _) = Machine::submit(id, Spec::default(), 0);
-        let first = machine.attempts[0].clone();
-        let attempt = |(n, &(placed_ms, started_ms, ended_ms, changed)): (u32, &Given)| Attempt {
-            no: AttemptNo(n),
-            placed_ms,
-            started_ms,
-            ended_ms,
-            change: changed.then(Box::default),
-            ..first.clone()
-        };
-        machine.attempts = (1..).zip(attempts).map(attempt).collect();
-        machine
-    }
-
-    #[test]
-    fn each_side_is_read_near_the_change() {
-        let hour = 3_600_000;
-        let run = machine(&[
-            (Some(10), 0, Some(hour), false),
-            (Some(hour + 20), hour, Some(hour + 500), true),
-            (Some(hour + 900), hour + 600, None, false),
-            (Some(2 * hour), 2 * hour, None, true),
-        ]);
-        assert_eq!(changes(&run).collect::<Vec<_>>(), [(1, 3), (3, 4)]);
-        let span = |from_ms, to_ms, ended| Span {
-            from_ms,
-            to_ms,
-            ended,
-        };
-        let (before, since) = (&run.attempts[..1], &run.attempts[1..3]);
-        assert_eq!(latest(before, 3 * hour), span(hour - WINDOW_MS, hour, true));
-        assert_eq!(
-            latest(before, hour + 5),
-            span(hour - WINDOW_MS, hour, false),
-            "samples may come"
-        );
-        assert_eq!(earliest(since, hour + 950), span(hour + 20, hour + 950, false));
-        assert_eq!(
-            earliest(since, 3 * hour),
-            span(hour + 20, hour + 20 + WINDOW_MS, true)
-        );
-    }
 
     #[test]
     fn a_verdict_stays_once_nothing_more_can_tell() {

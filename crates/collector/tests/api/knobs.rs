@@ -1,10 +1,13 @@
 //! Knobs of runs over HTTP: what is refused, what is so already, and what becomes another attempt.
 
+use domain::ident::Rank;
+use domain::run::knob::KnobAnswer;
+use domain::run::state::{NodeCommand, NodeEnd, NodeReport};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::{Server, answer};
-use crate::runs::submit;
+use crate::harness::{Agent, Server, answer, until};
+use crate::runs::{Control, credential, start_ranks, submit};
 
 async fn post(server: &Server, run: &str, what: &str, body: Value) -> (StatusCode, Value) {
     let request = server.request(Method::POST, &format!("/api/runs/{run}/{what}"));
@@ -98,4 +101,243 @@ async fn each_change_is_an_attempt_once_and_is_taken_back_once() {
     assert!(differs.contains(&workers), "{compared}");
     let (status, _) = server.get(&format!("/api/runs/compare?a={run}@9&b={run}")).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+fn turned(live: u32, rank: u32, value: &str, applied: bool) -> NodeReport {
+    NodeReport::KnobAnswered(KnobAnswer {
+        knob: "process_group_timeout_s".into(),
+        value: value.into(),
+        applied,
+        detail: "in 2 process groups".into(),
+        rank: Rank(rank),
+        live: Some(live),
+    })
+}
+
+/// The last change in place, once it is no more only asked for.
+async fn settled(server: &Server, run: &str, no: u64) -> Value {
+    until("the ranks' words", async || {
+        let (_, view) = server.get(&format!("/api/runs/{run}")).await;
+        let live = view["attempts"][0]["live"].as_array()?.last()?.clone();
+        (live["no"] == no && live["state"] != "asked").then_some(live)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn ranks_take_a_time_out_over_in_place_whoever_is_restarted_and_give_it_back() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let run = submit(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    start_ranks(&server, &mut agent, &run).await;
+
+    let apply = json!({"set": {"process_group_timeout_s": "1200"}});
+    let (status, view) = post(&server, &run, "apply", apply.clone()).await;
+    assert_eq!(
+        (status, &view["pending"], &view["state"]),
+        (StatusCode::OK, &Value::Null, &json!("running"))
+    );
+    let (order, asked) = agent.command().await;
+    let wanted = |live, value: Option<&str>| NodeCommand::TurnLive {
+        live,
+        set: [("process_group_timeout_s".to_owned(), value.map(Into::into))].into(),
+    };
+    assert_eq!(asked, wanted(1, Some("1200")));
+
+    // The collector is restarted before the agent has answered: the order comes again, and is the same.
+    let server = server.restart().await;
+    let mut agent = Control::connect(&server, &credential, &[(&run, 1)]).await;
+    let (again, asked) = agent.command().await;
+    assert_eq!((again.id, asked), (order.id, wanted(1, Some("1200"))));
+    agent
+        .say(&run, 10, NodeReport::Accepted { command: order.id })
+        .await;
+    for rank in [0, 1] {
+        agent
+            .say(&run, 11 + u64::from(rank), turned(1, rank, "1200", true))
+            .await;
+    }
+    let live = settled(&server, &run, 1).await;
+    assert_eq!(
+        (&live["state"], &live["ranks"]),
+        (&json!("taken"), &json!([0, 1])),
+        "{live}"
+    );
+    assert_eq!(live["answers"].as_array().unwrap().len(), 1, "they say the same");
+    let (_, view) = post(&server, &run, "apply", apply).await;
+    assert_eq!(
+        view["attempts"][0]["live"].as_array().unwrap().len(),
+        1,
+        "it is so already"
+    );
+
+    let revert = json!({"attempt": 1, "live": 1});
+    for _ in 0..2 {
+        let (status, view) = post(&server, &run, "revert", revert.clone()).await;
+        assert_eq!(
+            (status, view["attempts"].as_array().unwrap().len()),
+            (StatusCode::OK, 1)
+        );
+    }
+    let (order, asked) = agent.command().await;
+    assert_eq!(asked, wanted(2, None), "once");
+    agent
+        .say(&run, 13, NodeReport::Accepted { command: order.id })
+        .await;
+    agent.say(&run, 14, turned(2, 1, "", false)).await;
+    let live = settled(&server, &run, 2).await;
+    assert_eq!(live["state"], "refused", "{live}");
+    let (_, asked) = agent.command().await;
+    assert_eq!(
+        asked,
+        wanted(2, Some("1200")),
+        "the value before, in ranks that had it"
+    );
+    let (_, view) = server.get(&format!("/api/runs/{run}")).await;
+    assert_eq!(
+        view["attempts"][0]["knobs"],
+        json!({"process_group_timeout_s": "1200"})
+    );
+
+    let (_, log) = server.get("/api/events").await;
+    let text = log.to_string();
+    for words in [
+        "knob applied, process_group_timeout_s=1200, in place",
+        "process_group_timeout_s=1200: in all ranks (2)",
+        "not turned, the value before stays: rank 1: in 2 process groups",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let (status, view) = post(&server, &run, "revert", json!({"restart": true})).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(view["pending"]["reverts_live"], 1, "{view}");
+}
+
+/// What an attempt's steps are like, in the order of [`LIKE`].
+struct Steps {
+    seconds: f64,
+    samples_per_second: f64,
+    kept_bytes: f64,
+    batch: f64,
+}
+
+const LIKE: [&str; 6] = [
+    "train_step",
+    "train_step_seconds",
+    "train_loss",
+    "train_samples_per_second",
+    "train_saved_tensor_bytes",
+    "train_micro_batch",
+];
+
+/// Tells thirty steps of rank 0, of the attempt that has just begun.
+async fn train(telemetry: &mut Agent, run: &str, segment: &str, steps: Steps) {
+    let labels = |metric| vec!["__name__", metric, "run", run, "rank", "0"];
+    telemetry.define_labels(segment, 0, LIKE.map(labels).into()).await;
+    let now_ms = collector::clock::now_ms();
+    for step in 1..=30 {
+        let number = f64::from(step);
+        let values = [
+            number,
+            steps.seconds,
+            5.0 / number,
+            steps.samples_per_second,
+            steps.kept_bytes,
+            steps.batch,
+        ];
+        let seq = u64::try_from(step).unwrap();
+        telemetry
+            .sample(segment, seq, now_ms + i64::from(step), &values)
+            .await;
+    }
+    telemetry.acked(segment, 30).await;
+}
+
+/// Ends the attempt that a change waits for, and starts the next one.
+async fn go_over(server: &Server, agent: &mut Control, run: &str, code: i32) {
+    let end = NodeEnd {
+        code: Some(code),
+        ..NodeEnd::default()
+    };
+    agent.say(run, 90, NodeReport::Ended(end)).await;
+    agent.attempt += 1;
+    start_ranks(server, agent, run).await;
+}
+
+/// The attempt of that number, once this is so of it.
+async fn attempt(server: &Server, run: &str, no: usize, what: impl Fn(&Value) -> bool) -> Value {
+    until("what becomes of the attempt", async || {
+        let (_, view) = server.get(&format!("/api/runs/{run}")).await;
+        let attempt = view["attempts"].get(no - 1)?.clone();
+        what(&attempt).then_some(attempt)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_doubled_batch_is_tried_after_checkpointing_is_kept_and_goes_back_when_its_attempt_fails() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let run = submit(&server).await;
+    let mut telemetry = Agent::connect(&server, &credential, "n1").await.unwrap();
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    start_ranks(&server, &mut agent, &run).await;
+    let steps = |seconds, samples_per_second, kept_bytes| Steps {
+        seconds,
+        samples_per_second,
+        kept_bytes,
+        batch: 8.0,
+    };
+    train(&mut telemetry, &run, "one", steps(0.1, 80.0, 1_000.0)).await;
+
+    let (status, problem) = post(
+        &server,
+        &run,
+        "apply",
+        json!({"set": {"num_workers": "1"}, "try_larger_batch": true}),
+    )
+    .await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem}");
+    let apply = json!({"set": {"activation_checkpointing": "block"}, "try_larger_batch": true});
+    let (status, view) = post(&server, &run, "apply", apply).await;
+    assert_eq!(
+        (status, &view["pending"]["try_larger_batch"]),
+        (StatusCode::OK, &json!(true))
+    );
+    agent.command().await;
+    go_over(&server, &mut agent, &run, 1).await;
+    train(&mut telemetry, &run, "two", steps(0.12, 66.0, 300.0)).await;
+    let kept = attempt(&server, &run, 2, |attempt| {
+        attempt["change"]["verdict"]["decision"] == "kept"
+    })
+    .await;
+    assert_eq!(kept["change"]["no_larger_batch"], Value::Null, "{kept}");
+
+    // By itself: the run is told to end for it.
+    let (_, asked) = agent.command().await;
+    assert!(
+        matches!(asked, NodeCommand::StopAfter { .. } | NodeCommand::Stop { .. }),
+        "{asked:?}"
+    );
+    go_over(&server, &mut agent, &run, 1).await;
+    let tried = attempt(&server, &run, 3, |attempt| attempt["change"].is_object()).await;
+    let knobs = json!({"activation_checkpointing": "block", "micro_batch": "16"});
+    assert_eq!(
+        (&tried["knobs"], &tried["change"]["follows"]),
+        (&knobs, &json!(2)),
+        "{tried}"
+    );
+
+    // It runs out of memory: the next is without it, though the run allows no restart.
+    go_over(&server, &mut agent, &run, 1).await;
+    let back = attempt(&server, &run, 4, |attempt| attempt["change"].is_object()).await;
+    assert_eq!(
+        (&back["cause"], &back["change"]["reverts"]),
+        (&json!("knob reverted by itself"), &json!(3)),
+        "{back}"
+    );
+    assert_eq!(back["knobs"], json!({"activation_checkpointing": "block"}));
+    let tried = attempt(&server, &run, 3, |attempt| attempt["ended_ms"].is_i64()).await;
+    assert_eq!(tried["change"]["verdict"]["decision"], "rejected");
 }

@@ -1,5 +1,7 @@
 //! A run as user and agent see it: submitted over HTTP, carried out over the control stream.
 
+use std::collections::VecDeque;
+
 use domain::api::runs::{LogPiece, RunView};
 use domain::ident::Rank;
 use domain::run::state::{EndCause, NodeCommand, NodeEnd, NodeReport, Prepared, RankExit, RunState};
@@ -20,6 +22,10 @@ use crate::harness::{Agent, DEADLINE, Server, answer, until};
 pub(crate) struct Control {
     pub(crate) outgoing: mpsc::Sender<ControlUp>,
     incoming: Streaming<ControlDown>,
+    /// Commands that came while an acknowledgement was waited for.
+    unread: VecDeque<Command>,
+    /// The attempt that is spoken of.
+    pub(crate) attempt: u32,
 }
 
 impl Control {
@@ -66,6 +72,8 @@ impl Control {
         let mut control = Self {
             outgoing,
             incoming: client.control(request).await.unwrap().into_inner(),
+            unread: VecDeque::new(),
+            attempt: 1,
         };
         assert!(matches!(control.next().await, control_down::Message::Hello(_)));
         control
@@ -80,7 +88,11 @@ impl Control {
 
     pub(crate) async fn command(&mut self) -> (Command, NodeCommand) {
         loop {
-            if let control_down::Message::Command(command) = self.next().await {
+            let next = match self.unread.pop_front() {
+                Some(command) => control_down::Message::Command(command),
+                None => self.next().await,
+            };
+            if let control_down::Message::Command(command) = next {
                 let asked = serde_json::from_str(&command.command_json).unwrap();
                 return (command, asked);
             }
@@ -89,7 +101,13 @@ impl Control {
 
     pub(crate) async fn say(&mut self, run: &str, id: u64, report: NodeReport) {
         self.report(run, id, report).await;
-        while !matches!(self.next().await, control_down::Message::EventAck(ack) if ack.id == id) {}
+        loop {
+            match self.next().await {
+                control_down::Message::EventAck(ack) if ack.id == id => return,
+                control_down::Message::Command(command) => self.unread.push_back(command),
+                _ => {}
+            }
+        }
     }
 
     /// The same without waiting for the acknowledgement.
@@ -97,7 +115,7 @@ impl Control {
         let report_json = serde_json::to_string(&report).unwrap();
         let event = RunEvent {
             run: run.into(),
-            attempt: 1,
+            attempt: self.attempt,
             id,
             at_ms: 0,
             report_json,
@@ -137,6 +155,7 @@ pub(crate) async fn start_ranks(server: &Server, agent: &mut Control, run: &str)
         .await;
     let prepared = Prepared {
         nproc_default: 2,
+        turns_live: true,
         ..Prepared::default()
     };
     agent.say(run, 2, NodeReport::Prepared(prepared)).await;

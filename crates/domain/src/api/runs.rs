@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{AttemptNo, Rank};
-use crate::run::knob::{Change, KnobAnswer};
+use crate::run::knob::{Change, KnobAnswer, LiveChange};
 use crate::run::mesh::Mesh;
 use crate::run::spec::Spec;
 use crate::run::state::{Outcome, RankExit, RunState, Stall};
@@ -131,6 +131,9 @@ pub struct AttemptView {
     /// What of its ranks could not be seen from inside.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenLine>,
+    /// What was changed while it ran, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub live: Vec<LiveChange>,
 }
 
 /// The network between the nodes of an attempt, as measured before it began.
@@ -330,7 +333,7 @@ pub struct LogSource {
     pub stream: String,
 }
 
-/// `POST /api/runs/{id}/apply`: another attempt with other knobs. What is set already changes nothing.
+/// `POST /api/runs/{id}/apply`: other knobs, in place where its ranks can, else by another attempt. What is set already changes nothing.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApplyKnobs {
@@ -344,15 +347,25 @@ pub struct ApplyKnobs {
     pub auto_revert: Option<bool>,
     /// Begin anew, from no checkpoint.
     pub from_start: bool,
+    /// Another attempt, also where the ranks could take it over in place.
+    pub restart: bool,
+    /// With `activation_checkpointing`: once it is kept, try a doubled `micro_batch`; as the run's spec says when empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub try_larger_batch: Option<bool>,
 }
 
-/// `POST /api/runs/{id}/revert`: another attempt without the last change of knobs.
+/// `POST /api/runs/{id}/revert`: the last change of knobs taken back, in place or by another attempt.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RevertKnobs {
     /// The attempt whose change is taken back, when it is the last that was not; one that was taken back already changes nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptNo>,
+    /// Which of that attempt's changes in place, from 1, when it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live: Option<u32>,
     /// Begin anew, from no checkpoint.
     pub from_start: bool,
+    /// Another attempt, also where the ranks could take it back in place.
+    pub restart: bool,
 }

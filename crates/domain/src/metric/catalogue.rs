@@ -624,6 +624,11 @@ pub const CATALOGUE: &[Metric] = &[
         RANK,
         "Tokens a second of this rank, where batches are integer sequences.",
     ),
+    gauge(
+        "train_micro_batch",
+        RANK,
+        "Samples of this rank in one forward and backward pass: a batch of its DataLoader. A step may hold several.",
+    ),
     counter(
         "train_nonfinite_steps_total",
         RANK,

@@ -161,6 +161,9 @@ pub struct Spec {
     /// Whether a change of knobs is taken back by itself when the verdict is against it; only activation checkpointing when empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_revert: Option<bool>,
+    /// Whether a doubled `micro_batch` is tried by itself once activation checkpointing is kept; not when empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub try_larger_batch: Option<bool>,
 }
 
 /// What is wrong with one field, in words for the form and the terminal.

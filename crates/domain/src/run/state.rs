@@ -14,7 +14,7 @@
 //!               └──StopRequested──▶ Stopped ◀── a stop was wished ──┘
 //!
 //!          Succeeded, Failed, Stopped ──ResumeRequested──▶ Queued, as another attempt
-//!          any ──KnobsApplied, KnobsReverted──▶ Stopping, unless it has ended ──all Ended──▶ Queued, as another attempt
+//!          any ──KnobsChanged──▶ Stopping, unless it has ended ──all Ended──▶ Queued, as another attempt; or in place, as [`live`]
 //! ```
 //!
 //! The wished state ([`Wished`]) is kept apart from what is. An attempt ends only when each of its nodes reports that
@@ -32,10 +32,14 @@
 //! | `judge` | how an attempt ended: root cause and cascade |
 //! | `policy` | whether another attempt follows, and without which nodes |
 //! | `change` | attempts with other knobs, and back |
+//! | `live` | knobs that ranks take over in place |
+//! | `larger_batch` | a doubled batch tried by itself |
 
 mod advance;
 mod change;
 mod judge;
+mod larger_batch;
+mod live;
 mod machine;
 mod memory;
 mod patience;

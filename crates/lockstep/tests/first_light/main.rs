@@ -14,6 +14,7 @@ mod crashes;
 mod diagnosis;
 mod exec;
 mod knobs;
+mod knobs_unmodified;
 mod logs;
 mod peers;
 mod recipes;

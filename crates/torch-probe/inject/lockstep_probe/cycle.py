@@ -38,6 +38,7 @@ class Cycle:
         self.declares_loss = False
         self.samples = None
         self.tokens = None
+        self.micro_batch = None  # samples of the largest batch
 
     def fetched(self, start, end, batch, counts):
         """A DataLoader was waited for; `batch` is (samples, tokens). `counts` is False for fetches outside training."""
@@ -127,6 +128,7 @@ class Cycle:
             samples, tokens = self._batch
             self.samples = samples if self.samples is None else self.samples + (samples or 0)
             self.tokens = tokens if self.tokens is None else self.tokens + (tokens or 0)
+            self.micro_batch = max(self.micro_batch or 0, samples or 0)
             self._batch = None
 
 
@@ -146,7 +148,7 @@ class Finished:
         self._scalars = self._timeline.stage(cycle.losses + cycle.norms + late)
         # The scalars' copies are enqueued after the step's end, so readiness needs a mark of its own.
         self._staged = self._timeline.mark()
-        self.samples, self.tokens = cycle.samples, cycle.tokens
+        self.samples, self.tokens, self.micro_batch = cycle.samples, cycle.tokens, cycle.micro_batch
 
     def ready(self):
         return self._timeline.ready(self._staged)
@@ -165,6 +167,8 @@ class Finished:
                 fields["grad_norm"] = norms[0] if len(norms) == 1 else square**0.5
         if self.samples:
             fields["samples"] = self.samples
+        if self.micro_batch:
+            fields["micro_batch"] = self.micro_batch
         if self.tokens:
             fields["tokens"] = self.tokens
         return fields

@@ -1,4 +1,8 @@
-"""Knobs that are turned while a run goes on: the file `knobs.live` beside the probe's socket, {"process_group_timeout_s": "1200"}.
+"""Knobs that are turned while a run goes on: the file `knobs.live` beside the probe's socket.
+
+    {"order": 7, "live": 2, "set": {"process_group_timeout_s": "1200"}}      a null for a value: as the script itself has it
+
+The answer, a `knob` record, names the change by its number `live`.
 
 A file for the reasons that `stop.after` is one. It is looked for at the end of a step, LOOK_EVERY_NS apart at most, and read when it has
 changed (it must be renamed into its place). Each rank acts for itself, so only what needs no agreement between ranks can be turned here.

@@ -101,6 +101,9 @@ pub(crate) struct Step {
     pub(crate) grad_norm_local_sq: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) samples: Option<f64>,
+    /// Samples of one forward pass; of several sizes the largest.
+    #[serde(deserialize_with = "number")]
+    pub(crate) micro_batch: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) tokens: Option<f64>,
     #[serde(deserialize_with = "number")]
@@ -141,6 +144,8 @@ pub(crate) struct Knob {
     pub(crate) state: String,
     /// What was changed, or why not.
     pub(crate) detail: String,
+    /// The number of the change in place that it answers.
+    pub(crate) live: Option<u32>,
 }
 
 /// Values under the script's own names.

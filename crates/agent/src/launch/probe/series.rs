@@ -384,6 +384,10 @@ impl RankSeries {
             ("train_grad_norm_local_square", local_square(&pool)),
             ("train_samples_per_second", rate(|step| step.samples)),
             ("train_tokens_per_second", rate(|step| step.tokens)),
+            (
+                "train_micro_batch",
+                largest(pool.iter().filter_map(|step| step.micro_batch)),
+            ),
             ("train_nonfinite_steps_total", Some(self.nonfinite)),
             (
                 "train_skipped_steps_total",

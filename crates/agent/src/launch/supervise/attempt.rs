@@ -7,6 +7,7 @@
 //! Start   ──▶ launch.json  ──▶ shim … its reports
 //! Stop    ──▶ stop         ──▶ the shim's Ended, or our own where no shim ever was
 //! StopAfter ▶ stop.after   ──▶ StopStep of each rank that comes to the step, then the shim's Ended
+//! TurnLive ▶ knobs.live    ──▶ KnobAnswered of each rank
 //! shim gone without Ended  ──▶ burial: what it left is killed, Ended as far as it is known
 //! ```
 
@@ -15,7 +16,7 @@ mod inside;
 
 pub(super) use follower::Follower;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,7 +28,9 @@ use domain::run::torchrun::Launch;
 use tokio::sync::mpsc;
 
 use crate::launch::checkpoint::PRUNE_FILE;
-use crate::launch::journal::{CHECKPOINT_IDS_FROM, Entry, Folder, Reports, StopOrder, is_end, read_from};
+use crate::launch::journal::{
+    CHECKPOINT_IDS_FROM, Entry, Folder, LiveOrder, Reports, StopOrder, is_end, read_from,
+};
 use crate::launch::preflight::Asked;
 use crate::launch::secrets::Secrets;
 use crate::uplink::link::now_ms;
@@ -211,6 +214,7 @@ impl Attempt {
             NodeCommand::Start(start) => self.note_start(start),
             NodeCommand::Stop { grace_ms } => self.note_stop(*grace_ms),
             NodeCommand::StopAfter { step, grace_ms } => self.note_stop_after(*step, *grace_ms),
+            NodeCommand::TurnLive { live, set } => self.note_live(id, *live, set),
             NodeCommand::Checkpoints(order) => self.note(PRUNE_FILE, order),
         };
         let entry = noted.and_then(|()| self.add(NodeReport::Accepted { command: id }));
@@ -289,6 +293,16 @@ impl Attempt {
             return Ok(());
         }
         self.note(StopOrder::FILE, &StopOrder { step, grace_ms })
+    }
+
+    /// The newest order stays: one that was sent before it and comes late says nothing any more.
+    fn note_live(&self, order: u64, live: u32, set: &BTreeMap<String, Option<String>>) -> io::Result<()> {
+        let before = self.folder.read::<LiveOrder>(LiveOrder::FILE);
+        if before.is_ok_and(|before| before.order > order) {
+            return Ok(());
+        }
+        let set = set.clone();
+        self.note(LiveOrder::FILE, &LiveOrder { order, live, set })
     }
 
     fn add(&self, report: NodeReport) -> io::Result<Entry> {

@@ -34,6 +34,7 @@ time.sleep(600)
 
 mod bandwidth;
 mod chaos;
+mod live;
 mod nccl;
 mod versions;
 

@@ -19,9 +19,21 @@ pub struct Change {
     /// The attempt whose change this takes back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reverts: Option<AttemptNo>,
+    /// Which of that attempt's changes in place it takes back; none for the one that attempt was made for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reverts_live: Option<u32>,
     /// It is taken back by itself when the verdict is against it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub auto_revert: bool,
+    /// When it is kept, a doubled `micro_batch` is tried by itself.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub try_larger_batch: bool,
+    /// Why none was tried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_larger_batch: Option<String>,
+    /// It is that trial, and follows from the change of this attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub follows: Option<AttemptNo>,
     /// Why it was made when no person asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -96,6 +108,9 @@ pub struct KnobAnswer {
     pub detail: String,
     /// The first rank that said so.
     pub rank: Rank,
+    /// Which of the attempt's changes in place it answers; none for what the attempt began with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live: Option<u32>,
 }
 
 impl Change {
@@ -114,6 +129,7 @@ impl Change {
     #[must_use]
     pub fn cause(&self) -> &'static str {
         match (self.reverts, &self.reason) {
+            (None, _) if self.follows.is_some() => "larger micro_batch tried by itself",
             (None, _) => "knob applied",
             (Some(_), None) => "knob reverted",
             (Some(_), Some(_)) => "knob reverted by itself",

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::ident::AttemptNo;
 use crate::run::knob::figures::Trace;
+use crate::run::knob::live::{LiveChange, LiveState};
 use crate::run::knob::place::spec_with;
 use crate::run::knob::verdict::Verdict;
 use crate::run::state::{Attempt, Machine};
@@ -95,7 +96,8 @@ fn side(machine: &Machine, attempt: &Attempt) -> Side {
 /// Everything that could differ, by a name that says where it is from.
 fn facts(machine: &Machine, attempt: &Attempt) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
-    let spec = spec_with(&machine.spec, &attempt.knobs).shown();
+    let at_launch = attempt.knobs_at_launch();
+    let spec = spec_with(&machine.spec, &at_launch).shown();
     if let Ok(Value::Object(fields)) = serde_json::to_value(&spec) {
         for (name, value) in fields {
             let prefix = if name == "env" {
@@ -106,8 +108,11 @@ fn facts(machine: &Machine, attempt: &Attempt) -> BTreeMap<String, String> {
             flatten(&prefix, &value, &mut facts);
         }
     }
-    for (name, value) in &attempt.knobs {
+    for (name, value) in &at_launch {
         facts.insert(format!("knobs.{name}"), value.clone());
+    }
+    for live in attempt.live.iter().filter(|live| live.is_made()) {
+        turned_in_place(live, &mut facts);
     }
     let nodes: Vec<&str> = attempt.nodes.iter().map(|task| task.node.as_str()).collect();
     facts.insert("nodes".into(), nodes.join(", "));
@@ -143,6 +148,24 @@ fn facts(machine: &Machine, attempt: &Attempt) -> BTreeMap<String, String> {
         );
     }
     facts
+}
+
+/// `as the script has it, then 1200 from step 340`.
+fn turned_in_place(live: &LiveChange, facts: &mut BTreeMap<String, String>) {
+    let script = || "as the script has it".to_owned();
+    let at = live
+        .step
+        .map_or("its start".into(), |step| format!("step {step}"));
+    let count = live.ranks.len();
+    let ranks = match live.state {
+        LiveState::Taken => String::new(),
+        _ => format!(" in {count} of its ranks"),
+    };
+    for diff in &live.change.set {
+        let before = facts.entry(format!("knobs.{}", diff.knob)).or_insert_with(script);
+        let value = diff.new.clone().unwrap_or_else(script);
+        *before += &format!(", then {value} from {at}{ranks}");
+    }
 }
 
 fn flatten(name: &str, value: &Value, facts: &mut BTreeMap<String, String>) {

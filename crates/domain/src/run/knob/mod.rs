@@ -11,6 +11,7 @@
 //! | `value` | which values a knob takes, and which of them deserve a warning |
 //! | `place` | where a value goes, and what the spec is with it |
 //! | `change` | what an attempt changed, and what its ranks said of it |
+//! | `live` | changes that a running attempt takes over in place |
 //! | `figures` | what an attempt's series say in a few numbers |
 //! | `verdict` | whether the change was worth it |
 //! | `compare` | what two attempts differ in |
@@ -18,6 +19,7 @@
 mod change;
 mod compare;
 mod figures;
+mod live;
 mod place;
 mod value;
 mod verdict;
@@ -25,6 +27,7 @@ mod verdict;
 pub use change::{ANSWERS_MAX, Change, How, KnobAnswer, KnobDiff, Pending};
 pub use compare::{Comparison, Difference, Side, compare};
 pub use figures::{Figures, Median, Memory, MemoryKind, StepSample, Trace, WARM_UP_STEPS};
+pub use live::{ChangeId, LIVE_MAX, LiveChange, LiveState, turn, turn_back};
 pub use place::{KnobTarget, LOCKSTEP_KNOBS, current, place, spec_with};
 pub use value::Values;
 pub use verdict::{Decision, Losses, Ratio, STEPS_MIN, Verdict, judge};
@@ -42,6 +45,8 @@ pub struct Knob {
     pub way: Way,
     /// The training computes the same with any value, only slower, faster or in less memory.
     pub keeps_losses: bool,
+    /// The probe can turn it in ranks that train, each for itself.
+    pub live: bool,
 }
 
 /// How a knob is turned that is not declared.
@@ -61,6 +66,7 @@ pub const KNOBS: &[Knob] = &[
         values: Values::Checkpointing,
         way: Way::Injection,
         keeps_losses: true,
+        live: false,
     },
     Knob {
         name: "fsdp_sharding",
@@ -68,6 +74,7 @@ pub const KNOBS: &[Knob] = &[
         values: Values::Words(&["full_shard", "shard_grad_op", "hybrid_shard", "no_shard"]),
         way: Way::Injection,
         keeps_losses: true,
+        live: false,
     },
     Knob {
         name: "reshard_after_forward",
@@ -75,6 +82,7 @@ pub const KNOBS: &[Knob] = &[
         values: Values::Words(&["true", "false"]),
         way: Way::Injection,
         keeps_losses: true,
+        live: false,
     },
     Knob {
         name: "grad_clip_norm",
@@ -85,6 +93,7 @@ pub const KNOBS: &[Knob] = &[
         },
         way: Way::Injection,
         keeps_losses: false,
+        live: false,
     },
     Knob {
         name: "lr_scale",
@@ -95,6 +104,7 @@ pub const KNOBS: &[Knob] = &[
         },
         way: Way::Injection,
         keeps_losses: false,
+        live: false,
     },
     Knob {
         name: "lr_schedule",
@@ -102,6 +112,7 @@ pub const KNOBS: &[Knob] = &[
         values: Values::Schedule,
         way: Way::Injection,
         keeps_losses: false,
+        live: false,
     },
     Knob {
         name: "process_group_timeout_s",
@@ -112,6 +123,7 @@ pub const KNOBS: &[Knob] = &[
         },
         way: Way::Injection,
         keeps_losses: true,
+        live: true,
     },
     Knob {
         name: "nccl_ib_timeout",
@@ -119,6 +131,7 @@ pub const KNOBS: &[Knob] = &[
         values: Values::Whole { least: 1, most: 22 },
         way: Way::Environment(&["NCCL_IB_TIMEOUT"]),
         keeps_losses: true,
+        live: false,
     },
     Knob {
         name: "nccl_ib_retry_count",
@@ -126,6 +139,7 @@ pub const KNOBS: &[Knob] = &[
         values: Values::Whole { least: 0, most: 7 },
         way: Way::Environment(&["NCCL_IB_RETRY_CNT"]),
         keeps_losses: true,
+        live: false,
     },
     Knob {
         name: "nccl_socket_ifname",
@@ -133,6 +147,7 @@ pub const KNOBS: &[Knob] = &[
         values: Values::Interfaces,
         way: Way::Environment(&["NCCL_SOCKET_IFNAME"]),
         keeps_losses: true,
+        live: false,
     },
     Knob {
         name: "cuda_alloc_conf",
@@ -140,6 +155,7 @@ pub const KNOBS: &[Knob] = &[
         values: Values::AllocatorSettings,
         way: Way::Environment(&["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]),
         keeps_losses: true,
+        live: false,
     },
     Knob {
         name: "num_workers",
@@ -147,6 +163,7 @@ pub const KNOBS: &[Knob] = &[
         values: Values::Whole { least: 0, most: 256 },
         way: Way::Injection,
         keeps_losses: true,
+        live: false,
     },
     Knob {
         name: "amp",
@@ -154,6 +171,7 @@ pub const KNOBS: &[Knob] = &[
         values: Values::Words(&["off", "bf16", "fp16"]),
         way: Way::Injection,
         keeps_losses: false,
+        live: false,
     },
     Knob {
         name: "micro_batch",
@@ -164,6 +182,7 @@ pub const KNOBS: &[Knob] = &[
         },
         way: Way::Injection,
         keeps_losses: false,
+        live: false,
     },
 ];
 

@@ -141,6 +141,7 @@ pub fn spec_with(spec: &Spec, knobs: &BTreeMap<String, String>) -> Spec {
     let mut placed = spec.clone();
     placed.knobs.clear();
     placed.auto_revert = None;
+    placed.try_larger_batch = None;
     let mut injected = BTreeMap::new();
     for (name, value) in knobs {
         // Given with the run by its knob's name, and now in its place.

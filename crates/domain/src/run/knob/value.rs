@@ -81,7 +81,8 @@ impl Values {
     pub fn warning(self, value: &str) -> Option<&'static str> {
         match (self, value) {
             (Self::Checkpointing, "every=1") => Some(
-                "each layer alone is computed again: it saves hardly more than block does, and takes longer",
+                "each repeated part on its own, as `block` does it; where those are single layers it saves little and computes \
+                 everything twice",
             ),
             (Self::Checkpointing, "sequential=1") => Some(
                 "the whole model is one segment: all its activations are there again in the backward pass, so that almost nothing is \

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::runs::ResumedFrom;
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::checkpoint::{Checkpoint, Storage, resume_point};
-use crate::run::knob::{Verdict, spec_with};
+use crate::run::knob::{ChangeId, Verdict, spec_with};
 use crate::run::spec::Spec;
 use crate::run::state::change::Wish;
 use crate::run::state::machine::{Attempt, FaultKind, Machine, NodeTask, Wished};
@@ -81,8 +81,18 @@ pub enum Event {
     KnobsJudged {
         /// The attempt that made the change.
         attempt: AttemptNo,
+        /// Which of its changes in place, from 1; 0 for the one it was made for.
+        #[serde(default)]
+        live: u32,
         /// What became of it.
         verdict: Box<Verdict>,
+    },
+    /// No larger batch can be tried after a change that was kept.
+    NoLargerBatch {
+        /// The attempt that made the change.
+        attempt: AttemptNo,
+        /// Why not.
+        why: String,
     },
     /// A rank of the attempt reached this step, the highest of all.
     Stepped {
@@ -229,7 +239,15 @@ impl Machine {
             } => {
                 self.knobs_changed(wish, (*grace_ms, *after), now_ms, actions);
             }
-            Event::KnobsJudged { attempt, verdict } => self.knobs_judged(*attempt, verdict),
+            Event::KnobsJudged {
+                attempt,
+                live,
+                verdict,
+            } => {
+                let (attempt, live) = (*attempt, *live);
+                self.knobs_judged(ChangeId { attempt, live }, verdict);
+            }
+            Event::NoLargerBatch { attempt, why } => self.no_larger_batch(*attempt, why),
             Event::Stepped { attempt, step } if self.is_live(*attempt) => self.stepped(*step, now_ms),
             Event::Stepped { .. } => {}
             Event::CollectorStarted => self.collector_started(now_ms),

@@ -1,7 +1,8 @@
 //! Attempts with other knobs, and back.
 //!
 //! ```text
-//!                       ┌ it runs ──▶ pending; the attempt is told to stop ──all Ended──┐
+//!                       ┌ its ranks can take it over in place ──▶ [`live`](super::live)
+//!                       ├ it runs ──▶ pending; the attempt is told to stop ──all Ended──┐
 //!  KnobsChanged ─ diff ─┼ it waits for its restart ─────────────────────────────────────┼──▶ begin: another attempt, from the last
 //!                       └ it has ended ─────────────────────────────────────────────────┘    complete checkpoint, else from the start
 //!  KnobsJudged ──▶ the change of that attempt has its verdict
@@ -14,7 +15,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::AttemptNo;
-use crate::run::knob::{ANSWERS_MAX, Change, KnobAnswer, KnobDiff, Pending, Verdict, current, known, place};
+use crate::run::knob::{
+    ANSWERS_MAX, Change, ChangeId, KnobAnswer, KnobDiff, Pending, Verdict, current, known, place, turn,
+};
 use crate::run::state::Outcome;
 use crate::run::state::advance::Action;
 use crate::run::state::machine::{Attempt, Machine, Wished};
@@ -37,18 +40,33 @@ pub enum Wish {
         /// Begin anew, from no checkpoint.
         #[serde(default)]
         from_start: bool,
+        /// Another attempt, also where the ranks could take it over in place.
+        #[serde(default)]
+        restart: bool,
+        /// Try a doubled `micro_batch` by itself once it is kept; as the spec says when empty.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        try_larger_batch: Option<bool>,
+        /// It is that trial, for the change of this attempt.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        follows: Option<AttemptNo>,
     },
     /// Take the last change back that was not taken back yet.
     Revert {
         /// The attempt that made it, when it must be this one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         attempt: Option<AttemptNo>,
+        /// Which of that attempt's changes in place, when it is one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        live: Option<u32>,
         /// Why, when no person asks.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// Begin anew, from no checkpoint.
         #[serde(default)]
         from_start: bool,
+        /// Another attempt, also where the ranks could take it back in place.
+        #[serde(default)]
+        restart: bool,
     },
 }
 
@@ -79,29 +97,41 @@ impl Machine {
                 set,
                 auto_revert,
                 from_start,
+                try_larger_batch,
+                follows,
+                ..
             } => {
                 let set = canonical(set)?;
-                self.diff_of(&set)?.map(|change| {
-                    let auto_revert = auto_revert
-                        .or(self.spec.auto_revert)
-                        .unwrap_or_else(|| set.contains_key("activation_checkpointing"));
-                    self.pending_of(
-                        Change {
-                            auto_revert,
-                            ..change
-                        },
-                        *from_start,
-                    )
-                })
+                let Some(change) = self.diff_of(&set)? else {
+                    return Ok(None);
+                };
+                let auto_revert = auto_revert
+                    .or(self.spec.auto_revert)
+                    .unwrap_or_else(|| set.contains_key("activation_checkpointing"));
+                let change = Change {
+                    auto_revert,
+                    try_larger_batch: self.tries_larger_batch(&change, *try_larger_batch)?,
+                    follows: *follows,
+                    ..change
+                };
+                Some(self.pending_of(change, *from_start))
             }
             Wish::Revert {
                 attempt,
+                live,
                 reason,
                 from_start,
-            } => self.inverse(*attempt)?.map(|change| {
-                let reason = reason.clone();
-                self.pending_of(Change { reason, ..change }, *from_start)
-            }),
+                ..
+            } => {
+                let asked = attempt.map(|attempt| ChangeId {
+                    attempt,
+                    live: live.unwrap_or(0),
+                });
+                self.inverse(asked)?.map(|change| {
+                    let reason = reason.clone();
+                    self.pending_of(Change { reason, ..change }, *from_start)
+                })
+            }
         };
         match (pending, &self.pending) {
             (None, _) => Ok(None),
@@ -117,35 +147,45 @@ impl Machine {
         }
     }
 
-    /// The attempt whose verdict says that its change is to be taken back, while it is under way and nobody has taken it back.
+    /// The change whose verdict says that it is to be taken back, while its run is under way and nobody has taken it back.
     #[must_use]
-    pub fn to_take_back(&self) -> Option<(AttemptNo, String)> {
-        let (no, change) = self.last_change()?;
+    pub fn to_take_back(&self) -> Option<(ChangeId, String)> {
+        let (id, change) = self.last_change()?;
         let verdict = change.verdict.as_ref()?;
         let due = change.auto_revert
             && verdict.decision.is_against()
             && self.pending.is_none()
             && self.trains()
             && self.cannot_change().is_none();
-        due.then(|| (no, verdict.summary.clone()))
+        due.then(|| (id, verdict.summary.clone()))
     }
 
     /// The last change that was not taken back.
     #[must_use]
-    pub fn last_change(&self) -> Option<(AttemptNo, &Change)> {
-        let taken_back: Vec<AttemptNo> = self.changes().filter_map(|(_, change)| change.reverts).collect();
+    pub fn last_change(&self) -> Option<(ChangeId, &Change)> {
+        let taken_back: Vec<ChangeId> = self
+            .changes()
+            .filter_map(|(_, change)| change.taken_back())
+            .collect();
         self.changes()
-            .filter(|(no, change)| change.reverts.is_none() && !taken_back.contains(no))
+            .filter(|(id, change)| change.reverts.is_none() && !taken_back.contains(id))
             .last()
     }
 
-    fn changes(&self) -> impl Iterator<Item = (AttemptNo, &Change)> {
-        let made = |attempt: &'_ Attempt| attempt.change.is_some();
-        let attempts = self.attempts.iter().filter(move |attempt| made(attempt));
-        attempts.filter_map(|attempt| Some((attempt.no, attempt.change.as_deref()?)))
+    /// All that were made, in their order.
+    pub(super) fn changes(&self) -> impl Iterator<Item = (ChangeId, &Change)> {
+        self.attempts.iter().flat_map(|attempt| {
+            let own = attempt.change.as_deref().map(|change| (0, change));
+            let live = attempt.live.iter().filter(|live| live.is_made());
+            let live = live.map(|live| (live.no, &live.change));
+            let attempt = attempt.no;
+            own.into_iter()
+                .chain(live)
+                .map(move |(live, change)| (ChangeId { attempt, live }, change))
+        })
     }
 
-    fn cannot_change(&self) -> Option<String> {
+    pub(super) fn cannot_change(&self) -> Option<String> {
         if self.watched {
             return Some(
                 "the run is only watched: start its command again with the change, or submit it to Lockstep"
@@ -181,30 +221,23 @@ impl Machine {
         Ok((!change.set.is_empty()).then_some(change))
     }
 
-    fn inverse(&self, attempt: Option<AttemptNo>) -> Result<Option<Change>, CannotChange> {
-        let reverted = |no: AttemptNo| self.changes().any(|(_, change)| change.reverts == Some(no));
-        let waits = |no: AttemptNo| {
-            self.pending
-                .as_ref()
-                .is_some_and(|waiting| waiting.change.reverts == Some(no))
-        };
-        match attempt {
-            Some(no) if reverted(no) || waits(no) => return Ok(None),
-            None if self
-                .pending
-                .as_ref()
-                .is_some_and(|waiting| waiting.change.reverts.is_some()) =>
-            {
-                return Ok(None);
-            }
+    fn inverse(&self, asked: Option<ChangeId>) -> Result<Option<Change>, CannotChange> {
+        let waiting = self
+            .pending
+            .as_ref()
+            .and_then(|waiting| waiting.change.taken_back());
+        let reverted = |id: ChangeId| self.changes().any(|(_, change)| change.taken_back() == Some(id));
+        match asked {
+            Some(id) if reverted(id) || waiting == Some(id) => return Ok(None),
+            None if waiting.is_some() => return Ok(None),
             _ => {}
         }
         let Some((last, change)) = self.last_change() else {
             let why = "no change of knobs is left to take back: `apply` makes one";
             return Err(CannotChange::Now(why.into()));
         };
-        if attempt.is_some_and(|no| no != last) {
-            let why = format!("the last change was made by attempt {last}; take that back first");
+        if asked.is_some_and(|id| id != last) {
+            let why = format!("the last change was made by {last}; take that back first");
             return Err(CannotChange::Now(why));
         }
         let inverse = |diff: &KnobDiff| KnobDiff {
@@ -215,19 +248,15 @@ impl Machine {
         };
         Ok(Some(Change {
             set: change.set.iter().map(inverse).collect(),
-            reverts: Some(last),
+            reverts: Some(last.attempt),
+            reverts_live: (last.live > 0).then_some(last.live),
             ..Change::default()
         }))
     }
 
     fn pending_of(&self, change: Change, from_start: bool) -> Pending {
         let mut knobs = self.current().knobs.clone();
-        for diff in &change.set {
-            match &diff.new {
-                Some(new) => knobs.insert(diff.knob.clone(), new.clone()),
-                None => knobs.remove(&diff.knob),
-            };
-        }
+        turn(&mut knobs, &change);
         Pending {
             change,
             knobs,
@@ -247,6 +276,10 @@ impl Machine {
         let Ok(Some(pending)) = self.change_for(wish) else {
             return;
         };
+        if self.turns_live(wish, &pending.change) {
+            return self.turn_live(pending.change, now_ms, actions);
+        }
+        self.leave_live(now_ms);
         self.pending = Some(Box::new(pending));
         if self.current().ended_ms.is_some() {
             return self.begin_pending(now_ms, actions);
@@ -259,11 +292,19 @@ impl Machine {
         }
     }
 
-    pub(super) fn knobs_judged(&mut self, attempt: AttemptNo, verdict: &Verdict) {
-        let made = self.attempts.iter_mut().find(|made| made.no == attempt);
-        if let Some(change) = made.and_then(|made| made.change.as_mut()) {
+    pub(super) fn knobs_judged(&mut self, id: ChangeId, verdict: &Verdict) {
+        if let Some(change) = self.change_mut(id) {
             change.verdict = Some(verdict.clone());
         }
+    }
+
+    pub(super) fn change_mut(&mut self, id: ChangeId) -> Option<&mut Change> {
+        let made = self.attempts.iter_mut().find(|made| made.no == id.attempt)?;
+        if id.live == 0 {
+            return made.change.as_deref_mut();
+        }
+        let live = made.live.iter_mut().find(|live| live.no == id.live);
+        live.map(|live| &mut live.change)
     }
 
     /// What follows an attempt that is over, when a change waits for it: the next, unless the training came to its end by itself.
@@ -274,6 +315,7 @@ impl Machine {
         now_ms: TimestampMs,
         actions: &mut Vec<Action>,
     ) -> Option<Outcome> {
+        self.take_failed_trial_back(&outcome);
         let Some(pending) = &self.pending else {
             return Some(outcome);
         };
@@ -354,7 +396,7 @@ fn canonical(set: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>,
     set.iter().map(parse).collect()
 }
 
-fn refused(knob: &str, message: String) -> CannotChange {
+pub(super) fn refused(knob: &str, message: String) -> CannotChange {
     CannotChange::Knob {
         knob: knob.to_owned(),
         message,

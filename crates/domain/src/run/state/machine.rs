@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::runs::{Provenance, ResumedFrom};
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::checkpoint::{Checkpoint, Storage};
-use crate::run::knob::{Change, KnobAnswer, Pending};
+use crate::run::knob::{Change, KnobAnswer, LiveChange, Pending};
 use crate::run::mesh::Mesh;
 use crate::run::spec::Spec;
 use crate::run::state::preflight::BandwidthCheck;
@@ -137,6 +137,9 @@ pub struct Attempt {
     /// What of its ranks cannot be seen.
     #[serde(default, skip_serializing_if = "Unseen::is_empty")]
     pub unseen: Unseen,
+    /// What was changed while it ran, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub live: Vec<LiveChange>,
 }
 
 /// A node that a run's next attempts are not given while there are others.
@@ -325,6 +328,7 @@ impl Attempt {
             answers: Vec::new(),
             mesh: None,
             unseen: Unseen::default(),
+            live: Vec::new(),
         }
     }
 

@@ -57,6 +57,14 @@ pub enum NodeCommand {
         #[serde(default)]
         grace_ms: u64,
     },
+    /// Let every rank set knobs at the end of its next step, while it trains; answered by `KnobAnswered` of each rank. Only to a
+    /// node whose `Prepared` says that it can.
+    TurnLive {
+        /// Which of the attempt's changes in place it is; answers name it.
+        live: u32,
+        /// Knob and value; no value for what the script itself has.
+        set: BTreeMap<String, Option<String>>,
+    },
 }
 
 /// What a node needs to know to start its ranks.
@@ -227,7 +235,7 @@ pub enum NodeReport {
         /// The step's number.
         step: u64,
     },
-    /// A rank's probe turned a knob, or could not. Said once for each knob and outcome.
+    /// A rank's probe turned a knob, or could not. Said once for each knob and outcome, and of a change in place once for each rank.
     KnobAnswered(KnobAnswer),
     /// A rank's place in the mesh its script has made. Said once for each rank and mesh.
     RankMesh(RankMesh),
@@ -292,6 +300,9 @@ pub struct Prepared {
     /// Code and packages; from the first node only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
+    /// Its agent and the probe of its ranks understand `TurnLive`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub turns_live: bool,
 }
 
 /// A network interface, or a port of an RDMA card.

@@ -12,7 +12,7 @@ use crate::time::TimestampMs;
 
 impl Machine {
     pub(super) fn reported(&mut self, node: &NodeName, report: &NodeReport, now_ms: TimestampMs) {
-        if self.stop_reported(report, now_ms) {
+        if self.stop_reported(report, now_ms) || self.live_reported(report, now_ms) {
             return;
         }
         let attempt = self.current_mut();
@@ -37,7 +37,7 @@ impl Machine {
                 self.started_ms.get_or_insert(now_ms);
             }
             NodeReport::FirstStep { .. } | NodeReport::RankExited(_) => attempt.moved_ms = Some(now_ms),
-            NodeReport::KnobAnswered(answer) => attempt.note_answer(answer),
+            NodeReport::KnobAnswered(answer) if answer.live.is_none() => attempt.note_answer(answer),
             NodeReport::Measured(measured) => attempt.measured(node, measured),
             _ => {}
         }

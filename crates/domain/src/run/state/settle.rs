@@ -49,6 +49,7 @@ impl Machine {
     pub(super) fn settle(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {
         if self.current().ended_ms.is_none() {
             self.pursue_stop(now_ms);
+            self.put_live_back(actions);
             if !self.is_stopping() {
                 self.start_when_prepared(now_ms, actions);
             }
@@ -240,6 +241,7 @@ impl Machine {
     }
 
     pub(super) fn end_attempt(&mut self, outcome: Outcome, now_ms: TimestampMs) {
+        self.leave_live(now_ms);
         let attempt = self.current_mut();
         attempt.ended_ms = Some(now_ms);
         attempt.outcome = Some(outcome);

@@ -79,6 +79,7 @@ impl Attempt {
             bandwidth: self.bandwidth_view(&spec.preflight_bandwidth),
             mesh: self.mesh.clone(),
             unseen: self.unseen.lines(),
+            live: self.live.clone(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use clap::Args;
 use domain::api::runs::{AttemptView, RevertKnobs, RunView};
 use domain::ident::AttemptNo;
+use domain::run::knob::{Change, ChangeId, LiveState};
 
 use super::{apply, follow, run_path};
 use crate::client::Client;
@@ -16,10 +17,16 @@ pub(super) struct Revert {
     /// The attempt whose change is taken back. Default: the last that was not.
     #[arg(long)]
     attempt: Option<u32>,
+    /// Which of that attempt's changes in place, from 1, when it is one.
+    #[arg(long, value_name = "N", requires = "attempt")]
+    live: Option<u32>,
     /// Begin anew, from no checkpoint.
     #[arg(long)]
     from_start: bool,
-    /// Wait until the next attempt runs.
+    /// Another attempt, also where the ranks could take it back while they train.
+    #[arg(long)]
+    restart: bool,
+    /// Wait until the next attempt runs, or every rank has taken it back in place.
     #[arg(long)]
     wait: bool,
 }
@@ -29,13 +36,36 @@ impl Revert {
         let path = run_path(&self.run)?;
         let before: RunView = client.get(&path, &[]).await?;
         // Named, so that the same request sent twice takes back one change.
-        let attempt = self.attempt.map(AttemptNo).or_else(|| last_change(&before));
+        let given = self.attempt.map(|attempt| ChangeId {
+            attempt: AttemptNo(attempt),
+            live: self.live.unwrap_or(0),
+        });
+        let change = given.or_else(|| last_change(&before));
         let asked = RevertKnobs {
-            attempt,
+            attempt: change.map(|id| id.attempt),
+            live: change.map(|id| id.live).filter(|live| *live > 0),
             from_start: self.from_start,
+            restart: self.restart,
         };
         let view: RunView = client.post(&format!("{path}/revert"), &asked).await?;
         apply::told(&before, &view);
+        let in_place = apply::made_in_place(&before, &view).map(|live| live.no);
+        if let Some(no) = in_place.filter(|_| self.wait) {
+            let attempt = view.summary.attempt;
+            let words = follow::until(client, &self.run, |view| {
+                let made = view.attempts.iter().find(|made| made.attempt == attempt)?;
+                let live = apply::in_place(made, no)?;
+                (live.state != LiveState::Asked).then(|| (live.state, live.words()))
+            })
+            .await?;
+            return match words {
+                (LiveState::Refused, why) => Err(Failure::Failed(anyhow::anyhow!("{why}"))),
+                (_, words) => {
+                    eprintln!("{}: {words}", self.run);
+                    Ok(())
+                }
+            };
+        }
         if self.wait {
             let wanted = apply::next_attempt(&view);
             let runs = |attempt: &AttemptView| {
@@ -52,14 +82,22 @@ impl Revert {
     }
 }
 
-/// The last attempt whose change nobody has taken back.
-fn last_change(view: &RunView) -> Option<AttemptNo> {
-    let changes = || {
-        let attempts = view.attempts.iter();
-        attempts.filter_map(|attempt| Some((attempt.attempt, attempt.change.as_ref()?)))
-    };
-    let reverted = |no: AttemptNo| changes().any(|(_, change)| change.reverts == Some(no));
-    changes()
-        .rfind(|(no, change)| change.reverts.is_none() && !reverted(*no))
-        .map(|(no, _)| no)
+/// The last change that nobody has taken back.
+fn last_change(view: &RunView) -> Option<ChangeId> {
+    let taken_back: Vec<ChangeId> = changes(view)
+        .filter_map(|(_, change)| change.taken_back())
+        .collect();
+    let stands = |(id, change): &(ChangeId, &Change)| change.reverts.is_none() && !taken_back.contains(id);
+    changes(view).filter(stands).map(|(id, _)| id).last()
+}
+
+fn changes(view: &RunView) -> impl Iterator<Item = (ChangeId, &Change)> {
+    view.attempts.iter().flat_map(|made| {
+        let own = made.change.iter().map(|change| (0, change));
+        let live = made.live.iter().filter(|live| live.is_made());
+        let live = live.map(|live| (live.no, &live.change));
+        let attempt = made.attempt;
+        own.chain(live)
+            .map(move |(live, change)| (ChangeId { attempt, live }, change))
+    })
 }

@@ -1,7 +1,7 @@
 //! Runs as text.
 
 use domain::api::runs::{AttemptView, RankView, RunSummary, RunView};
-use domain::run::knob::{Change, KnobDiff};
+use domain::run::knob::{Change, KnobAnswer, KnobDiff, LiveChange};
 
 use super::{apply, bandwidth, stop};
 use crate::table::{self, printable};
@@ -66,21 +66,12 @@ fn attempt(attempt: &AttemptView) {
     if let Some(made) = &attempt.change {
         change(made);
     }
-    for answer in &attempt.answers {
-        let state = if answer.applied {
-            "in the script"
-        } else {
-            "not turned"
-        };
-        say!(
-            "  {}={} {state}: {}",
-            answer.knob,
-            answer.value,
-            printable(&answer.detail)
-        );
-    }
+    attempt.answers.iter().for_each(answered);
     if let Some(verdict) = attempt.change.as_ref().and_then(|made| made.verdict.as_ref()) {
         say!("  {}", apply::words(verdict));
+    }
+    for live in &attempt.live {
+        in_place(live);
     }
     for excluded in &attempt.excluded {
         say!("  without {}: {}", excluded.node, printable(&excluded.reason));
@@ -114,6 +105,37 @@ fn attempt(attempt: &AttemptView) {
     }
 }
 
+/// What was changed while the attempt ran.
+fn in_place(live: &LiveChange) {
+    let at = live
+        .step
+        .map_or(String::new(), |step| format!(", after step {step}"));
+    say!(
+        "  in place, its change {}{at}: {}",
+        live.no,
+        printable(&live.words())
+    );
+    change(&live.change);
+    live.answers.iter().for_each(answered);
+    if let Some(verdict) = &live.change.verdict {
+        say!("  {}", apply::words(verdict));
+    }
+}
+
+fn answered(answer: &KnobAnswer) {
+    let state = if answer.applied {
+        "in the script"
+    } else {
+        "not turned"
+    };
+    say!(
+        "  {}={} {state}: {}",
+        answer.knob,
+        answer.value,
+        printable(&answer.detail)
+    );
+}
+
 /// What a change sets, and how.
 pub(super) fn change(change: &Change) {
     let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "as the script has it".into());
@@ -127,8 +149,14 @@ pub(super) fn change(change: &Change) {
         )
     };
     change.set.iter().map(line).for_each(|line| say!("{line}"));
-    if let Some(reverted) = change.reverts {
-        say!("  takes back what attempt {reverted} changed");
+    if let Some(reverted) = change.taken_back() {
+        say!("  takes back the change of {reverted}");
+    }
+    if let Some(attempt) = change.follows {
+        say!("  a larger batch tried by itself, as attempt {attempt} was kept");
+    }
+    if let Some(why) = &change.no_larger_batch {
+        say!("  no larger micro_batch is tried: {}", printable(why));
     }
     if let Some(reason) = &change.reason {
         say!("  by itself: {}", printable(reason));

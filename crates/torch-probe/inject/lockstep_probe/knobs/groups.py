@@ -1,7 +1,8 @@
 """`process_group_timeout_s`: how long a collective may take, for every process group the script makes; no environment variable does this.
 
 Replaced is the `timeout` of init_process_group, new_group and split_group. While a run goes on, `live` sets it for the groups there are: it
-is no collective, each rank does it for itself, and it counts for what is begun afterwards.
+is no collective, each rank does it for itself, and it counts for what is begun afterwards. Groups that are made later get it too. What the
+script itself had is noted for each group, so that it can be given back.
 """
 
 import datetime
@@ -11,6 +12,7 @@ import sys
 
 from .knob import Knob, Refused, positive
 
+MODULE = "torch.distributed.distributed_c10d"
 MAKERS = ("init_process_group", "new_group", "split_group")
 
 
@@ -18,14 +20,17 @@ class GroupTimeout(Knob):
     name = "process_group_timeout_s"
     waits_for = "the script has made no process group"
 
-    def __init__(self, panel, value):
+    def __init__(self, panel, value=None):
         super().__init__(panel, value)
-        self._timeout = datetime.timedelta(seconds=positive(self.name, value))
+        self._timeout = None if value is None else seconds(value)
+        self._own = {}  # name of a group -> what the script gave it; None for torch's default
+        self._watched = False  # whether the makers of groups are replaced
 
     def patches(self):
-        return {"torch.distributed.distributed_c10d": self._watch}
+        return {MODULE: self._watch}
 
     def _watch(self, module):
+        self._watched = True
         for name in MAKERS:
             if hasattr(module, name):
                 setattr(module, name, self._with_timeout(getattr(module, name), name))
@@ -35,12 +40,13 @@ class GroupTimeout(Knob):
 
         @functools.wraps(original)
         def make(*args, **kwargs):
-            changed = self.guard(self._changed, signature, args, kwargs)
+            changed = self.guard(self._changed, signature, args, kwargs) if self._timeout is not None else None
             if changed is None:
                 return original(*args, **kwargs)
             arguments, before = changed
+            known = self.guard(self._names) or set()
             result = original(*arguments.args, **arguments.kwargs)
-            self.guard(self._say, name, before)
+            self.guard(self._say, name, before, known)
             return result
 
         return make
@@ -51,20 +57,55 @@ class GroupTimeout(Knob):
         bound.arguments["timeout"] = self._timeout
         return bound, before
 
-    def _say(self, name, before):
+    def _say(self, name, before, known):
+        self._own.update(dict.fromkeys(self._names() - known, before))
         if name == "init_process_group" or self.panel.state(self.name) is None:
             was = "torch's default" if before is None else f"{before.total_seconds():g} s"
             self.applied(f"collectives of every process group may take {self._timeout.total_seconds():g} s; the script had {was}")
 
+    def _names(self):
+        return set(sys.modules[MODULE]._world.pg_names.values())
+
+    # === while the run goes on ===
+
     def live(self, value):
-        """Another value while the run goes on."""
-        self.value = value
-        self._timeout = datetime.timedelta(seconds=positive(self.name, value))
-        module = sys.modules.get("torch.distributed.distributed_c10d")
+        """Another value, or None for what the script gave each group itself."""
+        timeout = None if value is None else seconds(value)
+        module = sys.modules.get(MODULE)
         if module is None or not module.is_initialized():
             raise Refused("the script has made no process group")
+        self._timeout = timeout
+        if not self._watched:
+            for maker in (module, self.panel.torch.distributed):  # which has names of its own for them by now
+                self._watch(maker)
         change = getattr(module, "set_timeout", None) or module._set_pg_timeout
         groups = list(module._world.pg_map)
         for group in groups:
-            change(self._timeout, group)
-        self.applied(f"collectives begun from now on may take {self._timeout.total_seconds():g} s, in {len(groups)} process groups")
+            change(self._wanted(module, group), group)
+        if timeout is None:
+            own = ", ".join(sorted({f"{self._wanted(module, group).total_seconds():g} s" for group in groups}))
+            self.applied(f"collectives begun from now on may take what the script gave them ({own}), in {len(groups)} process groups")
+        else:
+            self.applied(f"collectives begun from now on may take {timeout.total_seconds():g} s, in {len(groups)} process groups")
+
+    def _wanted(self, module, group):
+        name = module._world.pg_names[group]
+        if name not in self._own:
+            self._own[name] = current(self.panel.torch, group)
+        if self._timeout is not None:
+            return self._timeout
+        own = self._own[name]
+        return module._get_default_timeout(module.Backend(module.get_backend(group))) if own is None else own
+
+
+def seconds(value):
+    return datetime.timedelta(seconds=positive(GroupTimeout.name, value))
+
+
+def current(torch, group):
+    """What a group's collectives may take now; None where its backend does not say."""
+    for device in group._device_types:
+        timeout = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)
+        if timeout is not None:
+            return timeout
+    return None

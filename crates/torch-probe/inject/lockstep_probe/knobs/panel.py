@@ -22,7 +22,8 @@ class Panel:
         self.on = True
         self.knobs = []
         self._kinds = kinds
-        self._answers = {}  # name -> (value, state, detail)
+        self._answers = {}  # name -> (value, state, detail, number of the change in place or None)
+        self._live = None  # the change in place that is being made
         self._sent = {}  # name -> the connection that took its answer
         self._steps = 0
         os.register_at_fork(after_in_child=self._turn_off)
@@ -38,7 +39,7 @@ class Panel:
         return next((knob for knob in self.knobs if isinstance(knob, kind)), None)
 
     def answer(self, name, value, state, detail):
-        answer = (value, state, head(detail, DETAIL_BYTES))
+        answer = (value, state, head(detail, DETAIL_BYTES), self._live)
         if self.on and self._answers.get(name) != answer:
             self._answers[name] = answer
             self._sent.pop(name, None)
@@ -46,7 +47,7 @@ class Panel:
 
     def state(self, name):
         """`applied`, `failed`, or None while nothing is known."""
-        return self._answers.get(name, (None, None, None))[1]
+        return self._answers.get(name, (None, None))[1]
 
     def step_ended(self):
         self._steps += 1
@@ -60,25 +61,41 @@ class Panel:
             knob.guard(knob.settle)
 
     def live(self, text):
-        """Knobs that are turned while the run goes on."""
-        for name, value in self._read(text).items():
-            if not hasattr(self._kinds.get(name), "live"):
-                self.answer(head(name, 64), head(value, 64), "failed", "this knob cannot be turned while a run goes on: another attempt can")
-                continue
-            if not any(knob.name == name for knob in self.knobs):
-                self._add(name, value)
-            for knob in self.knobs:
-                if knob.name == name:
-                    knob.guard(knob.live, value)
+        """Knobs that are turned while the run goes on; a value of None is the script's own."""
+        try:
+            order = json.loads(text)
+            self._live, wanted = int(order["live"]), order["set"]
+            assert isinstance(wanted, dict) and len(wanted) <= KNOBS_MAX
+        except (ValueError, TypeError, KeyError, AssertionError):
+            self._live = None
+            self.probe.note("an order to turn knobs (knobs.live) cannot be read: none is turned")
+            return
+        try:
+            for name, value in wanted.items():
+                self._turn(name, None if value is None else str(value))
+        finally:
+            self._live = None
+
+    def _turn(self, name, value):
+        if not hasattr(self._kinds.get(name), "live"):
+            self.answer(head(name, 64), head(value or "", 64), "failed", "this knob cannot be turned while a run goes on: another attempt can")
+            return
+        if not any(knob.name == name for knob in self.knobs):
+            self.knobs.append(self._kinds[name](self))
+        for knob in self.knobs:
+            if knob.name == name:
+                knob.value = value or ""
+                knob.guard(knob.live, value)
 
     def _say(self):
         channel = self.probe.channel
         if self.torch is None:
             return  # nobody is known to be a training rank yet; the first step's end says it
-        for name, (value, state, detail) in self._answers.items():
+        for name, (value, state, detail, live) in self._answers.items():
             if self._sent.get(name) == channel.connections and channel.connected():
                 continue
-            if self.probe.say("knob", {"name": name, "value": value, "state": state, "detail": detail}):
+            fields = {"name": name, "value": value, "state": state, "detail": detail, "live": live}
+            if self.probe.say("knob", fields):
                 self._sent[name] = channel.connections
 
     def _read(self, text):

@@ -1,27 +1,55 @@
 //! What an attempt changed against the one before it, what its ranks said of that, and whether it was worth it.
 
 use domain::api::runs::AttemptView;
-use domain::run::knob::{Change, Decision, How, KnobAnswer, KnobDiff, Verdict};
+use domain::run::knob::{Change, Decision, How, KnobAnswer, KnobDiff, LiveChange, LiveState, Verdict};
 use leptos::prelude::*;
 
 use crate::ui::nothing;
 
+/// The parts of an attempt that this shows.
+#[derive(Clone, PartialEq)]
+pub(super) struct Changes {
+    own: Option<Change>,
+    answers: Vec<KnobAnswer>,
+    live: Vec<LiveChange>,
+}
+
 /// Nothing for an attempt that changed nothing.
-pub(super) fn shown((change, answers): &(Option<Change>, Vec<KnobAnswer>)) -> AnyView {
-    let Some(change) = change else {
-        return nothing();
-    };
+pub(super) fn shown(changes: &Changes) -> AnyView {
+    let own = changes
+        .own
+        .as_ref()
+        .map(|own| one(own, &changes.answers, nothing()));
+    let live: Vec<AnyView> = changes.live.iter().map(in_place).collect();
+    view! { {own} {live} }.into_any()
+}
+
+pub(super) fn of(attempt: &AttemptView) -> Changes {
+    Changes {
+        own: attempt.change.clone(),
+        answers: attempt.answers.clone(),
+        live: attempt.live.clone(),
+    }
+}
+
+fn one(change: &Change, answers: &[KnobAnswer], how: AnyView) -> AnyView {
     let lines: Vec<AnyView> = change.set.iter().map(line).collect();
     let answers: Vec<AnyView> = answers.iter().map(answer).collect();
+    let untried = change
+        .no_larger_batch
+        .as_ref()
+        .map(|why| format!("no larger micro_batch is tried: {why}"));
     let notes: Vec<AnyView> = change
         .reason
         .iter()
         .chain(&change.warnings)
+        .chain(&untried)
         .map(|text| note(text))
         .collect();
     view! {
         <div class="mt-2" data-testid="change">
             {lines}
+            {how}
             {notes}
             {answers}
             {change.verdict.as_ref().map_or_else(nothing, verdict)}
@@ -30,9 +58,22 @@ pub(super) fn shown((change, answers): &(Option<Change>, Vec<KnobAnswer>)) -> An
     .into_any()
 }
 
-/// The parts of an attempt that this shows.
-pub(super) fn of(attempt: &AttemptView) -> (Option<Change>, Vec<KnobAnswer>) {
-    (attempt.change.clone(), attempt.answers.clone())
+/// What its ranks took over while they trained.
+fn in_place(live: &LiveChange) -> AnyView {
+    let class = match live.state {
+        LiveState::Taken => "badge badge-sm badge-success",
+        LiveState::Refused => "badge badge-sm badge-error",
+        LiveState::Asked | LiveState::Left => "badge badge-sm badge-neutral",
+    };
+    let at = live
+        .step
+        .map_or(String::new(), |step| format!(" after step {step}"));
+    let how = view! {
+        <p class="text-sm break-words">
+            <span class=class>"in place"</span> {at} ": " {live.words()}
+        </p>
+    };
+    one(&live.change, &live.answers, how.into_any())
 }
 
 fn line(diff: &KnobDiff) -> AnyView {

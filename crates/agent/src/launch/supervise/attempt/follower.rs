@@ -39,6 +39,9 @@ const BOUND_LOGS: Duration = Duration::from_secs(5);
 /// Time for a new shim to take its lock.
 const SHIM_STARTS_WITHIN: Duration = Duration::from_secs(10);
 
+/// Words of one rank on one change in place: that it has it or cannot, and the same of the value before.
+const LIVE_ANSWERS_MAX: usize = 4;
+
 /// Follows one attempt to its end.
 pub(in crate::launch::supervise) struct Follower {
     attempt: Arc<Attempt>,
@@ -150,7 +153,7 @@ impl Follower {
             NodeCommand::Start(start) => self.start(&start).await,
             NodeCommand::Stop { .. } => self.stop().await,
             // The ranks read it for themselves.
-            NodeCommand::StopAfter { .. } => {}
+            NodeCommand::StopAfter { .. } | NodeCommand::TurnLive { .. } => {}
             // The watch finds it in the folder.
             NodeCommand::Checkpoints(_) => {}
         }
@@ -356,7 +359,8 @@ impl Follower {
         }
     }
 
-    /// Once for each knob and outcome, of whichever rank says it first: the others say the same, and again to every new agent.
+    /// Once for each knob and outcome, of whichever rank says it first: the others say the same, and again to every new agent. Of a
+    /// change in place each rank's word counts.
     async fn tell_knob(&mut self, knob: &Knob) {
         let answer = KnobAnswer {
             knob: knob.name.clone(),
@@ -364,6 +368,7 @@ impl Follower {
             applied: knob.state == "applied",
             detail: knob.detail.clone(),
             rank: Rank(knob.rank),
+            live: knob.live,
         };
         let told: Vec<KnobAnswer> = self
             .attempt
@@ -374,10 +379,22 @@ impl Follower {
                 _ => None,
             })
             .collect();
-        let same = |told: &KnobAnswer| {
+        let same = |told: &&KnobAnswer| {
             (&told.knob, told.applied, &told.detail) == (&answer.knob, answer.applied, &answer.detail)
         };
-        if told.len() < ANSWERS_MAX && !told.iter().any(same) {
+        let known = match answer.live {
+            None => {
+                let mut first = told.iter().filter(|told| told.live.is_none());
+                first.clone().count() >= ANSWERS_MAX || first.any(|told| same(&told))
+            }
+            // A change that is refused is ordered back under its own number: a rank may answer twice.
+            Some(_) => {
+                let of_rank = |told: &&KnobAnswer| (told.rank, told.live) == (answer.rank, answer.live);
+                let mut before = told.iter().filter(of_rank);
+                before.clone().count() >= LIVE_ANSWERS_MAX || before.any(|told| same(&told))
+            }
+        };
+        if !known {
             self.attempt.report(NodeReport::KnobAnswered(answer)).await;
         }
     }

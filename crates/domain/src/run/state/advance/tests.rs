@@ -12,6 +12,8 @@ use crate::run::state::{
 mod inside;
 mod judging;
 mod knobs;
+mod larger_batch;
+mod live;
 mod nodes;
 mod preflight;
 mod resume;
@@ -158,6 +160,7 @@ fn prepared() -> NodeReport {
         address: "10.0.0.1".into(),
         port: 29_500,
         nproc_default: 2,
+        turns_live: true,
         ..Prepared::default()
     })
 }
@@ -263,6 +266,14 @@ fn word(action: &Action) -> String {
             node,
             command: NodeCommand::StopAfter { step, .. },
         } => format!("stop {node} after {step}"),
+        Task::Command {
+            node,
+            command: NodeCommand::TurnLive { live, set },
+        } => {
+            let value = |value: &Option<String>| value.clone().unwrap_or_default();
+            let set = set.iter().map(|(knob, new)| format!("{knob}={}", value(new)));
+            format!("turn {live} {node} {}", set.collect::<Vec<_>>().join(" "))
+        }
         Task::Command {
             node,
             command: NodeCommand::Checkpoints(order),

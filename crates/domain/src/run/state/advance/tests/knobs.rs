@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::run::knob::{Decision, KnobAnswer, Verdict};
+use crate::run::knob::{ChangeId, Decision, KnobAnswer, Verdict};
 use crate::run::state::{CannotChange, Wish};
 
 pub(super) fn apply(knob: &str, value: &str) -> Event {
@@ -13,8 +13,10 @@ pub(super) fn apply(knob: &str, value: &str) -> Event {
 pub(super) fn revert(attempt: Option<u32>) -> Event {
     changed(Wish::Revert {
         attempt: attempt.map(AttemptNo),
+        live: None,
         reason: None,
         from_start: false,
+        restart: false,
     })
 }
 
@@ -24,7 +26,11 @@ pub(super) fn judged(attempt: AttemptNo, decision: Decision) -> Event {
         summary: "numbers".into(),
         ..Verdict::default()
     });
-    Event::KnobsJudged { attempt, verdict }
+    Event::KnobsJudged {
+        attempt,
+        live: 0,
+        verdict,
+    }
 }
 
 pub(super) fn answered(knob: &str, applied: bool) -> NodeReport {
@@ -34,10 +40,32 @@ pub(super) fn answered(knob: &str, applied: bool) -> NodeReport {
         applied,
         detail: "as it is".into(),
         rank: Rank(2),
+        live: None,
     })
 }
 
-fn changed(wish: Wish) -> Event {
+/// What a rank says of a change in place: its number, the rank, whether it could.
+pub(super) fn turned(
+    knob: &str,
+    value: Option<&str>,
+    (live, rank, applied): (u32, Rank, bool),
+) -> NodeReport {
+    NodeReport::KnobAnswered(KnobAnswer {
+        knob: knob.into(),
+        value: value.unwrap_or_default().into(),
+        applied,
+        detail: if applied {
+            "in 1 process group"
+        } else {
+            "no process group"
+        }
+        .into(),
+        rank,
+        live: Some(live),
+    })
+}
+
+pub(super) fn changed(wish: Wish) -> Event {
     Event::KnobsChanged {
         wish,
         grace_ms: 1_000,
@@ -45,26 +73,29 @@ fn changed(wish: Wish) -> Event {
     }
 }
 
-fn wish(knob: &str, value: &str) -> Wish {
+pub(super) fn wish(knob: &str, value: &str) -> Wish {
     Wish::Apply {
         set: BTreeMap::from([(knob.to_owned(), value.to_owned())]),
         auto_revert: None,
         from_start: false,
+        restart: false,
+        try_larger_batch: None,
+        follows: None,
     }
 }
 
 /// Ends what runs, and runs what follows.
-fn go_over(story: &mut Story) {
+pub(super) fn go_over(story: &mut Story) {
     story.end_all(1);
     story.run_attempt();
 }
 
-fn knobs(story: &Story) -> Vec<String> {
+pub(super) fn knobs(story: &Story) -> Vec<String> {
     let knobs = story.machine.current().knobs.iter();
     knobs.map(|(name, value)| format!("{name}={value}")).collect()
 }
 
-fn commands(story: &Story) -> Vec<Spec> {
+pub(super) fn commands(story: &Story) -> Vec<Spec> {
     let started = |action: &Action| match &action.task {
         Task::Command {
             command: NodeCommand::Start(start),
@@ -135,8 +166,10 @@ fn the_last_change_is_taken_back_first_and_each_once() {
     assert_eq!(knobs(&story), ["lr_scale=0.25", "num_workers=2"]);
     let wrong = story.machine.change_for(&Wish::Revert {
         attempt: Some(AttemptNo(2)),
+        live: None,
         reason: None,
         from_start: false,
+        restart: false,
     });
     assert!(matches!(wrong, Err(CannotChange::Now(why)) if why.contains("attempt 4")));
     for expected in [
@@ -264,17 +297,25 @@ fn a_verdict_against_a_change_is_a_reason_to_take_it_back_once() {
             set,
             auto_revert,
             from_start: false,
+            restart: false,
+            try_larger_batch: None,
+            follows: None,
         }));
         go_over(&mut story);
         assert_eq!(story.machine.to_take_back(), None, "no verdict yet");
         story.event(&judged(AttemptNo(2), decision));
         let due = story.machine.to_take_back();
-        assert_eq!(due, expected.then(|| (AttemptNo(2), "numbers".to_owned())));
-        let Some((attempt, reason)) = due else { continue };
+        assert_eq!(
+            due,
+            expected.then(|| (ChangeId::of(AttemptNo(2)), "numbers".to_owned()))
+        );
+        let Some((id, reason)) = due else { continue };
         story.event(&changed(Wish::Revert {
-            attempt: Some(attempt),
+            attempt: Some(id.attempt),
+            live: None,
             reason: Some(reason),
             from_start: false,
+            restart: false,
         }));
         assert_eq!(story.machine.to_take_back(), None, "it is under way");
         go_over(&mut story);

@@ -89,6 +89,11 @@ fn situations() -> Vec<(&'static str, Story)> {
         story.run_attempt();
         story
     };
+    let turning = || {
+        let mut story = running();
+        story.event(&knobs::apply("process_group_timeout_s", "600"));
+        story
+    };
     vec![
         ("queued", queued()),
         ("preparing", preparing()),
@@ -100,6 +105,7 @@ fn situations() -> Vec<(&'static str, Story)> {
         ("stopping (wished)", stop_wished()),
         ("stopping (change)", changing()),
         ("running (changed)", changed()),
+        ("running (turning)", turning()),
         ("restarting", restarting()),
         ("stopped", stopped()),
         ("succeeded", succeeded()),
@@ -211,6 +217,23 @@ fn events(attempt: AttemptNo) -> Vec<(&'static str, Event)> {
         ("knobs reverted", knobs::revert(None)),
         ("knobs judged", knobs::judged(attempt, Decision::Better)),
         ("knob answered", said(knobs::answered("lr_scale", true))),
+        ("a knob in place", knobs::apply("process_group_timeout_s", "900")),
+        (
+            "a rank has it",
+            said(knobs::turned(
+                "process_group_timeout_s",
+                Some("600"),
+                (1, Rank(3), true),
+            )),
+        ),
+        (
+            "a rank cannot",
+            said(knobs::turned(
+                "process_group_timeout_s",
+                Some("600"),
+                (1, Rank(3), false),
+            )),
+        ),
         ("stepped", Event::Stepped { attempt, step: 9 }),
         ("collector started", Event::CollectorStarted),
         ("node lost", Event::NodeLost { node: node("n1") }),
@@ -292,7 +315,7 @@ fn an_ended_run_moves_only_when_it_is_resumed_or_changed() {
         for (word_of, event) in events(story.machine.current().no) {
             let (after, actions) = advance(&story.machine, &event, story.now_ms + 400_000);
             let resumes = word_of == "resume requested";
-            let changes = ["other knobs", "the same knobs"].contains(&word_of);
+            let changes = ["other knobs", "the same knobs", "a knob in place"].contains(&word_of);
             if story.machine.state.is_final() && !resumes && !changes
                 || !story.machine.state.is_final() && resumes
             {

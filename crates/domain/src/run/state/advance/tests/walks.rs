@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::run::knob::LiveState;
 use crate::run::state::{FaultKind, NodePhase, StopPoint};
 
 const WALKS: u64 = 10_000;
@@ -99,8 +100,12 @@ impl World {
     fn turn_a_knob(&mut self) {
         let values = ["0.5", "2"];
         let value = values[self.random(2)];
-        let mut event = match self.random(3) {
-            0 => knobs::revert(None),
+        let mut event = match self.random(5) {
+            0 | 1 => knobs::revert(None),
+            2 => knobs::apply(
+                "process_group_timeout_s",
+                &format!("{}", 60 * (1 + self.random(3))),
+            ),
             _ => knobs::apply("lr_scale", value),
         };
         if let Event::KnobsChanged { after, .. } = &mut event {
@@ -257,6 +262,16 @@ impl World {
                 let held = self.nodes[&name].holds.get(&attempt).cloned();
                 for rank in held.into_iter().flatten().map(Rank) {
                     self.say(attempt, &name, NodeReport::StopStep { rank, step });
+                }
+            }
+            NodeCommand::TurnLive { live, set } => {
+                let held = self.nodes[&name].holds.get(&attempt).cloned();
+                for rank in held.into_iter().flatten().map(Rank) {
+                    let applied = self.random(8) > 0;
+                    for (knob, value) in &set {
+                        let answer = knobs::turned(knob, value.as_deref(), (live, rank, applied));
+                        self.say(attempt, &name, answer);
+                    }
                 }
             }
             NodeCommand::Stop { .. } => {
@@ -420,6 +435,11 @@ impl World {
                 "nothing ends the attempt"
             );
         }
+        for (is, was) in machine.attempts.iter().zip(&before.attempts) {
+            assert_eq!(is.knobs_at_launch(), was.knobs_at_launch(), "what it began with");
+            let asked = is.live.iter().rposition(|live| live.state == LiveState::Asked);
+            assert!(asked.is_none_or(|at| at + 1 == is.live.len() && is.ended_ms.is_none()));
+        }
         let [.., last, new] = machine.attempts.as_slice() else {
             return;
         };
@@ -436,12 +456,12 @@ impl World {
         }
         assert_eq!(new.knobs, knobs);
         assert!(new.change.is_none() || new.asked);
-        let undone = new.change.as_ref().and_then(|change| change.reverts);
-        if let Some(undone) = undone {
+        let undone = new.change.as_ref().and_then(|change| change.taken_back());
+        if let Some(undone) = undone.filter(|undone| undone.live == 0) {
             let at = machine
                 .attempts
                 .iter()
-                .position(|made| made.no == undone)
+                .position(|made| made.no == undone.attempt)
                 .unwrap();
             assert_eq!(new.knobs, machine.attempts[at - 1].knobs);
         }

@@ -1,0 +1,119 @@
+//! A doubled `micro_batch`, tried by itself once activation checkpointing has proved itself: what memory it left free may train faster.
+//!
+//! ```text
+//!  activation_checkpointing, kept ──▶ micro_batch × 2, as another attempt ──samples a second up──▶ kept
+//!                                                 │ not up, or the attempt fails
+//!                                                 └──▶ taken back by itself
+//! ```
+//! Only where it is asked for: the global batch doubles with it, and with that what is learned in a step.
+
+use std::collections::BTreeMap;
+
+use crate::ident::AttemptNo;
+use crate::run::knob::{Change, ChangeId, Decision, Verdict, current, place};
+use crate::run::state::Outcome;
+use crate::run::state::change::{CannotChange, Wish, refused};
+use crate::run::state::machine::{Machine, Wished};
+
+const KNOB: &str = "micro_batch";
+
+impl Machine {
+    /// Whether a larger batch is tried when a change is kept.
+    ///
+    /// # Errors
+    /// When it is asked for with a change that cannot be kept by the rule.
+    pub(super) fn tries_larger_batch(
+        &self,
+        change: &Change,
+        asked: Option<bool>,
+    ) -> Result<bool, CannotChange> {
+        let suits = change.turns_on_checkpointing();
+        match asked {
+            Some(true) if !suits => Err(refused(
+                "try_larger_batch",
+                "a larger micro_batch is tried after activation_checkpointing alone, where it was off: apply the others by themselves".into(),
+            )),
+            Some(asked) => Ok(asked),
+            None => Ok(suits && self.spec.try_larger_batch.unwrap_or(false)),
+        }
+    }
+
+    /// The attempt whose change was kept and asks for a larger batch that nobody has tried; with the batch as far as the run itself
+    /// says what it is.
+    #[must_use]
+    pub fn larger_batch_due(&self) -> Option<(AttemptNo, Option<u32>)> {
+        let (id, change) = self.last_change()?;
+        let kept = change
+            .verdict
+            .as_ref()
+            .is_some_and(|verdict| verdict.decision == Decision::Kept);
+        let tried = self.changes().any(|(_, made)| made.follows == Some(id.attempt));
+        let due = change.try_larger_batch
+            && change.no_larger_batch.is_none()
+            && kept
+            && !tried
+            && id.live == 0
+            && self.pending.is_none()
+            && self.trains()
+            && self.cannot_change().is_none();
+        let known = current(&self.spec, &self.current().knobs, KNOB).and_then(|text| text.parse().ok());
+        due.then_some((id.attempt, known))
+    }
+
+    /// The wish for a batch of twice as many samples.
+    ///
+    /// # Errors
+    /// In words, when it cannot be set.
+    pub fn larger_batch(&self, attempt: AttemptNo, batch: u32) -> Result<Wish, String> {
+        place(&self.spec, KNOB)?;
+        let wish = Wish::Apply {
+            set: BTreeMap::from([(KNOB.to_owned(), batch.saturating_mul(2).to_string())]),
+            auto_revert: Some(true),
+            from_start: false,
+            restart: false,
+            try_larger_batch: None,
+            follows: Some(attempt),
+        };
+        match self.change_for(&wish) {
+            Ok(Some(_)) => Ok(wish),
+            Ok(None) => Err("it is set already".into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    pub(super) fn no_larger_batch(&mut self, attempt: AttemptNo, why: &str) {
+        if let Some(change) = self.change_mut(ChangeId::of(attempt)) {
+            change.no_larger_batch.get_or_insert_with(|| why.to_owned());
+        }
+    }
+
+    /// An attempt that tried a larger batch has failed, most likely for want of memory: it would fail the same way again.
+    pub(super) fn take_failed_trial_back(&mut self, outcome: &Outcome) {
+        let proved = |change: &Change| {
+            let verdict = change.verdict.as_ref();
+            verdict.is_some_and(|verdict| verdict.decision == Decision::Kept)
+        };
+        let tries = |change: &Change| change.follows.is_some() && !proved(change);
+        let no = self.current().no;
+        let over = self.wished != Wished::Run || ["succeeded", "stopped"].contains(&outcome.cause.as_str());
+        if over || self.pending.is_some() || !self.current().change.as_deref().is_some_and(tries) {
+            return;
+        }
+        let why = format!("the attempt with the larger batch failed: {}", outcome.message);
+        if let Some(change) = self.change_mut(ChangeId::of(no)) {
+            let verdict = change.verdict.get_or_insert_with(Verdict::default);
+            verdict.decision = Decision::Rejected;
+            verdict.summary.clone_from(&why);
+        }
+        let wish = Wish::Revert {
+            attempt: Some(no),
+            live: None,
+            reason: Some(why),
+            from_start: false,
+            restart: false,
+        };
+        if let Ok(Some(pending)) = self.change_for(&wish) {
+            self.pending = Some(Box::new(pending));
+        }
+    }
+}

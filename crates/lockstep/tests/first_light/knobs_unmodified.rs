@@ -1,0 +1,293 @@
+//! Five knobs on scripts as users write them, through the probe alone: each is found in every rank, judged with figures of both sides,
+//! leaves the losses as they are where it computes the same, and is taken back to the command the run began with.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+
+const DECIDED: [&str; 4] = ["better", "worse", "mixed", "no_difference"];
+/// As `torch.utils.checkpoint` has it, or not, by how busy this machine is: the rule is held in `domain`'s tests.
+const BY_THE_RULE: [&str; 2] = ["kept", "rejected"];
+
+#[test]
+fn five_knobs_are_turned_in_unmodified_scripts_judged_and_turned_back() {
+    let cluster = Cluster::start_without_gpus();
+    std::thread::scope(|both| {
+        both.spawn(|| plain_loop(&cluster));
+        both.spawn(|| fully_sharded(&cluster));
+    });
+}
+
+/// Three changes on top of each other, then back.
+fn plain_loop(cluster: &Cluster) {
+    let run = Scripted::start(cluster, "train_loop.py");
+
+    let checkpointed = run.apply("activation_checkpointing=block");
+    run.is_judged(&checkpointed, &BY_THE_RULE);
+    run.is_in_the_script(&checkpointed, "8 of 8 blocks (Block: blocks.0, ");
+    same_losses(&checkpointed);
+    let memory = &checkpointed["change"]["verdict"];
+    let bytes = |side: &str| memory[side]["memory"]["bytes"].as_f64().unwrap();
+    assert_eq!(memory["before"]["memory"]["kind"], "saved_tensors");
+    assert!(bytes("after") < 0.5 * bytes("before"), "{memory}");
+
+    let loaded = run.apply("num_workers=1");
+    run.is_judged(&loaded, &DECIDED);
+    run.is_in_the_script(&loaded, "has 1 workers; the first one had 0 in the script");
+    same_losses(&loaded);
+
+    let clipped = run.apply("grad_clip_norm=0.01");
+    run.is_judged(&clipped, &DECIDED);
+    run.is_in_the_script(
+        &clipped,
+        "gradients of AdamW are clipped to a norm of 0.01 before each step",
+    );
+    let losses = &clipped["change"]["verdict"]["losses"];
+    assert!(
+        losses["largest_difference"].as_f64().unwrap() > 0.0,
+        "so small a norm is seen in them: {losses}"
+    );
+
+    for left in [2, 1, 0] {
+        run.succeeds(&["run", "revert", &run.id]);
+        run.waits_for_start();
+        let attempt = run.attempt();
+        assert_eq!(attempt["cause"], "knob reverted");
+        assert_eq!(
+            attempt["knobs"].as_object().map_or(0, serde_json::Map::len),
+            left,
+            "{attempt}"
+        );
+    }
+    run.is_as_it_was();
+}
+
+/// FSDP2's argument by another attempt; the groups' time-out in place.
+fn fully_sharded(cluster: &Cluster) {
+    let run = Scripted::start(cluster, "train_trainer.py");
+
+    let resharded = run.apply("reshard_after_forward=false");
+    run.is_judged(&resharded, &DECIDED);
+    run.is_in_the_script(
+        &resharded,
+        "fully_shard: gathered parameters are kept from the forward to the backward pass",
+    );
+    same_losses(&resharded);
+    run.succeeds(&["run", "revert", &run.id, "--wait"]);
+    run.is_as_it_was();
+
+    run.has_steps();
+    let before = run.attempt();
+    run.apply("process_group_timeout_s=1200");
+    let after = run.attempt();
+    assert_eq!(
+        (&after["attempt"], pids(&after)),
+        (&before["attempt"], pids(&before)),
+        "nothing was started anew"
+    );
+    let live = &after["live"][0];
+    assert_eq!(
+        (&live["state"], &live["ranks"]),
+        (&json!("taken"), &json!([0, 1])),
+        "{live}"
+    );
+    assert!(
+        live["answers"][0]["detail"]
+            .as_str()
+            .unwrap()
+            .contains("may take 1200 s, in "),
+        "{live}"
+    );
+    let verdict = &live["change"]["verdict"];
+    assert!(
+        DECIDED.contains(&verdict["decision"].as_str().unwrap()),
+        "{verdict}"
+    );
+    assert_eq!(after["knobs"], json!({ "process_group_timeout_s": "1200" }));
+
+    run.succeeds(&["run", "revert", &run.id, "--wait"]);
+    let back = run.attempt();
+    assert_eq!((pids(&back), &back["knobs"]), (pids(&before), &Value::Null));
+    let live = &back["live"][1];
+    assert_eq!(
+        (&live["state"], &live["ranks"]),
+        (&json!("taken"), &json!([0, 1])),
+        "{live}"
+    );
+    assert!(
+        live["answers"][0]["detail"]
+            .as_str()
+            .unwrap()
+            .contains("(1800 s)"),
+        "{live}"
+    );
+    let shown = run.succeeds(&["run", "show", &run.id]);
+    assert!(
+        shown.contains("takes back the change of attempt 3 in place, its change 1"),
+        "{shown}"
+    );
+}
+
+/// A script of `examples/`, run as it is by two ranks until it is told to stop.
+struct Scripted<'a> {
+    cluster: &'a Cluster,
+    id: String,
+    first: String,
+}
+
+impl<'a> Scripted<'a> {
+    fn start(cluster: &'a Cluster, script: &str) -> Self {
+        let spec = BTreeMap::from([
+            (
+                "script",
+                Value::from(examples().join(script).display().to_string()),
+            ),
+            ("nproc_per_node", 2.into()),
+            ("backend", "gloo".into()),
+            ("env", json!({ "STEPS": "1000000", "OMP_NUM_THREADS": "1" })),
+        ]);
+        let file = cluster.data_dir().join(format!("{script}.json"));
+        std::fs::write(&file, serde_json::to_vec(&spec).unwrap()).unwrap();
+        let id = cluster.submit(&[file.to_str().unwrap()]);
+        let mut run = Self {
+            cluster,
+            id,
+            first: String::new(),
+        };
+        run.has_steps();
+        run.first = command(&run.attempt());
+        run
+    }
+
+    fn attempt(&self) -> Value {
+        let view = self.cluster.get(&format!("/api/runs/{}", self.id));
+        view["attempts"].as_array().unwrap().last().unwrap().clone()
+    }
+
+    /// As many as a verdict needs of a side.
+    fn has_steps(&self) {
+        self.waits_for_start();
+        let from = self.attempt()["started_ms"].as_i64().unwrap();
+        self.cluster.wait_for("enough steps to compare with", || {
+            let told = self.cluster.samples(&format!(
+                "train_step_seconds{{run={:?},rank=\"0\"}}[10m]",
+                self.id
+            ));
+            (told.iter().filter(|(at_ms, _)| *at_ms > from).count() > 26).then_some(())
+        });
+    }
+
+    fn waits_for_start(&self) {
+        self.cluster.wait_for("the next attempt's command", || {
+            let view = self.cluster.get(&format!("/api/runs/{}", self.id));
+            let started = !command(view["attempts"].as_array()?.last()?).is_empty();
+            (started && view["pending"].is_null()).then_some(())
+        });
+    }
+
+    /// The attempt that a change was made by, judged.
+    fn apply(&self, change: &str) -> Value {
+        let arguments = ["run", "apply", &self.id, change, "--wait", "--no-auto-revert"];
+        // Whether the verdict is for it depends on how busy the machine is, and with it the exit code.
+        let output = self.cluster.lockstep(&arguments);
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(told.contains("verdict: "), "{change}: {output:?}");
+        self.attempt()
+    }
+
+    fn succeeds(&self, arguments: &[&str]) -> String {
+        let output = self.cluster.lockstep(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn is_judged(&self, attempt: &Value, decisions: &[&str]) {
+        let verdict = &attempt["change"]["verdict"];
+        let decision = verdict["decision"].as_str().unwrap_or_default();
+        assert!(decisions.contains(&decision), "{verdict}");
+        for side in ["before", "after"] {
+            assert!(
+                verdict[side]["step_seconds"]["value"].as_f64().unwrap() > 0.0,
+                "{verdict}"
+            );
+            assert!(
+                verdict[side]["memory"]["bytes"].as_f64().unwrap() > 0.0,
+                "{verdict}"
+            );
+        }
+        assert!(verdict["losses"]["steps"].as_u64().unwrap() >= 20, "{verdict}");
+    }
+
+    /// Each rank's probe found what it was to change; the records lie where the agent keeps them.
+    fn is_in_the_script(&self, attempt: &Value, detail: &str) {
+        let knob = attempt["change"]["set"][0]["knob"].as_str().unwrap();
+        assert_eq!(attempt["change"]["set"][0]["how"], json!({ "way": "injected" }));
+        let records = self.records(attempt, knob);
+        for rank in 0..2 {
+            let last = records.iter().rfind(|record| record["rank"] == rank);
+            let last = last.unwrap_or_else(|| panic!("rank {rank} says nothing of {knob}: {records:?}"));
+            assert_eq!(last["state"], "applied", "{last}");
+            assert!(last["detail"].as_str().unwrap().contains(detail), "{last}");
+        }
+    }
+
+    fn records(&self, attempt: &Value, knob: &str) -> Vec<Value> {
+        let folder = format!("agent/runs/{}.{}/probe", self.id, attempt["attempt"]);
+        let mut files: Vec<PathBuf> = std::fs::read_dir(self.cluster.data_dir().join(folder))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        files.sort();
+        let text: String = files
+            .iter()
+            .map(|file| std::fs::read_to_string(file).unwrap())
+            .collect();
+        let records = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        records
+            .filter(|record| record["kind"] == "knob" && record["name"] == knob)
+            .collect()
+    }
+
+    fn is_as_it_was(&self) {
+        let attempt = self.attempt();
+        assert_eq!(command(&attempt), self.first);
+        assert_eq!(attempt["knobs"], Value::Null);
+    }
+}
+
+/// To the last bit.
+fn same_losses(attempt: &Value) {
+    let losses = &attempt["change"]["verdict"]["losses"];
+    assert_eq!(
+        (&losses["equal"], &losses["largest_difference"]),
+        (&json!(true), &json!(0.0)),
+        "{losses}"
+    );
+}
+
+/// What the node was told to run, without what belongs to one attempt.
+fn command(attempt: &Value) -> String {
+    let command = attempt["nodes"][0]["command"].as_str().unwrap_or_default();
+    let (_, script) = command.split_once("examples/").unwrap_or_default();
+    script.to_owned()
+}
+
+fn pids(attempt: &Value) -> Vec<u64> {
+    let ranks = attempt["nodes"][0]["ranks"].as_array().unwrap();
+    ranks
+        .iter()
+        .map(|rank| rank["pid"].as_u64().unwrap_or_default())
+        .collect()
+}
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../examples")
+        .canonicalize()
+        .unwrap()
+}
