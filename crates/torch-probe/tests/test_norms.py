@@ -1,5 +1,6 @@
 """Gradient norms of sharded models: what the ranks tell of their parts adds up to the true norm, replicas counted once."""
 
+import importlib.metadata
 import re
 
 import pytest
@@ -8,6 +9,8 @@ from conftest import SCRIPTS
 
 @pytest.mark.parametrize(("kind", "count"), [("fsdp2", 2), ("hsdp", 4), ("fsdp1", 2)])
 def test_the_squares_of_all_ranks_add_up_to_the_true_norm(ranks, kind, count):
+    if kind == "hsdp" and tuple(map(int, importlib.metadata.version("torch").split(".")[:2])) < (2, 8):
+        pytest.skip("before torch 2.8 FSDP2 does not replicate on CPUs")
     finished = ranks(SCRIPTS / "shards.py", kind, count=count)
     assert finished.code == 0, finished.output
     true = {int(step): float(norm) for step, norm in re.findall(r"step=(\d+) norm=(\S+)", finished.output)}

@@ -4,6 +4,7 @@
 //! `--only` leaves parts out; a part that fails is named, and the others go on.
 
 mod agent;
+mod probe;
 mod query;
 mod store;
 
@@ -33,6 +34,8 @@ enum What {
     Query(query::Options),
     /// The agent against all-smi and nvitop-exporter: memory, CPU a value read, system calls.
     Agent(agent::Options),
+    /// What watching costs a training: the recipe `ddp` with and without the probe, in turns.
+    Probe(probe::Options),
 }
 
 /// Measures, prints the table and keeps it in docs/benchmarks.md.
@@ -41,5 +44,6 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         What::Store(options) => store::run(layout, options),
         What::Query(options) => query::run(layout, options),
         What::Agent(options) => agent::run(layout, options),
+        What::Probe(options) => probe::run(layout, options),
     }
 }

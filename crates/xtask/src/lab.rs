@@ -1,13 +1,22 @@
-//! `cargo xtask lab`: faults done on purpose to real training on this machine, and a table of what Lockstep made of them.
+//! `cargo xtask lab`: real training on this machine, disturbed on purpose or under another PyTorch, and tables of what came of it.
 
 mod faults;
+mod recipes;
 
+use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 
+use crate::child::Child;
 use crate::layout::Layout;
+use crate::web;
+
+/// What ends the table in what a test prints.
+const END: &str = "=== end of the table ===";
 
 /// What to do.
 #[derive(Args)]
@@ -20,11 +29,79 @@ pub(crate) struct Options {
 enum What {
     /// Kills, stops, cuts off and starves real torchrun runs of two nodes; what must be true afterwards is checked each time.
     Faults(faults::Options),
+    /// Trains every recipe on two nodes of two ranks, with the PyTorch of the tests or another release of it.
+    Recipes(recipes::Options),
 }
 
 /// Runs it; fails when something was not as it must be.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     match &options.what {
         What::Faults(options) => faults::run(layout, options),
+        What::Recipes(options) => recipes::run(layout, options),
+    }
+}
+
+/// A test of crates/lockstep that is run for the table it prints.
+struct Matrix {
+    /// Its log's name.
+    step: &'static str,
+    binary: &'static str,
+    test: &'static str,
+    /// The line before the table.
+    begin: &'static str,
+    limit: Duration,
+}
+
+impl Matrix {
+    /// The table, and whether all in it is as it must be.
+    fn run(&self, layout: &Layout, venv: &Path, settings: &[(&str, String)]) -> Result<(String, bool)> {
+        web::ensure_folder(layout)?;
+        let mut child = Child::new(layout, self.step, "cargo", self.limit)
+            .args(["test", "--locked", "--package", "lockstep"])
+            .args(["--test", self.binary, "--", "--exact", self.test])
+            .args(["--ignored", "--nocapture"])
+            .env("LOCKSTEP_TEST_VENV", venv);
+        for (name, value) in settings {
+            child = child.env(name, value);
+        }
+        let ended = child.end()?;
+        let printed =
+            fs::read_to_string(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
+        let table = framed(&printed, self.begin).with_context(|| {
+            format!(
+                "{} came to no table; what it printed is in {}",
+                self.test,
+                ended.log.display()
+            )
+        })?;
+        Ok((table.to_owned(), ended.status.success()))
+    }
+}
+
+fn framed<'a>(printed: &'a str, begin: &str) -> Option<&'a str> {
+    let (_, after) = printed.split_once(begin)?;
+    let (table, _) = after.split_once(END)?;
+    Some(table.trim())
+}
+
+fn exit_code(well: bool) -> ExitCode {
+    if well {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_what_stands_between_its_marks() {
+        let begin = "=== table of faults ===";
+        let printed =
+            format!("rank-sigkill #1: right\n{begin}\n| a |\n|---|\n\n{END}\ntest matrix::all ... ok\n");
+        assert_eq!(framed(&printed, begin), Some("| a |\n|---|"));
+        assert_eq!(framed("it could not be compiled", begin), None);
     }
 }

@@ -4,6 +4,7 @@
 //! $LOCKSTEP_CACHE, else $XDG_CACHE_HOME/lockstep, else ~/.cache/lockstep
 //!   wasm-toolchain/   a compiler for the dashboard, where rustup could not bring one
 //!   venv -> venv-…/   PyTorch and the Python test tools
+//!   venv-torch-2.7/   the same with another release of PyTorch, for who looks whether all runs there as well
 //!   apt/              Prometheus and the like, unpacked, not installed
 //!   npm/              node_modules by the hash of their lock file
 //!   all-smi-…/        another NVML client, for who compares with it

@@ -201,17 +201,19 @@ impl Cluster {
         })
     }
 
-    pub(crate) fn wait_for<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    pub(crate) fn wait_for<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> T {
+        self.look_for(look)
+            .unwrap_or_else(|| panic!("waited in vain for {what}; agent's log:\n{}", self.agent_log()))
+    }
+
+    /// What is not there in time is nothing.
+    pub(crate) fn look_for<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            if let Some(found) = look() {
+            let found = look();
+            if found.is_some() || Instant::now() >= deadline {
                 return found;
             }
-            assert!(
-                Instant::now() < deadline,
-                "waited in vain for {what}; agent's log:\n{}",
-                self.agent_log()
-            );
             std::thread::sleep(POLL);
         }
     }

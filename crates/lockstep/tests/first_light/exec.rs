@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::cluster::{Cluster, python};
 
-fn exec(agent_data: &Path, command: &[&str]) -> Command {
+pub(crate) fn exec(agent_data: &Path, command: &[&str]) -> Command {
     let mut exec = Command::new(env!("CARGO_BIN_EXE_lockstep"));
     exec.args(["exec", "--agent-data"])
         .arg(agent_data)

@@ -12,6 +12,7 @@ mod receiver;
 
 mod crashes;
 mod diagnosis;
+mod examples;
 mod exec;
 mod knobs;
 mod knobs_unmodified;

@@ -1,34 +1,57 @@
 //! Every recipe that ships, on two nodes with two ranks each: it succeeds, its loss falls, every series is there, and what it saves
 //! is whole.
 
+mod table;
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::process::Output;
+use std::time::Instant;
+
 use domain::run::spec::RECIPES;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
 
+/// Series that every training has.
+const EVERY: &[&str] = &["train_step", "train_step_seconds", "train_loss"];
+
 /// A recipe, what it is told beyond its defaults, and what must come of it.
 struct Recipe {
     name: &'static str,
     settings: &'static [&'static str],
-    /// It shards, so it saves with `torch.distributed.checkpoint`.
-    saves_dcp: bool,
+    /// How it saves: through `torch.distributed.checkpoint`, but for the one that shows `torch.save`.
+    format: &'static str,
     /// Series of its own, beside those of every training.
     own: &'static [&'static str],
     /// The mesh it makes of its four ranks: axes and sizes.
     mesh: &'static [(&'static str, u32)],
 }
 
+/// What came of it.
+#[derive(Debug, Default)]
+struct Trained {
+    state: String,
+    /// The release that the ranks say they have.
+    torch: String,
+    /// Of the first and the last step.
+    losses: Option<(f64, f64)>,
+    /// Those that are whole, and all there are.
+    checkpoints: (usize, usize),
+    /// How many of those it must have.
+    series: usize,
+    seconds: f64,
+    problems: Vec<String>,
+}
+
 const ALL: [Recipe; 9] = [
-    Recipe::new("ddp", &["steps=40"]),
-    Recipe::new("fsdp", &["steps=30"])
-        .saving()
-        .meshed(&[("shard", 4)]),
-    Recipe::new("hsdp", &["steps=30"])
-        .saving()
-        .meshed(&[("replicate", 2), ("shard", 2)]),
-    Recipe::new("device-mesh", &["steps=30"])
-        .saving()
-        .meshed(&[("data", 2), ("tensor", 2)]),
+    Recipe {
+        format: "torch_save",
+        ..Recipe::new("ddp", &["steps=40"])
+    },
+    Recipe::new("fsdp", &["steps=30"]).meshed(&[("shard", 4)]),
+    Recipe::new("hsdp", &["steps=30"]).meshed(&[("replicate", 2), ("shard", 2)]),
+    Recipe::new("device-mesh", &["steps=30"]).meshed(&[("data", 2), ("tensor", 2)]),
     Recipe::new("amp", &["steps=30"]),
     Recipe::new("activation-checkpointing", &["steps=30"]),
     Recipe::new("rpc-parameter-server", &["steps=60"]).with(&[
@@ -36,10 +59,8 @@ const ALL: [Recipe; 9] = [
         "train_rpc_buffer_depth",
         "train_gradient_staleness_steps",
     ]),
-    Recipe::new("model-parallel", &["steps=40"])
-        .saving()
-        .with(&["train_pipeline_bubble_ratio"]),
-    Recipe::new("resume", &["steps=40"]).saving(),
+    Recipe::new("model-parallel", &["steps=40"]).with(&["train_pipeline_bubble_ratio"]),
+    Recipe::new("resume", &["steps=40"]),
 ];
 
 impl Recipe {
@@ -47,16 +68,9 @@ impl Recipe {
         Self {
             name,
             settings,
-            saves_dcp: false,
+            format: "dcp",
             own: &[],
             mesh: &[],
-        }
-    }
-
-    const fn saving(self) -> Self {
-        Self {
-            saves_dcp: true,
-            ..self
         }
     }
 
@@ -68,96 +82,124 @@ impl Recipe {
         Self { mesh, ..self }
     }
 
-    fn check(&self, cluster: &Cluster) {
+    /// Trains it to the end and looks at what came of it.
+    fn train(&self, cluster: &Cluster) -> Trained {
+        let begun = Instant::now();
+        let output = self.submit(cluster);
+        let mut trained = Trained {
+            seconds: begun.elapsed().as_secs_f64(),
+            ..Trained::default()
+        };
+        let run = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        trained.state = cluster.state_of(&run);
+        if output.status.success() {
+            self.look_at_series(cluster, &run, &mut trained);
+            self.look_at_losses(cluster, &run, &mut trained);
+            self.look_at_checkpoints(cluster, &run, &mut trained);
+            self.look_at_mesh(cluster, &run, &mut trained);
+        } else {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            let words = self.last_words(cluster, &run);
+            trained.problems.push(format!("{said}\n{words}"));
+        }
+        trained
+    }
+
+    fn submit(&self, cluster: &Cluster) -> Output {
         let checkpoints = cluster.data_dir().join("checkpoints").join(self.name);
-        let mut spec = std::collections::BTreeMap::from([
+        let spec = std::collections::BTreeMap::from([
             ("recipe", Value::from(self.name)),
             ("nodes", 2.into()),
             ("nproc_per_node", 2.into()),
             ("backend", "gloo".into()),
+            ("checkpoint_dir", checkpoints.display().to_string().into()),
             (
                 "env",
                 serde_json::json!({ "GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1" }),
             ),
         ]);
-        if self.saves_dcp {
-            spec.insert("checkpoint_dir", checkpoints.display().to_string().into());
-        }
         let file = cluster.data_dir().join(format!("{}.json", self.name));
         std::fs::write(&file, serde_json::to_vec(&spec).unwrap()).unwrap();
         let mut arguments = vec!["run", "submit", file.to_str().unwrap(), "--wait"];
         arguments.extend(self.settings.iter().flat_map(|setting| ["--set", setting]));
-        let output = cluster.lockstep(&arguments);
-        let run = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        assert!(
-            output.status.success(),
-            "{}: {output:?}\n{}",
-            self.name,
-            self.last_words(cluster, &run)
-        );
-        self.loss_falls(cluster, &run);
-        let every = ["train_step", "train_step_seconds"];
-        for metric in every.iter().chain(self.own) {
-            let selector = format!("{metric}{{run={run:?}}}[10m]");
-            cluster.wait_for(&format!("{metric} of {}", self.name), || {
-                (!cluster.samples(&selector).is_empty()).then_some(())
-            });
+        cluster.lockstep(&arguments)
+    }
+
+    /// Samples come every second, the end of a run is told at once: they may be a moment behind.
+    fn look_at_series(&self, cluster: &Cluster, run: &str, trained: &mut Trained) {
+        let wanted = || EVERY.iter().chain(self.own);
+        let selector = format!("{{__name__=~\"train_.+\",run={run:?}}}[10m]");
+        let mut seen = BTreeSet::new();
+        let _whether_all = cluster.look_for(|| {
+            let series = cluster.query(&selector);
+            let names = series.iter().filter_map(|one| one["metric"]["__name__"].as_str());
+            seen = names.map(str::to_owned).collect();
+            let torch = series.iter().find_map(|one| one["metric"]["torch"].as_str());
+            trained.torch = torch.unwrap_or_default().to_owned();
+            wanted().all(|name| seen.contains(*name)).then_some(())
+        });
+        let (there, missing): (Vec<&str>, Vec<&str>) = wanted().partition(|name| seen.contains(**name));
+        trained.series = there.len();
+        if !missing.is_empty() {
+            let seen = seen.into_iter().collect::<Vec<_>>().join(", ");
+            let missing = missing.join(", ");
+            trained
+                .problems
+                .push(format!("no series {missing}; there are {seen}"));
         }
-        if !self.mesh.is_empty() {
-            self.tells_its_mesh(cluster, &run);
+    }
+
+    /// Of the ranks that have one: a pipeline's first stages and a parameter server see none.
+    fn look_at_losses(&self, cluster: &Cluster, run: &str, trained: &mut Trained) {
+        let selector = format!("train_loss{{run={run:?}}}[10m]");
+        let mean =
+            |losses: &[(i64, f64)]| losses.iter().map(|(_, loss)| loss).sum::<f64>() / losses.len() as f64;
+        for curve in cluster.curves(&selector) {
+            let (early, late) = curve.split_at(curve.len() / 2);
+            if early.is_empty() || mean(late).partial_cmp(&mean(early)) != Some(Ordering::Less) {
+                trained
+                    .problems
+                    .push(format!("the loss does not fall: {curve:?}"));
+            }
+            let ends = curve.first().zip(curve.last());
+            trained.losses = trained.losses.or(ends.map(|(first, last)| (first.1, last.1)));
         }
-        if self.saves_dcp {
-            let list = cluster.get(&format!("/api/runs/{run}/checkpoints"));
-            let all = list["checkpoints"].as_array().cloned().unwrap_or_default();
-            assert!(
-                all.iter()
-                    .any(|one| one["format"] == "dcp" && one["complete"] == true),
-                "{}: {list}",
-                self.name
-            );
-            let torn = all.iter().find(|one| one["complete"] != true);
-            assert!(torn.is_none(), "{}: {torn:?}", self.name);
+    }
+
+    fn look_at_checkpoints(&self, cluster: &Cluster, run: &str, trained: &mut Trained) {
+        let list = cluster.get(&format!("/api/runs/{run}/checkpoints"));
+        let all = list["checkpoints"].as_array().cloned().unwrap_or_default();
+        let whole = |one: &&Value| one["format"] == self.format && one["complete"] == true;
+        let count = all.iter().filter(whole).count();
+        trained.checkpoints = (count, all.len());
+        if count == 0 || count < all.len() {
+            trained
+                .problems
+                .push(format!("checkpoints that are not whole, or none: {list}"));
         }
     }
 
     /// Ranks stand in the mesh in their order, the last axis first.
-    fn tells_its_mesh(&self, cluster: &Cluster, run: &str) {
-        let axes: Vec<&str> = self.mesh.iter().map(|(axis, _)| *axis).collect();
-        let sizes: Vec<u32> = self.mesh.iter().map(|(_, size)| *size).collect();
-        let last = sizes.last().copied().unwrap_or(1);
-        let at = |rank: u32| {
-            if sizes.len() == 1 {
-                vec![rank]
-            } else {
-                vec![rank / last, rank % last]
-            }
+    fn look_at_mesh(&self, cluster: &Cluster, run: &str, trained: &mut Trained) {
+        let Some((_, last)) = self.mesh.last() else {
+            return;
+        };
+        let (axes, sizes): (Vec<&str>, Vec<u32>) = self.mesh.iter().copied().unzip();
+        let at = |rank: u32| match sizes.len() {
+            1 => vec![rank],
+            _ => vec![rank / last, rank % last],
         };
         let ranks: Vec<Value> = (0..4)
             .map(|rank| serde_json::json!({ "rank": rank, "coordinates": at(rank) }))
             .collect();
         let expected = serde_json::json!({ "axes": axes, "sizes": sizes, "ranks": ranks });
-        cluster.wait_for(&format!("the mesh of {}", self.name), || {
-            let view = cluster.get(&format!("/api/runs/{run}"));
-            (view["attempts"][0]["mesh"] == expected).then_some(())
+        let mut told = Value::Null;
+        let as_expected = cluster.look_for(|| {
+            told = cluster.get(&format!("/api/runs/{run}"))["attempts"][0]["mesh"].clone();
+            (told == expected).then_some(())
         });
-    }
-
-    /// Of a rank that has one: a pipeline's first stage and a parameter server see none.
-    fn loss_falls(&self, cluster: &Cluster, run: &str) {
-        let selector = format!("train_loss{{run={run:?}}}[10m]");
-        let fell = cluster.wait_for(&format!("the losses of {}", self.name), || {
-            let curves = cluster.curves(&selector);
-            (!curves.is_empty()).then_some(curves)
-        });
-        let mean =
-            |losses: &[(i64, f64)]| losses.iter().map(|(_, loss)| loss).sum::<f64>() / losses.len() as f64;
-        for curve in &fell {
-            let (early, late) = curve.split_at(curve.len() / 2);
-            assert!(
-                !early.is_empty() && mean(late) < mean(early),
-                "{}: the loss does not fall: {curve:?}",
-                self.name
-            );
+        if as_expected.is_none() {
+            trained.problems.push(format!("its mesh is {told}"));
         }
     }
 
@@ -185,11 +227,21 @@ fn every_recipe_that_ships_is_tried_here() {
     assert_eq!(tried, shipped);
 }
 
-/// Three tests, so that none takes minutes.
-fn check(recipes: &[Recipe]) {
+fn two_nodes() -> Cluster {
     let mut cluster = Cluster::start_without_gpus();
     cluster.add_node("second");
-    recipes.iter().for_each(|recipe| recipe.check(&cluster));
+    cluster
+}
+
+/// Three tests, so that none takes minutes.
+fn check(recipes: &[Recipe]) {
+    let cluster = two_nodes();
+    for recipe in recipes {
+        let trained = recipe.train(&cluster);
+        assert!(trained.problems.is_empty(), "{}: {trained:#?}", recipe.name);
+        assert_eq!(trained.state, "succeeded", "{}", recipe.name);
+        assert!(trained.losses.is_some(), "{}", recipe.name);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ Measured where a run's knobs are, and where LOCKSTEP_MEASURE_SAVED=1 asks for it
 before to the beginning of the backward pass each tensor that is saved is counted, every storage once, parameters left out: they
 are there anyway. Activations under checkpointing are not saved and not counted. Of several micro-batches the largest counts.
 
-torch keeps such hooks on a stack, one a thread; only the main thread's is used. Ours are laid on it only while it is empty, and taken off only
+torch keeps such hooks on a stack, one a thread; only the main thread's is used, and where torch does not tell what lies on it (2.7), that is counted. Ours are laid on it only while it is empty, and taken off only
 when they lie on top; who forbids hooks (torch.func) finds them gone; where the compiler is at work, which would compile anew for them,
 nothing is measured.
 """
@@ -27,12 +27,14 @@ class SavedTensors:
         self._storages = {}
         self._largest = None
         self._ours = None  # the pair of hooks on torch's stack
+        self._stack = None
 
     def patches(self):
         return {"torch.autograd.graph": self._give_way}
 
     def _give_way(self, module):
         """Forbidding hooks raises while there are any."""
+        self._stack = Stack(module.torch._C._autograd)
         original = module.disable_saved_tensors_hooks
 
         @functools.wraps(original)
@@ -66,20 +68,19 @@ class SavedTensors:
 
     def _lay_on(self):
         self._laid_on = time.monotonic()
-        torch = self._probe.torch
         if threading.current_thread() is not threading.main_thread() or compiler_is_used():
             return
-        if not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks") or top(torch) is not None:
+        if self._stack is None or self._stack.top() is not None:
             return
         self._ours = (self._pack, lambda tensor: tensor)
-        torch._C._autograd._push_saved_tensors_default_hooks(*self._ours)
+        self._stack.push(*self._ours)
 
     def _take_off(self):
         if self._ours is None:
             return
-        found = top(self._probe.torch)
+        found = self._stack.top()
         if found is not None and found[0] == self._ours[0]:
-            self._probe.torch._C._autograd._pop_saved_tensors_default_hooks()
+            self._stack.pop()
             self._ours = None
 
     def _pack(self, tensor):
@@ -96,9 +97,42 @@ class SavedTensors:
         self._storages[storage.data_ptr()] = storage.nbytes()
 
 
-def top(torch):
-    """The hooks on top of torch's stack, or None."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+class Stack:
+    """torch's, of the main thread. `top()` is the pair of hooks that lies on top, or None."""
+
+    def __init__(self, autograd):
+        self._autograd = autograd
+        self._pushed = []
+        if not hasattr(autograd, "_top_saved_tensors_default_hooks"):  # torch 2.7
+            self._count(autograd._push_saved_tensors_default_hooks, autograd._pop_saved_tensors_default_hooks)
+
+    def push(self, pack, unpack):
+        self._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+    def pop(self):
+        self._autograd._pop_saved_tensors_default_hooks()
+
+    def top(self):
+        if hasattr(self._autograd, "_top_saved_tensors_default_hooks"):
+            return self._autograd._top_saved_tensors_default_hooks(True)
+        return self._pushed[-1] if self._pushed else None
+
+    def _count(self, push, pop):
+        """By what goes through Python, which is all but what somebody's own C++ does."""
+
+        @functools.wraps(push)
+        def pushed(pack, unpack):
+            push(pack, unpack)
+            if threading.current_thread() is threading.main_thread():
+                self._pushed.append((pack, unpack))
+
+        @functools.wraps(pop)
+        def popped():
+            pop()
+            if self._pushed and threading.current_thread() is threading.main_thread():
+                self._pushed.pop()
+
+        self._autograd._push_saved_tensors_default_hooks, self._autograd._pop_saved_tensors_default_hooks = pushed, popped
 
 
 def compiler_is_used():

@@ -30,11 +30,15 @@ ROUNDS = 3  # of each way, in turns
 def main():
     asked = parse_arguments()
     with group.joined() as device:
-        data = Data(asked, Share(dist.get_rank(), dist.get_world_size()), device)
-        if asked.compare_steps and asked.granularity != granularity.NONE:
-            judge(asked, data)
-        training = Training(*build(asked, data, asked.granularity), data, mesh.in_words(None))
-        Autocasting(asked, training).run()
+        train(asked, device)
+
+
+def train(asked, device):
+    data = Data(asked, Share(dist.get_rank(), dist.get_world_size()), device)
+    if asked.compare_steps and asked.granularity != granularity.NONE:
+        judge(asked, data)
+    training = Training(*build(asked, data, asked.granularity), data, mesh.in_words(None))
+    Autocasting(asked, training).run()
 
 
 def parse_arguments():

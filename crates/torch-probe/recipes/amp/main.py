@@ -26,13 +26,17 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def main():
     asked = parse_arguments()
     with group.joined() as device:
-        if device.type == "cuda" and asked.precision == "bf16" and not torch.cuda.is_bf16_supported():
-            raise SystemExit("this GPU has no bfloat16: choose --precision fp16")
-        data = Data(asked, Share(dist.get_rank(), dist.get_world_size()), device)
-        if asked.compare_steps:
-            say_what_it_changes(asked, data)
-        training = Training(*build(asked, data), data, mesh.in_words(None))
-        MixedPrecision(asked, training).run()
+        train(asked, device)
+
+
+def train(asked, device):
+    if device.type == "cuda" and asked.precision == "bf16" and not torch.cuda.is_bf16_supported():
+        raise SystemExit("this GPU has no bfloat16: choose --precision fp16")
+    data = Data(asked, Share(dist.get_rank(), dist.get_world_size()), device)
+    if asked.compare_steps:
+        say_what_it_changes(asked, data)
+    training = Training(*build(asked, data), data, mesh.in_words(None))
+    MixedPrecision(asked, training).run()
 
 
 def parse_arguments():

@@ -28,17 +28,21 @@ def main():
         raise SystemExit(f"{heads} attention heads cannot be dealt out to {asked.tensor_parallel} ranks: change --width or --tensor-parallel")
     shares = mesh.rows(group.world_size(), asked.tensor_parallel, "rows")
     with group.joined() as device:
-        ranks = mesh.make(device, data=shares, tensor=asked.tensor_parallel)
-        data = Data(asked, Share(ranks.get_local_rank("data"), shares), device)
-        torch.manual_seed(asked.seed)
-        model = CharacterModel(data.alphabet, asked.width, asked.layers, asked.context, asked.dropout).to(device)
-        whole = memory.size(model.parameters())
-        cut(model, ranks["tensor"])
-        sharding.shard(model, ranks["data"], asked)
-        say(f"rank 0 holds {memory.size(model.parameters())} bytes of {whole} bytes of parameters")
-        # One by one: some versions of torch cannot update tensors of different meshes in one call.
-        optimizer = torch.optim.AdamW(model.parameters(), lr=asked.lr, foreach=False)
-        Loop(asked, Training(model, optimizer, data, mesh.in_words(ranks))).run()
+        train(asked, device, shares)
+
+
+def train(asked, device, shares):
+    ranks = mesh.make(device, data=shares, tensor=asked.tensor_parallel)
+    data = Data(asked, Share(ranks.get_local_rank("data"), shares), device)
+    torch.manual_seed(asked.seed)
+    model = CharacterModel(data.alphabet, asked.width, asked.layers, asked.context, asked.dropout).to(device)
+    whole = memory.size(model.parameters())
+    cut(model, ranks["tensor"])
+    sharding.shard(model, ranks["data"], asked)
+    say(f"rank 0 holds {memory.size(model.parameters())} bytes of {whole} bytes of parameters")
+    # One by one: some versions of torch cannot update tensors of different meshes in one call.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=asked.lr, foreach=False)
+    Loop(asked, Training(model, optimizer, data, mesh.in_words(ranks))).run()
 
 
 def parse_arguments():

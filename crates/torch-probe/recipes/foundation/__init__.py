@@ -7,6 +7,7 @@
     memory.py       bytes, counted from the tensors             watched.py    what Lockstep's probe is told, where it watches
     group.py        the process group                           arguments.py  the arguments, and refusing what makes no sense
 
+The recipes model-parallel, rpc-parameter-server and resume take the process group and the arguments' types from here, and no more.
 The text, its sampler, the random numbers' state and the agreement on a last step are those of the recipe `resume`.
 """
 

@@ -1,6 +1,7 @@
 """The process group that torchrun describes, and who speaks in it."""
 
 import contextlib
+import gc
 import os
 
 import torch
@@ -9,16 +10,9 @@ import torch.distributed as dist
 
 @contextlib.contextmanager
 def joined():
-    """Joins the group and gives the device this rank trains on: its own GPU with NCCL where there are enough, else the CPU with Gloo."""
-    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    if torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks:
-        device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl")
-    else:
-        device = torch.device("cpu")
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-        dist.init_process_group("gloo")
+    """Joins the group, with NCCL where each rank has a GPU and Gloo on CPUs, and gives the device this rank trains on."""
+    device = own_device()
+    dist.init_process_group(backend(device))
     well = False
     try:
         yield device
@@ -26,7 +20,40 @@ def joined():
     finally:
         # With a peer gone, NCCL's own teardown may wait for collectives that will never finish: leave that to the process exit.
         if well or device.type != "cuda":
-            dist.destroy_process_group()
+            leave()
+
+
+def leave():
+    """Ends the group; what stands on it, like a DDP model, is to be gone before.
+
+    Before torch 2.8 who lets go of a group last waits for Gloo's threads without giving way to them (pytorch/pytorch#154976). One that is letting go
+    of a tensor of ours just then waits for Python, and both wait for ever. Who lets go of a group's backend gives way, so here those go last.
+    """
+    backends = []
+    if torch_is_before(2, 8):
+        gc.collect()  # a model may be part of a circle
+        groups = dist.distributed_c10d._world.pg_map.items()
+        backends = [group._get_backend(torch.device("cpu")) for group, (name, _) in groups if "gloo" in name]
+    dist.destroy_process_group()
+    backends.clear()
+
+
+def own_device():
+    """This rank's own GPU where its node has enough for all of its ranks, else the CPU."""
+    if torch.cuda.is_available() and torch.cuda.device_count() >= local_world_size():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        return device
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    return torch.device("cpu")
+
+
+def backend(device):
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def torch_is_before(*release):
+    return tuple(map(int, torch.__version__.split(".")[:2])) < release
 
 
 def world_size():

@@ -12,6 +12,8 @@ try:
 except ImportError:  # torch 2.4 and 2.5
     from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
 
+from .group import torch_is_before
+
 
 def add_arguments(parser):
     group = parser.add_argument_group("sharding")
@@ -27,8 +29,8 @@ def add_arguments(parser):
 
 def shard(model, mesh, arguments):
     """Shards a model in place over a mesh: of one dimension, or of two, then replicated along the first."""
-    if mesh.device_type == "cpu" and not gloo_averages():
-        average_by_sum()
+    if mesh.device_type == "cpu":
+        make_up_for_what_lacks_on_cpus()
     half = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
     policy = MixedPrecisionPolicy(**(half if arguments.mixed_precision == "bf16" else {}))
     settings = {"mesh": mesh, "mp_policy": policy}
@@ -38,6 +40,14 @@ def shard(model, mesh, arguments):
     # What is left belongs to the model itself. By itself `full` keeps that until the backward pass, which begins with it.
     fully_shard(model, **settings, **keep)
     return model
+
+
+def make_up_for_what_lacks_on_cpus():
+    if not gloo_averages():
+        average_by_sum()
+    if torch_is_before(2, 8):
+        # Replicas' gradients are added up in a stream of its own, whose end must have been recorded; on a CPU nothing was.
+        torch.cpu.Stream.record_event = lambda stream: torch.cpu.Event()
 
 
 def gloo_averages():

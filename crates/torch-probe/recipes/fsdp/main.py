@@ -24,12 +24,16 @@ from torch.nn.parallel import DistributedDataParallel
 def main():
     asked = parse_arguments()
     with group.joined() as device:
-        data = Data(asked, Share(dist.get_rank(), dist.get_world_size()), device)
-        ranks = mesh.make(device, shard=dist.get_world_size())
-        if asked.compare_steps:
-            say_what_it_saves(asked, data, ranks)
-        model = sharding.shard(build_model(asked, data), ranks, asked)
-        Loop(asked, Training(model, build_optimizer(asked, model), data, mesh.in_words(ranks))).run()
+        train(asked, device)
+
+
+def train(asked, device):
+    data = Data(asked, Share(dist.get_rank(), dist.get_world_size()), device)
+    ranks = mesh.make(device, shard=dist.get_world_size())
+    if asked.compare_steps:
+        say_what_it_saves(asked, data, ranks)
+    model = sharding.shard(build_model(asked, data), ranks, asked)
+    Loop(asked, Training(model, build_optimizer(asked, model), data, mesh.in_words(ranks))).run()
 
 
 def parse_arguments():

@@ -24,15 +24,19 @@ def main():
     asked = parse_arguments()
     replicas = mesh.rows(group.world_size(), asked.shards, "rows")
     with group.joined() as device:
-        data = Data(asked, Share(dist.get_rank(), dist.get_world_size()), device)
-        ranks = mesh.make(device, replicate=replicas, shard=asked.shards)
-        torch.manual_seed(asked.seed)
-        model = CharacterModel(data.alphabet, asked.width, asked.layers, asked.context, asked.dropout).to(device)
-        whole = memory.size(model.parameters())
-        sharding.shard(model, ranks, asked)
-        say(f"rank 0 holds {memory.size(model.parameters())} bytes of {whole} bytes of parameters; {replicas} ranks hold the same")
-        optimizer = torch.optim.AdamW(model.parameters(), lr=asked.lr)
-        Loop(asked, Training(model, optimizer, data, mesh.in_words(ranks))).run()
+        train(asked, device, replicas)
+
+
+def train(asked, device, replicas):
+    data = Data(asked, Share(dist.get_rank(), dist.get_world_size()), device)
+    ranks = mesh.make(device, replicate=replicas, shard=asked.shards)
+    torch.manual_seed(asked.seed)
+    model = CharacterModel(data.alphabet, asked.width, asked.layers, asked.context, asked.dropout).to(device)
+    whole = memory.size(model.parameters())
+    sharding.shard(model, ranks, asked)
+    say(f"rank 0 holds {memory.size(model.parameters())} bytes of {whole} bytes of parameters; {replicas} ranks hold the same")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=asked.lr)
+    Loop(asked, Training(model, optimizer, data, mesh.in_words(ranks))).run()
 
 
 def parse_arguments():

@@ -9,11 +9,14 @@ NCCL where each rank has a GPU, Gloo on CPUs. It is an ordinary script: `torchru
 
 import argparse
 import os
+import sys
 import time
 from datetime import timedelta
 
-if __name__ == "__main__" and "OMP_NUM_THREADS" not in os.environ:
-    os.environ["OMP_NUM_THREADS"] = "1"  # several ranks share a machine's cores; must be set before torch is imported
+sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # the recipes' folder
+
+from foundation.arguments import at_least, positive
+from foundation.group import backend, leave, own_device
 
 import torch
 import torch.distributed as dist
@@ -50,10 +53,11 @@ Printed and reported is the measured bubble: the share of the schedule's step in
 
 def main():
     arguments = parse_arguments()
-    device = join_the_group(arguments.timeout_s)
+    device = own_device()
+    dist.init_process_group(backend(device), timeout=timedelta(seconds=arguments.timeout_s))
     train(arguments, device)
     # Not after a failure: with a peer gone, that may wait for what will never come. The process ends, and its neighbours notice.
-    dist.destroy_process_group()
+    leave()
 
 
 def parse_arguments():
@@ -61,20 +65,20 @@ def parse_arguments():
         description="Train a small CNN as a pipeline of stages.", epilog=EXPLANATION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--schedule", choices=tuple(stage.SCHEDULES), default="1f1b", help="see below; default %(default)s")
-    parser.add_argument("--microbatches", type=positive, default=8, metavar="N", help="pieces of a batch; default %(default)s")
-    parser.add_argument("--steps", type=positive, default=60)
-    parser.add_argument("--lr", type=positive_number, default=2e-3)
-    parser.add_argument("--batch-size", type=positive, default=64, help="images in a step")
-    parser.add_argument("--blocks", type=positive, default=8, help="residual blocks; the stages share them out")
-    parser.add_argument("--width", type=positive, default=16, help="channels, a multiple of 4")
+    parser.add_argument("--microbatches", type=at_least(1), default=8, metavar="N", help="pieces of a batch; default %(default)s")
+    parser.add_argument("--steps", type=at_least(1), default=60)
+    parser.add_argument("--lr", type=positive, default=2e-3)
+    parser.add_argument("--batch-size", type=at_least(1), default=64, help="images in a step")
+    parser.add_argument("--blocks", type=at_least(1), default=8, help="residual blocks; the stages share them out")
+    parser.add_argument("--width", type=at_least(1), default=16, help="channels, a multiple of 4")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--num-workers", type=int, default=0, help="DataLoader worker processes per rank")
-    parser.add_argument("--log-every", type=positive, default=10)
-    parser.add_argument("--timeout-s", type=positive_number, default=60.0, help="a neighbour that keeps a stage waiting longer is lost")
+    parser.add_argument("--log-every", type=at_least(1), default=10)
+    parser.add_argument("--timeout-s", type=positive, default=60.0, help="a neighbour that keeps a stage waiting longer is lost")
     parser.add_argument("--step-delay-ms", type=float, default=0.0, help="sleep after each step, to pace a demonstration")
     group = parser.add_argument_group("checkpoints (DCP: each stage writes its own part)")
     group.add_argument("--checkpoint-dir", default=None, help="the same folder for all ranks; without it nothing is saved")
-    group.add_argument("--checkpoint-every", type=positive, default=20, help="steps")
+    group.add_argument("--checkpoint-every", type=at_least(1), default=20, help="steps")
     group.add_argument(
         "--resume", default=None, metavar="PATH|latest",
         help="go on from this checkpoint, or from the newest whole one in --checkpoint-dir; LOCKSTEP_RESUME_FROM goes before it",
@@ -96,34 +100,6 @@ def refuse_what_cannot_work(parser, arguments, stages):
         parser.error(f"1f1b keeps {stages} stages busy with {stages} micro-batches or more: raise --microbatches, or take --schedule gpipe")
     if arguments.width % network.GROUPS:
         parser.error(f"--width {arguments.width} is no multiple of {network.GROUPS}: its channels are normalised in {network.GROUPS} groups")
-
-
-def positive(text):
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value
-
-
-def positive_number(text):
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
-
-
-def join_the_group(timeout_s):
-    """Joins the process group torchrun describes; each rank gets its own GPU where there are enough."""
-    timeout = timedelta(seconds=timeout_s)
-    if torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", timeout=timeout)
-    else:
-        device = torch.device("cpu")
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-        dist.init_process_group("gloo", timeout=timeout)
-    return device
 
 
 def train(arguments, device):

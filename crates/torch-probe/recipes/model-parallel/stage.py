@@ -15,8 +15,9 @@ import time
 import images
 import network
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, schedules
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
@@ -36,6 +37,8 @@ class Pipeline:
         takes, gives = shapes(whole, rank, stages, arguments.batch_size // arguments.microbatches, device)
         stage = Measured(self.module, rank, stages, device, input_args=takes, output_args=gives)
         stage.clock = self._clock
+        if device.type == "cpu" and not hasattr(schedules, "_wait_batch_p2p"):
+            schedules._batch_p2p = post_together
         self._schedule = SCHEDULES[arguments.schedule](stage, arguments.microbatches, loss_fn=self._loss)
 
     def step(self, inputs, labels):
@@ -78,6 +81,23 @@ class Measured(PipelineStage):
     def backward_one_chunk(self, *args, **kwargs):
         with self.clock:
             return super().backward_one_chunk(*args, **kwargs)
+
+
+class Together:
+    """Sends and receives that were posted in one go."""
+
+    def __init__(self, works):
+        self._works = works
+
+    def wait(self):
+        for work in self._works:
+            work.wait()
+
+
+def post_together(operations, desc=None):
+    """For torch 2.7, whose schedules wait for the last of them alone and let go of the others: right for NCCL, which makes one of them all. What is
+    let go of over Gloo is never sent when the receiver was not ready yet, and then the next stage waits for it in vain."""
+    return Together(dist.batch_isend_irecv(operations)) if operations else None
 
 
 class HostClock:

@@ -17,8 +17,10 @@ import signal
 import sys
 import time
 
-if __name__ == "__main__" and "OMP_NUM_THREADS" not in os.environ:
-    os.environ["OMP_NUM_THREADS"] = "1"  # several ranks share a machine's cores; must be set before torch is imported
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(1, os.path.dirname(HERE))  # the recipes' folder
+
+from foundation.group import backend, leave, own_device, say
 
 import torch
 import torch.distributed as dist
@@ -26,7 +28,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 try:
     import lockstep_checkpoint
 except ImportError:  # not on a run of Lockstep's, which has it on PYTHONPATH: it lies beside the recipes
@@ -45,7 +46,8 @@ from training import Training, seed_rank
 def main():
     arguments = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(stopping.STATUS))  # until there is something to save
-    device = join_the_group()
+    device = own_device()
+    dist.init_process_group(backend(device))
     loop = Loop(arguments, device)
     try:
         loop.run()
@@ -57,7 +59,8 @@ def main():
     finally:
         # With a peer gone, NCCL's own teardown may wait for collectives that will never finish: leave that to the process exit.
         if loop.finished or device.type != "cuda":
-            dist.destroy_process_group()
+            loop.model = None
+            leave()
 
 
 def parse_arguments():
@@ -91,20 +94,6 @@ def parse_arguments():
     )
     faults.add_arguments(parser)
     return parser.parse_args()
-
-
-def join_the_group():
-    """Joins the process group torchrun describes; each rank gets its own GPU where there are enough."""
-    local_rank = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl")
-    else:
-        device = torch.device("cpu")
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-        dist.init_process_group("gloo")
-    return device
 
 
 class Loop:
@@ -268,11 +257,6 @@ def rate(warmup, steps):
         return min(1.0, (done + 1) / max(1, warmup)) * (0.55 + 0.45 * math.cos(math.pi * min(1.0, done / max(1, steps))))
 
     return at
-
-
-def say(line):
-    if dist.get_rank() == 0:
-        print(line, flush=True)
 
 
 def tell(line):

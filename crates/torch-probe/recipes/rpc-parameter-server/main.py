@@ -14,8 +14,10 @@ import os
 import signal
 import sys
 
-if __name__ == "__main__" and "OMP_NUM_THREADS" not in os.environ:
-    os.environ["OMP_NUM_THREADS"] = "1"  # several ranks share a machine's cores; must be set before torch is imported
+sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # the recipes' folder
+
+from foundation.arguments import at_least, positive
+from foundation.group import own_device
 
 import torch
 
@@ -82,27 +84,27 @@ def parse_arguments():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--mode", choices=("sync", "async", "dist-autograd"), default="sync", help="see below; default %(default)s")
-    parser.add_argument("--steps", type=positive, default=150, help="updates of the weights")
-    parser.add_argument("--batch-threshold", type=positive, default=8, metavar="N", help="gradients averaged in an update (sync, async)")
+    parser.add_argument("--steps", type=at_least(1), default=150, help="updates of the weights")
+    parser.add_argument("--batch-threshold", type=at_least(1), default=8, metavar="N", help="gradients averaged in an update (sync, async)")
     parser.add_argument(
-        "--gradients", type=positive, default=None, metavar="N",
+        "--gradients", type=at_least(1), default=None, metavar="N",
         help="gradients in all, instead of --steps: what does not fill a last batch is applied as it is (sync, async)",
     )
     parser.add_argument(
-        "--in-flight", type=positive, default=None, metavar="N",
+        "--in-flight", type=at_least(1), default=None, metavar="N",
         help="gradients a worker may have under way (async); default: as many as it takes for all workers together to fill a batch",
     )
-    parser.add_argument("--lr", type=positive_number, default=3e-3)
-    parser.add_argument("--batch-size", type=positive, default=32, help="characters to guess in a gradient")
-    parser.add_argument("--context", type=positive, default=8, help="characters to guess from")
-    parser.add_argument("--width", type=positive, default=96)
+    parser.add_argument("--lr", type=positive, default=3e-3)
+    parser.add_argument("--batch-size", type=at_least(1), default=32, help="characters to guess in a gradient")
+    parser.add_argument("--context", type=at_least(1), default=8, help="characters to guess from")
+    parser.add_argument("--width", type=at_least(1), default=96)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--log-every", type=positive, default=10)
-    parser.add_argument("--rpc-timeout-s", type=positive_number, default=60.0, help="a call that takes longer means a lost peer")
+    parser.add_argument("--log-every", type=at_least(1), default=10)
+    parser.add_argument("--rpc-timeout-s", type=positive, default=60.0, help="a call that takes longer means a lost peer")
     parser.add_argument("--step-delay-ms", type=float, default=0.0, help="workers sleep before each gradient, to pace a demonstration")
     group = parser.add_argument_group("checkpoints (the server's)")
     group.add_argument("--checkpoint-dir", default=None, help="without it nothing is saved")
-    group.add_argument("--checkpoint-every", type=positive, default=50, help="updates")
+    group.add_argument("--checkpoint-every", type=at_least(1), default=50, help="updates")
     group.add_argument(
         "--resume", default=None, metavar="PATH|latest",
         help="go on from this checkpoint, or from the newest whole one in --checkpoint-dir; LOCKSTEP_RESUME_FROM goes before it",
@@ -135,30 +137,6 @@ def settle(parser, arguments, workers):
         arguments.gradients = arguments.steps * arguments.batch_threshold
     if arguments.context >= task.SHORTEST_TEXT:
         parser.error(f"--context {arguments.context} is longer than the text allows: at most {task.SHORTEST_TEXT - 1}")
-
-
-def positive(text):
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value
-
-
-def positive_number(text):
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
-
-
-def own_device():
-    """Each rank gets its own GPU where there are enough."""
-    if torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-        return device
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    return torch.device("cpu")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,16 @@
 //! The fault matrix: the tests in crates/lockstep/tests/faults, all of them and several times, and their table in docs/faults.md.
 
-use std::fs;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
 
-use crate::child::Child;
+use crate::lab::{Matrix, exit_code};
 use crate::layout::Layout;
 use crate::measure::{machine, section};
 use crate::progress::{result, say};
 use crate::toolchain::venv;
-use crate::web;
 
 const INTRODUCTION: &str = "# Faults
 
@@ -29,11 +27,14 @@ run that nobody disturbs is the control. What each fault does is said beside its
 - *orphans*: processes of a run that were left after its end, wherever they came from.
 - Seconds are medians: from the fault until the run was seen to be anything but running, and until nothing of the attempt was left.
 ";
-/// Matrices of many repeats take hours.
-const LIMIT: Duration = Duration::from_secs(12 * 60 * 60);
-/// What frames the table in what the test prints.
-const BEGIN: &str = "=== table of faults ===";
-const END: &str = "=== end of the table ===";
+const MATRIX: Matrix = Matrix {
+    step: "lab-faults",
+    binary: "faults",
+    test: "matrix::all",
+    begin: "=== table of faults ===",
+    // Matrices of many repeats take hours.
+    limit: Duration::from_secs(12 * 60 * 60),
+};
 
 /// How much of it.
 #[derive(Args)]
@@ -50,43 +51,19 @@ pub(crate) struct Options {
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     // Now, and not at the end: the checkout may go on meanwhile.
     let revision = machine::revision(layout);
-    web::ensure_folder(layout)?;
     let venv = venv::ensure(layout)?;
-    let ended = Child::new(layout, "lab-faults", "cargo", LIMIT)
-        .args([
-            "test",
-            "--locked",
-            "--package",
-            "lockstep",
-            "--test",
-            "faults",
-            "--",
-        ])
-        .args(["--exact", "matrix::all", "--ignored", "--nocapture"])
-        .env("LOCKSTEP_TEST_VENV", venv)
-        .env("LOCKSTEP_FAULTS_REPEATS", options.repeats.to_string())
-        .env("LOCKSTEP_FAULTS_ONLY", options.only.join(","))
-        .end()?;
-    let printed =
-        fs::read_to_string(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
-    let table = table(&printed).with_context(|| {
-        format!(
-            "the matrix came to no table; what it printed is in {}",
-            ended.log.display()
-        )
-    })?;
-    result(table);
-    let well = ended.status.success();
+    let settings = [
+        ("LOCKSTEP_FAULTS_REPEATS", options.repeats.to_string()),
+        ("LOCKSTEP_FAULTS_ONLY", options.only.join(",")),
+    ];
+    let (table, well) = MATRIX.run(layout, &venv, &settings)?;
+    result(&table);
     if options.only.is_empty() {
-        keep(layout, options, &revision, table, well)?;
+        keep(layout, options, &revision, &table, well)?;
     } else {
         say("faults", "only a whole matrix is kept in docs/faults.md");
     }
-    Ok(if well {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(well))
 }
 
 fn keep(layout: &Layout, options: &Options, revision: &str, table: &str, well: bool) -> Result<()> {
@@ -98,23 +75,4 @@ fn keep(layout: &Layout, options: &Options, revision: &str, table: &str, well: b
     );
     let heading = format!("Matrix: {}", if well { "passed" } else { "failed" });
     section::keep(&layout.root.join("docs/faults.md"), INTRODUCTION, &heading, &text)
-}
-
-fn table(printed: &str) -> Option<&str> {
-    let (_, after) = printed.split_once(BEGIN)?;
-    let (table, _) = after.split_once(END)?;
-    Some(table.trim())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_table_is_what_stands_between_its_marks() {
-        let printed =
-            format!("rank-sigkill #1: right\n{BEGIN}\n| a |\n|---|\n\n{END}\ntest matrix::all ... ok\n");
-        assert_eq!(table(&printed), Some("| a |\n|---|"));
-        assert_eq!(table("it could not be compiled"), None);
-    }
 }

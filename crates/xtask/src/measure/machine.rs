@@ -38,6 +38,7 @@ pub(crate) fn revision(layout: &Layout) -> String {
         ":!docs/benchmarks.md",
         ":!docs/soak.md",
         ":!docs/faults.md",
+        ":!docs/recipes.md",
     ]) {
         Ok(changes) if changes.is_empty() => revision,
         _ => format!("{revision}-dirty"),

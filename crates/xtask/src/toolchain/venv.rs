@@ -48,6 +48,55 @@ pub(crate) fn ensure(layout: &Layout) -> Result<PathBuf> {
     Ok(venv)
 }
 
+/// An environment like it with another release of PyTorch, `2.7` or `2.7.1`: for who looks whether all runs there as well.
+pub(crate) fn with_torch(layout: &Layout, release: &str) -> Result<PathBuf> {
+    let ours = layout.root.join("crates/torch-probe/requirements-test.txt");
+    let ours = fs::read_to_string(&ours).with_context(|| format!("cannot read {}", ours.display()))?;
+    let text = requirements_with_torch(&ours, release)?;
+    let wanted = Fingerprint::default().word(&text).hex();
+    let name = format!("venv-torch-{release}");
+    let _lock = lock::hold(&layout.cache, &name)?;
+    let home = layout.cache.join(&name);
+    if !is_complete(&home, &wanted) {
+        fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
+        let requirements = home.join("requirements.txt");
+        fs::write(&requirements, text).with_context(|| format!("cannot write {}", requirements.display()))?;
+        fill(layout, &home, &requirements)?;
+        fs::write(home.join(STAMP), &wanted).with_context(|| format!("cannot stamp {}", home.display()))?;
+    }
+    Ok(home)
+}
+
+/// The release of PyTorch that the requirements name.
+pub(crate) fn torch_release(layout: &Layout) -> Result<String> {
+    let requirements = layout.root.join("crates/torch-probe/requirements-test.txt");
+    let text = fs::read_to_string(&requirements)
+        .with_context(|| format!("cannot read {}", requirements.display()))?;
+    let release = text.lines().find_map(|line| line.strip_prefix("torch=="));
+    Ok(release
+        .context("the requirements name no torch==…")?
+        .trim()
+        .to_owned())
+}
+
+/// The same tools beside it: only the line of PyTorch differs.
+fn requirements_with_torch(ours: &str, release: &str) -> Result<String> {
+    if !ours.lines().any(|line| line.starts_with("torch==")) {
+        bail!("the requirements name no torch==…, so no other release can stand in its place");
+    }
+    // A release of two parts is whatever patch of it is the newest.
+    let any_patch = if release.matches('.').count() == 1 {
+        ".*"
+    } else {
+        ""
+    };
+    let lines = ours.lines().map(|line| match line.strip_prefix("torch==") {
+        Some(_) => format!("torch=={release}{any_patch}\n"),
+        None => format!("{line}\n"),
+    });
+    Ok(lines.collect())
+}
+
 /// A program from the Python package index, with an environment of its own: PyTorch's stays as its tests need it.
 pub(crate) struct Tool {
     /// The package, which is also its program's name.
@@ -151,6 +200,15 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
     use super::*;
+
+    #[test]
+    fn another_release_of_torch_changes_that_line_alone() {
+        let ours = "# tools\ntorch==2.15.0\nnumpy==2.4.6\n";
+        let with = |release| requirements_with_torch(ours, release).unwrap();
+        assert_eq!(with("2.7"), "# tools\ntorch==2.7.*\nnumpy==2.4.6\n");
+        assert_eq!(with("2.7.1"), "# tools\ntorch==2.7.1\nnumpy==2.4.6\n");
+        assert!(requirements_with_torch("numpy==2.4.6\n", "2.7").is_err());
+    }
 
     #[test]
     fn the_link_moves_to_the_newer_environment_and_a_stale_stamp_is_noticed() {

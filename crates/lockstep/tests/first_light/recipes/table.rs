@@ -1,0 +1,96 @@
+//! All recipes in a row, and a table of what came of them: what `cargo xtask lab recipes` puts into docs/recipes.md.
+//!
+//! `LOCKSTEP_RECIPES_ONLY` (names, divided by commas) says which; `LOCKSTEP_TEST_VENV` says with which PyTorch.
+
+#![allow(clippy::print_stdout, reason = "the table is the result")]
+
+use std::fmt::Write as _;
+
+use super::{ALL, EVERY, Recipe, Trained, two_nodes};
+
+/// What frames the table.
+const BEGIN: &str = "=== table of recipes ===";
+const END: &str = "=== end of the table ===";
+
+#[test]
+#[ignore = "takes minutes: cargo xtask lab recipes"]
+fn all() {
+    let only = std::env::var("LOCKSTEP_RECIPES_ONLY").unwrap_or_default();
+    let only: Vec<&str> = only
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .collect();
+    let unknown = only
+        .iter()
+        .find(|name| !ALL.iter().any(|recipe| recipe.name == **name));
+    let names = ALL.map(|recipe| recipe.name).join(", ");
+    assert!(
+        unknown.is_none(),
+        "there is no recipe {unknown:?}; there are: {names}"
+    );
+    let cluster = two_nodes();
+    let mut rows = Vec::new();
+    for recipe in ALL
+        .iter()
+        .filter(|recipe| only.is_empty() || only.contains(&recipe.name))
+    {
+        let trained = recipe.train(&cluster);
+        // At once: the table comes minutes later.
+        println!(
+            "{}: {} after {:.0} s",
+            recipe.name, trained.state, trained.seconds
+        );
+        for problem in &trained.problems {
+            println!("  {problem}");
+        }
+        rows.push((recipe, trained));
+    }
+    println!("{BEGIN}\n{}{END}", table(&rows));
+    let wrong: Vec<&str> = rows
+        .iter()
+        .filter(|(_, trained)| !trained.problems.is_empty())
+        .map(|(recipe, _)| recipe.name)
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "not as they must be: {}; see the table above",
+        wrong.join(", ")
+    );
+}
+
+fn table(rows: &[(&Recipe, Trained)]) -> String {
+    let mut text = String::from(
+        "| recipe | torch | state | first loss | last loss | checkpoints | series | seconds |\n\
+         |---|---|---|---:|---:|---|---|---:|\n",
+    );
+    for (recipe, trained) in rows {
+        let loss = |of: fn((f64, f64)) -> f64| {
+            trained
+                .losses
+                .map_or("–".to_owned(), |both| format!("{:.4}", of(both)))
+        };
+        let (whole, checkpoints) = trained.checkpoints;
+        writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {whole} of {checkpoints} {} | {} of {} | {:.0} |",
+            recipe.name,
+            trained.torch,
+            trained.state,
+            loss(|both| both.0),
+            loss(|both| both.1),
+            recipe.format,
+            trained.series,
+            EVERY.len() + recipe.own.len(),
+            trained.seconds,
+        )
+        .unwrap();
+    }
+    text.push('\n');
+    for (recipe, trained) in rows {
+        for problem in &trained.problems {
+            writeln!(text, "- **{}**: {}", recipe.name, problem.replace('\n', " / ")).unwrap();
+        }
+    }
+    text
+}

@@ -1,0 +1,64 @@
+//! `cargo xtask bench probe`: what it costs a training to be watched, by crates/torch-probe/tests/measure_overhead.py.
+
+use std::fs;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+
+use super::report::Report;
+use crate::child::Child;
+use crate::layout::Layout;
+use crate::measure::machine;
+use crate::toolchain::venv;
+
+/// Pairs that begin late are let end.
+const BEYOND: Duration = Duration::from_secs(10 * 60);
+/// Fewer say too little to be kept.
+const PAIRS_MIN: u32 = 20;
+
+/// How much of it.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Pairs of trainings; with fewer than 20 the table is only printed.
+    #[arg(long, default_value_t = PAIRS_MIN)]
+    pairs: u32,
+    /// The most minutes after which another pair begins. Twenty pairs take about ten on an idle machine.
+    #[arg(long, default_value_t = 60)]
+    minutes: u32,
+    /// Only prints; leaves docs/benchmarks.md as it is.
+    #[arg(long)]
+    dry: bool,
+}
+
+/// Measures, prints and keeps.
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
+    // Now, and not at the end: the checkout may go on while this measures.
+    let revision = machine::revision(layout);
+    let venv = venv::ensure(layout)?;
+    let file = layout.logs().join("bench-probe-table.md");
+    let limit = Duration::from_secs(u64::from(options.minutes) * 60) + BEYOND;
+    Child::new(layout, "bench-probe", venv::python(&venv), limit)
+        .args(["crates/torch-probe/tests/measure_overhead.py", "--table"])
+        .args([&file])
+        .args(["--pairs", &options.pairs.to_string()])
+        .args(["--minutes", &options.minutes.to_string()])
+        .succeed()?;
+    let table = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let report = Report {
+        heading: "Probe",
+        revision,
+        about: "The recipe `ddp`, one rank, as two processes that take turns: while one trains a block of steps the other is stopped, and who \
+                goes first changes from pair to pair."
+            .to_owned(),
+    };
+    let notes = [
+        "A pair's figure is the median of its blocks after one that is not counted; intervals are of the median over the pairs, by their order \
+         alone.",
+        "The probe counts its own processor time by the clock of its thread, around each of its calls.",
+    ];
+    let keep = !options.dry && options.pairs >= PAIRS_MIN;
+    report.finish_table(layout, table.trim_end(), &notes.map(str::to_owned), keep)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,133 @@
+//! Every recipe under one release of PyTorch: the test in crates/lockstep/tests/first_light/recipes, and its tables in docs/recipes.md.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::lab::{Matrix, exit_code};
+use crate::layout::Layout;
+use crate::measure::{machine, section};
+use crate::progress::{result, say};
+use crate::toolchain::venv;
+
+const INTRODUCTION: &str = "# Recipes
+
+Written by `cargo xtask lab recipes [--torch RELEASE]`: each recipe is submitted with `--wait` to two agents with two ranks each, on
+Gloo, as `lockstep run submit` does it. Each release of PyTorch has a section of its own; one without has
+not been tried that way yet. What each recipe does is said in crates/torch-probe/recipes/RECIPE/README.md.
+
+- *loss*: that of the first and of the last step, of the first rank that has one. It falls when the mean of the later half of the
+  steps is below that of the earlier half, on every rank.
+- *checkpoints*: how many are complete of how many there are, and of what kind; `ddp` is the one that shows a plain `torch.save`.
+- *series*: those that this recipe must have, and has.
+- *seconds*: from the submission to the end, the start of Python and the imports of PyTorch on all ranks included.
+";
+const MATRIX: Matrix = Matrix {
+    step: "lab-recipes",
+    binary: "first_light",
+    test: "recipes::table::all",
+    begin: "=== table of recipes ===",
+    // Minutes on two cores; a machine that is busy gets its time.
+    limit: Duration::from_secs(2 * 60 * 60),
+};
+
+/// With what.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// A release of PyTorch, such as 2.7; it gets an environment of its own. Without it the one that all tests use.
+    #[arg(long, value_name = "RELEASE", value_parser = release)]
+    torch: Option<String>,
+    /// Only these recipes; the table is shown then, and docs/recipes.md stays as it is.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+/// Runs them all.
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
+    // Now, and not at the end: the checkout may go on meanwhile.
+    let revision = machine::revision(layout);
+    let (release, venv) = match &options.torch {
+        Some(release) => (release.clone(), venv::with_torch(layout, release)?),
+        None => (venv::torch_release(layout)?, venv::ensure(layout)?),
+    };
+    say("recipes", &format!("PyTorch {release} is in {}", venv.display()));
+    let (table, well) = MATRIX.run(
+        layout,
+        &venv,
+        &[("LOCKSTEP_RECIPES_ONLY", options.only.join(","))],
+    )?;
+    result(&table);
+    if options.only.is_empty() {
+        keep(layout, options, &release, &revision, &table, well)?;
+    } else {
+        say("recipes", "only a whole table is kept in docs/recipes.md");
+    }
+    Ok(exit_code(well))
+}
+
+fn keep(
+    layout: &Layout,
+    options: &Options,
+    release: &str,
+    revision: &str,
+    table: &str,
+    well: bool,
+) -> Result<()> {
+    let asked = options.torch.as_ref();
+    let command = asked.map_or(String::new(), |release| format!(" --torch {release}"));
+    let text = format!(
+        "`cargo xtask lab recipes{command}` at {revision} on {}, {}\n\n{table}",
+        machine::today(),
+        machine::describe(),
+    );
+    let how = if well {
+        "all as they must be"
+    } else {
+        "NOT all as they must be"
+    };
+    let heading = format!("PyTorch {}: {how}", minor(release));
+    section::keep(
+        &layout.root.join("docs/recipes.md"),
+        INTRODUCTION,
+        &heading,
+        &text,
+    )
+}
+
+/// `2.15` of `2.15.0`: a section is about what may differ, and patches fix.
+fn minor(release: &str) -> String {
+    release.splitn(3, '.').take(2).collect::<Vec<_>>().join(".")
+}
+
+fn release(text: &str) -> Result<String, String> {
+    let parts: Vec<&str> = text.split('.').collect();
+    let numbers = parts
+        .iter()
+        .all(|part| !part.is_empty() && part.len() <= 4 && part.bytes().all(|byte| byte.is_ascii_digit()));
+    if numbers && (2..=3).contains(&parts.len()) {
+        Ok(text.to_owned())
+    } else {
+        Err("give a release of PyTorch as 2.7 or 2.7.1".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_is_two_or_three_numbers_and_a_section_has_two() {
+        for good in ["2.7", "2.15", "2.7.1"] {
+            assert_eq!(release(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "2", "2.", "2.7.*", "2.7.1.0", "../2.7", "2.x", "nightly"] {
+            assert!(release(bad).is_err(), "{bad}");
+        }
+        assert_eq!(
+            (minor("2.15.0"), minor("2.7")),
+            ("2.15".to_owned(), "2.7".to_owned())
+        );
+    }
+}
