@@ -161,6 +161,18 @@ impl Runtime {
         words(self, ["stop", "--time", &grace_s.to_string(), name])
     }
 
+    /// Starts a container that has ended, as it was.
+    #[must_use]
+    pub fn start(self, name: &str) -> Vec<String> {
+        words(self, ["start", name])
+    }
+
+    /// Prints the last lines of what a container said.
+    #[must_use]
+    pub fn logs(self, name: &str, lines: u32) -> Vec<String> {
+        words(self, ["logs", "--tail", &lines.to_string(), name])
+    }
+
     /// Prints a container's description as a JSON array.
     #[must_use]
     pub fn inspect(self, name: &str) -> Vec<String> {
@@ -181,6 +193,18 @@ impl Runtime {
     #[must_use]
     pub fn inspect_image(self, image: &str) -> Vec<String> {
         words(self, ["image", "inspect", image])
+    }
+
+    /// Makes an image of the `Dockerfile` in a folder.
+    #[must_use]
+    pub fn build(self, image: &str, arguments: &[(&str, String)], folder: &str) -> Vec<String> {
+        let mut line = Line(words(self, ["build"]));
+        for (name, value) in arguments {
+            line.option("--build-arg", format!("{name}={value}"));
+        }
+        line.option("--tag", image);
+        line.0.push(folder.to_owned());
+        line.0
     }
 
     /// Fetches an image.
@@ -458,6 +482,8 @@ mod tests {
             (Runtime::Docker.remove("a"), "docker rm --force --volumes a"),
             (Runtime::Podman.kill("a", "TERM"), "podman kill --signal TERM a"),
             (Runtime::Docker.stop("a", 10), "docker stop --time 10 a"),
+            (Runtime::Podman.start("a"), "podman start a"),
+            (Runtime::Docker.logs("a", 20), "docker logs --tail 20 a"),
             (Runtime::Docker.inspect("a"), "docker container inspect a"),
             (
                 Runtime::Podman.list("lockstep=workspace"),
@@ -465,6 +491,10 @@ mod tests {
             ),
             (Runtime::Docker.inspect_image("x:1"), "docker image inspect x:1"),
             (Runtime::Podman.pull("x:1"), "podman pull --quiet x:1"),
+            (
+                Runtime::Docker.build("x:1", &[("BASE", "debian:12".into()), ("UID", "7".into())], "/tmp/x"),
+                "docker build --build-arg BASE=debian:12 --build-arg UID=7 --tag x:1 /tmp/x",
+            ),
         ] {
             assert_eq!(words.join(" "), expected);
         }
