@@ -492,7 +492,11 @@ mod tests {
             (Runtime::Docker.inspect_image("x:1"), "docker image inspect x:1"),
             (Runtime::Podman.pull("x:1"), "podman pull --quiet x:1"),
             (
-                Runtime::Docker.build("x:1", &[("BASE", "debian:12".into()), ("UID", "7".into())], "/tmp/x"),
+                Runtime::Docker.build(
+                    "x:1",
+                    &[("BASE", "debian:12".into()), ("UID", "7".into())],
+                    "/tmp/x",
+                ),
                 "docker build --build-arg BASE=debian:12 --build-arg UID=7 --tag x:1 /tmp/x",
             ),
         ] {
