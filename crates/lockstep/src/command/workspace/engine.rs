@@ -12,8 +12,8 @@ use tokio::process::Command;
 use crate::failure::Failure;
 use crate::table::printable;
 
-/// A daemon that is asked something small answers within this, or hangs.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+/// Who is asked something small answers within this, or hangs. Podman waits while another one, such as a build, holds its storage.
+const ANSWER_WITHIN: Duration = Duration::from_secs(180);
 /// What is said of a refusal, at most.
 const WORDS_MAX: usize = 600;
 
@@ -107,11 +107,6 @@ impl Engine {
         let version = ask(runtime, &[program, "--version"]).await?;
         if runtime == Runtime::Podman || version.to_lowercase().starts_with("podman") {
             let runtime = Runtime::Podman;
-            ask(
-                runtime,
-                &[program, "info", "--format", "{{.Host.Security.Rootless}}"],
-            )
-            .await?;
             return Ok(Self { runtime });
         }
         let options = ask(
@@ -216,7 +211,14 @@ impl Refusal {
             Self::Missing(Runtime::Podman) => {
                 return Some("install it (`apt-get install podman`), or use --runtime docker");
             }
-            Self::Silent(_) => return Some("see whether its service works: `systemctl status docker`"),
+            Self::Silent(Runtime::Docker) => {
+                return Some("see whether its service works: `systemctl status docker`");
+            }
+            Self::Silent(Runtime::Podman) => {
+                return Some(
+                    "another command may hold its storage, such as a build: try again when that has ended",
+                );
+            }
             Self::Unstartable { .. } => return None,
             Self::Said { said, .. } => said.to_lowercase(),
         };

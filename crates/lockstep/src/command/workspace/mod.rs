@@ -24,6 +24,7 @@ mod stop;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use domain::container::check;
 
 use self::engine::Choice;
 use crate::failure::Failure;
@@ -68,6 +69,8 @@ impl Workspace {
             Some(dir) => std::path::absolute(dir)?,
             None => locate::default_data_dir().join("workspaces"),
         };
+        // It is mounted.
+        check::path(&state.to_string_lossy()).map_err(|why| Failure::Usage(format!("--state: {why}")))?;
         match self.action {
             Action::Start(start) => start.execute(self.runtime, &state).await,
             Action::Stop(stop) => stop.execute(self.runtime, &state).await,

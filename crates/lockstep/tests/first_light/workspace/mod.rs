@@ -302,7 +302,7 @@ fn wrong_wishes_are_refused_before_anything_is_asked() {
         ),
         (&["start", "ann", "--user", "0:0"], "does not run as root"),
         (&["start", "ann", "--base", "debian:12"], "--build"),
-        (&["start", "ann", "--image", "-v"], "--image"),
+        (&["start", "ann", "--image=a b"], "is no image"),
         (&["start", "ann", "--jupyter-port", "0"], "--jupyter-port"),
     ] {
         let refused = desk.run(arguments);
