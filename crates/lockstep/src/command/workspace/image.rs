@@ -98,13 +98,13 @@ pub(super) async fn verify(engine: Engine, image: &str, person: Person) -> Resul
             engine.runtime
         )
     })?;
-    let Person { uid, gid } = person;
+    let uid = person.uid;
     match uid_of(&text).with_context(|| format!("{} describes {image} in an unknown way", engine.runtime))? {
         None => Err(Failure::Failed(anyhow::anyhow!(
             "{image} is no workspace's image: it lacks Jupyter, SSH and the label {UID_LABEL}; build one on it with `lockstep workspace start --build --base {image}`"
         ))),
         Some(built_for) if built_for != uid.to_string() => Err(Failure::Failed(anyhow::anyhow!(
-            "{image} was built for uid {built_for}, and this is for uid {uid}, whose files it could not write; build your own with --build (and without --image, or with another name), or start it for its user with --user {built_for}:{gid}"
+            "{image} was built for uid {built_for}, and this is for uid {uid}, whose files it could not write; build your own with --build (and without --image, or with another name), or start it for its user with --user {built_for}:GID"
         ))),
         Some(_) => Ok(()),
     }
