@@ -255,6 +255,9 @@ pub(super) fn person(text: &str) -> Result<Person, String> {
 }
 
 #[cfg(test)]
+pub(super) use self::tests::settings as example;
+
+#[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
@@ -334,6 +337,3 @@ mod tests {
         }
     }
 }
-
-#[cfg(test)]
-pub(super) use tests::settings as example;
