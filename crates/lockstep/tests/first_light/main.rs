@@ -25,3 +25,4 @@ mod stacks;
 mod store;
 mod terminal;
 mod unseen;
+mod workspace;
