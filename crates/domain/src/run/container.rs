@@ -7,7 +7,7 @@
 //! The machine's network and process ids are always shared: ranks of several nodes meet on the machines' addresses, and the
 //! shim watches and ends ranks by the ids that it sees. What Lockstep brings lies at the same path on both sides.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::de::value::MapAccessDeserializer;
@@ -107,6 +107,8 @@ pub struct Place {
     pub has_gpus: bool,
     /// Whom the ranks run as when the wish does not say.
     pub user: Option<String>,
+    /// Variables for a user whom the image does not know; a run's own win.
+    pub env: BTreeMap<String, String>,
 }
 
 /// How the shim finds, and ends, the container that its child stands for.
@@ -143,6 +145,8 @@ impl RuntimeChoice {
 
 // === impl ContainerWish ===
 
+type Check = fn(&str) -> Result<(), String>;
+
 impl ContainerWish {
     /// Everything that is wrong, field by field.
     #[must_use]
@@ -156,7 +160,7 @@ impl ContainerWish {
         };
         add("image", check::image(&self.image));
         let none = Vec::new();
-        let lists: [(&str, &Vec<String>, fn(&str) -> Result<(), String>); 4] = [
+        let lists: [(&str, &Vec<String>, Check); 4] = [
             ("mounts", &self.mounts, |text| check::mount(text).map(drop)),
             ("gpus", &self.gpus, check::gpu),
             ("ulimits", self.ulimits.as_ref().unwrap_or(&none), check::ulimit),
@@ -176,12 +180,23 @@ impl ContainerWish {
         problems
     }
 
-    /// The container, with nothing to run in it yet.
+    /// The container with a command for `/bin/sh` in it. `names` are its variables; those that the client would take for its own
+    /// are expected in `env_file`.
     #[must_use]
-    pub fn container(&self, place: &Place) -> Container {
+    pub fn container(
+        &self,
+        place: &Place,
+        command: Vec<String>,
+        names: impl IntoIterator<Item = String>,
+        env_file: &str,
+    ) -> Container {
+        let (by_file, by_name) = names
+            .into_iter()
+            .partition::<BTreeSet<_>, _>(|name| is_of_the_client(name));
         let ulimits = ULIMITS.map(str::to_owned).to_vec();
         Container {
             image: self.image.clone(),
+            command,
             // Nobody else's start-up comes between: the first process is ours.
             entrypoint: Some("/bin/sh".into()),
             name: Some(place.name.clone()),
@@ -202,6 +217,8 @@ impl ContainerWish {
             ulimits: self.ulimits.clone().unwrap_or(ulimits),
             mounts: self.all_mounts(place),
             user: self.user.clone().or_else(|| place.user.clone()),
+            env: by_name,
+            env_file: (!by_file.is_empty()).then(|| env_file.to_owned()),
             // What matters goes to the ranks' logs; the runtimes' own copies grow without a bound.
             log_driver: Some("none".into()),
             options: self.options.clone(),
@@ -244,24 +261,19 @@ impl ContainerWish {
             pid_file: format!("{folder}/container.pid"),
             env_file: format!("{folder}/container.env"),
         };
-        let mut env = launch.env;
+        let mut env = place.env.clone();
+        env.extend(launch.env);
         if !own_python_path {
             // The image's own stays behind ours.
             env.remove("PYTHONPATH");
         }
-        let names: BTreeSet<String> = env.keys().cloned().chain(secrets).collect();
-        let (by_file, by_name) = names
-            .into_iter()
-            .partition::<BTreeSet<_>, _>(|name| is_of_the_client(name));
+        let names = env.keys().cloned().chain(secrets);
         let mut command = vec!["-c".to_owned(), ENTER.to_owned(), "lockstep".to_owned()];
         command.extend([contained.pid_file.clone(), inject.to_owned()]);
         command.extend(launch.argv);
         let container = Container {
-            command,
             workdir: Some(launch.workdir.clone()),
-            env: by_name,
-            env_file: (!by_file.is_empty()).then(|| contained.env_file.clone()),
-            ..self.container(place)
+            ..self.container(place, command, names, &contained.env_file)
         };
         Launch {
             argv: container.run(place.runtime),
@@ -357,6 +369,7 @@ mod tests {
             ],
             has_gpus,
             user: Some("1000:1000".into()),
+            env: [("HOME".to_owned(), "/data/runs/ddp-1.2".to_owned())].into(),
         }
     }
 
@@ -385,7 +398,7 @@ mod tests {
         let secrets = ["WANDB_API_KEY".to_owned(), "SSH_KEY".to_owned()];
         let inject = "/data/lib/c0ffee/inject";
         let launch = wish.around(torchrun(), secrets, "/data/runs/ddp-1.2", inject, false, place);
-        assert!(!launch.env.contains_key("PYTHONPATH") && launch.env.len() == 4);
+        assert!(!launch.env.contains_key("PYTHONPATH") && launch.env.len() == 5);
         launch.argv
     }
 
