@@ -4,6 +4,7 @@
 
 pub(crate) mod all_smi;
 pub(crate) mod apt;
+pub(crate) mod container;
 pub(crate) mod npm;
 pub(crate) mod venv;
 pub(crate) mod wasm;

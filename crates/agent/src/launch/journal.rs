@@ -4,6 +4,10 @@
 //! DATA/runs/RUN.ATTEMPT/          0700
 //!   launch.json      agent → shim    what to start
 //!   secrets.json     agent → shim    0600: variables for the ranks that nobody is shown; gone when the collector has everything
+//!   container.json   agent           the runtime of the run's container, as preflight found it
+//!   container.env    shim → runtime  0600, while the container starts: variables that the runtime's command would take for its own
+//!   container.pid    container → shim   torchrun's id
+//!   code/            agent           the checkout, where the run names a git revision
 //!   nccl.json        agent           what was decided about watching collectives
 //!   watch.json       exec → agent    this is a command that is only watched: `lockstep exec` is its shim, and nobody may stop it
 //!   measure.json     agent           the pair whose bandwidth is being measured, with its secret; gone with the answer
@@ -37,7 +41,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use domain::ident::{AttemptNo, RunId};
@@ -111,6 +115,33 @@ impl Folder {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Names the attempt on this machine: several agents of one machine, as in a simulation, have the same run and attempt in
+    /// folders of their own.
+    #[must_use]
+    pub fn unique_name(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let number = crc32c::crc32c(self.path.as_os_str().as_encoded_bytes());
+        format!("lockstep-{name}-{number:08x}")
+    }
+
+    /// Writes a file that only the agent's user reads, whole or not at all.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn write_private(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let beside = self.file(&format!("{name}.new"));
+        // Left by a crash, perhaps with other rights.
+        let _none = std::fs::remove_file(&beside);
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(beside, self.file(name))
     }
 
     /// A file in it.

@@ -12,6 +12,7 @@ pub mod shim;
 pub mod supervise;
 
 pub mod companions;
+pub(crate) mod container;
 pub mod preflight;
 pub mod torchrun;
 

@@ -4,6 +4,8 @@
 //! A file system that hangs must not take the agent along: all of it happens beside the agent's own threads, with a limit.
 
 pub(super) mod bandwidth;
+pub(super) mod checkout;
+pub(super) mod container;
 pub(super) mod image;
 pub(super) mod nics;
 
@@ -40,6 +42,8 @@ pub struct Asked {
     pub resume_from: Option<String>,
     /// Names the attempt on this node, for files that others see.
     pub mark: String,
+    /// The attempt's folder.
+    pub folder: PathBuf,
 }
 
 /// What the disks say.
@@ -99,7 +103,7 @@ fn look_at_disks(spec: &Spec, asked: &Asked, script: Option<&Path>) -> Result<Di
 }
 
 /// Where the run saves, when that is told apart from its own folder.
-fn checkpoint_folder(spec: &Spec) -> Option<PathBuf> {
+pub(super) fn checkpoint_folder(spec: &Spec) -> Option<PathBuf> {
     let folder = Path::new(spec.checkpoint_dir.as_deref()?);
     match &spec.workdir {
         _ if folder.is_absolute() => Some(folder.to_owned()),

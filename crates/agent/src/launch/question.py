@@ -14,6 +14,11 @@ def nccl():
     except Exception:
         return ''
 
+def machine():
+    # Where ids of processes mean the same: the machine since its last start, and the namespace.
+    with open('/proc/sys/kernel/random/boot_id') as file:
+        return file.read().strip() + ' ' + os.readlink('/proc/self/ns/pid')
+
 def top_level_imports(tree):
     for node in tree.body:
         if isinstance(node, ast.Import):
@@ -40,6 +45,8 @@ def packages():
 answer = {
     'python': platform.python_version(),
     'torch': str(torch.__version__),
+    'executable': sys.executable or '',
+    'machine': machine(),
     'gpus': torch.cuda.device_count(),
     'cuda': torch.version.cuda or '',
     'nccl': nccl() if torch.version.cuda else '',
@@ -47,10 +54,12 @@ answer = {
 if wants_packages:
     answer['packages'] = packages()
 if script:
-    with open(script, 'rb') as file:
-        source = file.read()
     try:
+        with open(script, 'rb') as file:
+            source = file.read()
         tree = ast.parse(source, script)
+    except OSError as error:
+        answer['script_error'] = f'it cannot be read: {error}'
     except (SyntaxError, ValueError) as error:
         answer['script_error'] = f"{error} (line {getattr(error, 'lineno', '?')})"
     else:

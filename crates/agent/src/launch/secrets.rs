@@ -6,9 +6,7 @@
 //! encoded (Base64, split over lines by other text) is not recognised.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 
 use domain::run::secret::{REDACTED, SecretValue};
 use domain::run::state::NodeReport;
@@ -18,6 +16,8 @@ use serde_json::Value;
 use crate::launch::journal::Folder;
 
 const FILE: &str = "secrets.json";
+/// Variables on their way into a container; see [`journal`](crate::launch::journal).
+pub(crate) const CONTAINER_ENV: &str = "container.env";
 /// Lines of a value of several lines (a key in PEM) are hidden one by one when they are this long: shorter ones say little, and
 /// hide too much.
 const LINE_BYTES_MIN: usize = 16;
@@ -39,17 +39,7 @@ impl Secrets {
         if values.is_empty() {
             return Ok(());
         }
-        let beside = folder.file("secrets.json.new");
-        // Left by a crash, perhaps with other rights.
-        let _none = std::fs::remove_file(&beside);
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&beside)?;
-        file.write_all(&serde_json::to_vec(values)?)?;
-        file.sync_all()?;
-        std::fs::rename(beside, folder.file(FILE))
+        folder.write_private(FILE, &serde_json::to_vec(values)?)
     }
 
     /// Those of an attempt; none when nothing was kept.
@@ -64,11 +54,13 @@ impl Secrets {
 
     /// Removes them.
     pub fn remove(folder: &Folder) {
-        match std::fs::remove_file(folder.file(FILE)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::error!(folder = %folder.path().display(), %error, "the secrets of an attempt that is over cannot be removed");
+        for file in [FILE, CONTAINER_ENV] {
+            match std::fs::remove_file(folder.file(file)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::error!(folder = %folder.path().display(), file, %error, "the secrets of an attempt that is over cannot be removed");
+                }
+                _ => {}
             }
-            _ => {}
         }
     }
 

@@ -17,8 +17,10 @@
 //! What it owns is held together by a group of the kernel where the machine has one to give ([`cgroup`]); always by the
 //! process tree below the shim, which is the subreaper of all it starts; and, should the shim be killed, by what it noted
 //! ([`owner`]) and by the marks in environments. Once a second it looks whether the ranks still get on ([`progress`]).
+//! A run in a container is started by the runtime's command in torchrun's place ([`contained`]).
 
 mod cgroup;
+mod contained;
 mod datagrams;
 mod heard;
 mod launcher;
@@ -140,7 +142,7 @@ fn run(folder: &Folder, setting: Setting) -> Result<(), ShimError> {
     }
     let datagrams = Datagrams::open(folder)?;
     let own = Hierarchies::read(Path::new("/proc/self"));
-    let group = Group::make(&own, setting.kinds, &group_name(folder));
+    let group = Group::make(&own, setting.kinds, &folder.unique_name());
     let mut owner = Owner::new(group);
     // Noted before anything is started: whoever comes after a killed shim finds all of it.
     owner.note(folder)?;
@@ -190,16 +192,6 @@ fn lock(folder: &Folder) -> io::Result<Option<std::fs::File>> {
         std::thread::sleep(LOOK_FOR_RANKS);
     }
     Ok(None)
-}
-
-/// Several agents of one machine, as in a simulation, have the same run and attempt in folders of their own.
-fn group_name(folder: &Folder) -> String {
-    let path = folder.path();
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    format!(
-        "lockstep-{name}-{:08x}",
-        crc32c::crc32c(path.as_os_str().as_encoded_bytes())
-    )
 }
 
 fn spawn(folder: &Folder, launch: &Launch, owner: &mut Owner) -> io::Result<Launcher> {
@@ -257,6 +249,7 @@ impl Shim {
         while self.launcher.end.is_none() && patient {
             self.wait_for_something()?;
             self.take_datagrams()?;
+            self.find_container();
             self.find_ranks();
             if self.note_exits()? && self.stop.is_none() {
                 self.begin_stop_after_failure();
@@ -343,8 +336,11 @@ impl Shim {
         if self.all_ranks_known() {
             return;
         }
+        let Some(torchrun) = self.launcher.torchrun() else {
+            return;
+        };
         let before = self.ranks.len();
-        for child in tree::children(self.launcher.pid) {
+        for child in tree::children(torchrun) {
             if self.ranks.values().any(|rank| rank.pid == child) {
                 continue;
             }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domain::api::runs::Provenance;
 use domain::run::secret::SecretValue;
@@ -13,8 +13,11 @@ use serde::Deserialize;
 use tokio::process::Command;
 
 use super::preflight::bandwidth::new_door;
+use super::preflight::checkout::{CheckoutError, check_out, placed};
+use super::preflight::container::{self, ContainerError, Found, shares_process_ids};
 use super::preflight::image::image;
 use super::preflight::{Asked, commit_of, disks, nics};
+use crate::launch::journal::Folder;
 
 /// Importing PyTorch from a cold network file system takes a minute or two; the collector gives up after five.
 const IMPORT_WITHIN: Duration = Duration::from_secs(240);
@@ -81,6 +84,12 @@ pub enum PrepareError {
         /// What Python says.
         complaint: String,
     },
+    /// The container.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    /// The working copy.
+    #[error(transparent)]
+    Checkout(#[from] CheckoutError),
     /// A file.
     #[error("{path:?} cannot be read on this node")]
     Unreadable {
@@ -134,6 +143,8 @@ impl Lease {
 #[serde(default)]
 struct Answer {
     python: String,
+    executable: String,
+    machine: String,
     torch: String,
     gpus: u32,
     cuda: String,
@@ -153,11 +164,27 @@ pub async fn prepare(
     asked: &Asked,
     around: &Surroundings,
 ) -> Result<(Prepared, Lease), PrepareError> {
+    let until = Instant::now() + IMPORT_WITHIN;
+    let folder = Folder::at(&asked.folder);
+    let commit = check_out(spec, &folder).await?;
+    let spec = &placed(spec, &folder);
+    let contained = match &spec.container {
+        Some(wish) => Some(container::find(spec, wish, asked, around).await?),
+        None => None,
+    };
     let program = check_program(spec, around)?;
     let script = spec.recipe.is_none().then_some(program);
-    let python = find_python(spec, around)?;
-    let disks = disks(spec, asked, script.clone()).await?;
-    let answer = ask(&python, spec, asked, script.as_deref(), around).await?;
+    // One of the image is known by the image.
+    let on_disk = script.clone().filter(|path| path.is_file());
+    let disks = disks(spec, asked, on_disk).await?;
+    let (python, answer) = match &contained {
+        Some(found) => ask_inside(found, spec, asked, script.as_deref(), around, until).await?,
+        None => {
+            let python = find_python(spec, around)?;
+            let answer = ask(&python, spec, asked, script.as_deref(), around).await?;
+            (python, answer)
+        }
+    };
     check_script(script.as_deref(), &answer)?;
     let gpus = if spec.backend == Backend::Gloo {
         0
@@ -167,12 +194,16 @@ pub async fn prepare(
     let lease = Lease::take(0).map_err(PrepareError::Port)?;
     let port = lease.0.local_addr().map_err(PrepareError::Port)?.port();
     let nics = nics::look(spec, gpus).await;
-    let image = image(&around.root, &|name| std::env::var(name).ok());
+    let image = match contained {
+        Some(found) => Some(found.image),
+        None => image(&around.root, &|name| std::env::var(name).ok()),
+    };
     let provenance = match (asked.node_rank, script) {
         (0, script) => Some(Provenance {
-            commit: match script {
-                Some(script) => commit_of(&script).await,
-                None => None,
+            commit: match (&commit, script) {
+                (Some(commit), _) => Some(commit.clone()),
+                (None, Some(script)) => commit_of(&script).await,
+                (None, None) => None,
             },
             packages: answer.packages,
             image_digest: image.clone(),
@@ -192,6 +223,7 @@ pub async fn prepare(
         cuda: answer.cuda,
         nccl: answer.nccl,
         script_sha256: disks.script_sha256,
+        commit: commit.unwrap_or_default(),
         doubtful_imports: answer.missing,
         workdir_free_bytes: disks.workdir_free_bytes,
         checkpoint_free_bytes: disks.checkpoint_free_bytes,
@@ -234,7 +266,9 @@ fn check_script(script: Option<&Path>, answer: &Answer) -> Result<(), PrepareErr
 /// The file that will be run.
 fn check_program(spec: &Spec, around: &Surroundings) -> Result<PathBuf, PrepareError> {
     let workdir = spec.workdir.as_deref().map(Path::new);
-    if let Some(path) = workdir.filter(|path| !path.is_dir()) {
+    // What the node lacks may be in the image; Python looks for it there.
+    let may_be_inside = spec.container.is_some() && spec.git.is_none();
+    if let Some(path) = workdir.filter(|path| !path.is_dir() && !may_be_inside) {
         return Err(PrepareError::Missing {
             what: "the workdir",
             path: path.to_owned(),
@@ -252,7 +286,7 @@ fn check_program(spec: &Spec, around: &Surroundings) -> Result<PathBuf, PrepareE
                 .join(script.as_deref().unwrap_or("")),
         ),
     };
-    if path.is_file() {
+    if path.is_file() || (may_be_inside && spec.recipe.is_none()) {
         Ok(path)
     } else {
         Err(PrepareError::Missing { what, path })
@@ -311,16 +345,47 @@ async fn ask(
     let output = tokio::time::timeout(IMPORT_WITHIN, command.output()).await;
     let output = output.map_err(|_| PrepareError::Slow(python.to_owned()))?;
     let output = output.map_err(|_| PrepareError::NoPython(python.to_owned()))?;
-    let answer = String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .last()
-        .and_then(|line| serde_json::from_str(line).ok());
-    answer
+    Answer::read(&output.stdout)
         .filter(|_| output.status.success())
         .ok_or_else(|| PrepareError::NoTorch {
             python: python.to_owned(),
             complaint: complaint(&String::from_utf8_lossy(&output.stderr)),
         })
+}
+
+/// The same in the run's container, whose Python it returns.
+async fn ask_inside(
+    found: &Found,
+    spec: &Spec,
+    asked: &Asked,
+    script: Option<&Path>,
+    around: &Surroundings,
+    until: Instant,
+) -> Result<(PathBuf, Answer), PrepareError> {
+    let python = spec.python.as_deref().unwrap_or("python3");
+    let script = script.unwrap_or(Path::new("")).display().to_string();
+    let packages = if asked.node_rank == 0 { "packages" } else { "" };
+    let inject = around.companions.join("inject").display().to_string();
+    let arguments = ["-c", QUESTION, &script, packages, &inject];
+    let folder = Folder::at(&asked.folder);
+    let output = found.ask_python(python, &arguments, spec, &folder, until).await?;
+    let answer = Answer::read(&output.stdout).ok_or_else(|| found.no_answer(python))?;
+    if !shares_process_ids(&answer.machine) {
+        return Err(ContainerError::Hidden.into());
+    }
+    let python = match answer.executable.as_str() {
+        "" => python,
+        executable => executable,
+    };
+    Ok((python.into(), answer))
+}
+
+impl Answer {
+    /// The last line: modules that are imported may print.
+    fn read(stdout: &[u8]) -> Option<Self> {
+        let text = String::from_utf8_lossy(stdout);
+        serde_json::from_str(text.lines().last()?).ok()
+    }
 }
 
 /// Python's last line says what is wrong.

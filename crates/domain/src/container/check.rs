@@ -41,7 +41,7 @@ const OWN_OPTIONS: [(&str, &str); 23] = [
     ("--env-merge", "env, or secrets"),
     ("--gpus", "gpus"),
     ("--interactive", "no field"),
-    ("--ipc", "ipc"),
+    ("--ipc", "shm_size, which is without it"),
     ("--mount", "mounts"),
     ("--name", "no field: it is made from the run's id"),
     (

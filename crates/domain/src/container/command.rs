@@ -143,6 +143,16 @@ impl Runtime {
         }
     }
 
+    /// Succeeds where the runtime can be used: Docker's daemon included.
+    #[must_use]
+    pub fn answers(self) -> Vec<String> {
+        let version = match self {
+            Self::Docker => "{{.Server.Version}}",
+            Self::Podman => "{{.Client.Version}}",
+        };
+        words(self, ["version", "--format", version])
+    }
+
     /// Ends a container at once and takes it away; no error where there is none by that name.
     #[must_use]
     pub fn remove(self, name: &str) -> Vec<String> {

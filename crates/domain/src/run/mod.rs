@@ -3,7 +3,9 @@
 //! Run → Attempt (cause, changes, resumed from) → NodeTask → Rank. Every record is keyed by (run, attempt).
 
 pub mod bandwidth;
+pub mod checkout;
 pub mod checkpoint;
+pub mod container;
 pub mod inspect;
 pub mod knob;
 pub mod log_text;

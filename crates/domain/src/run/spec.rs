@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::run::bandwidth::BandwidthWish;
+use crate::run::checkout::Checkout;
 use crate::run::checkpoint::Keep;
+use crate::run::container::{ContainerWish, is_of_the_client};
 use crate::run::knob::{self, KnobTarget};
 use crate::run::secret::{REDACTED, SECRET_BYTES_MIN, SECRETS_MAX, SecretValue};
 
@@ -104,12 +106,19 @@ pub struct Spec {
     /// Working directory on the nodes; the run's own folder when empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
+    /// Has each node check out a git revision; `workdir` is a folder in it then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub git: Option<Checkout>,
+    /// Has the ranks run in a container: an image, or a table; see [`container`](crate::run::container).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerWish>,
     /// Additional environment variables.
     pub env: BTreeMap<String, String>,
     /// More of them, whose values nobody is shown; see [`secret`](crate::run::secret). Stored and shown without their values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, SecretValue>,
-    /// Python interpreter or virtual environment on the nodes; the agent's default when empty.
+    /// Python interpreter or virtual environment on the nodes; the agent's default when empty. In a container, one that is there,
+    /// `python3` when empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
     /// Nodes.
@@ -215,6 +224,7 @@ impl Spec {
         self.check_settings(&mut problems);
         self.check_secrets(&mut problems);
         self.check_knobs(&mut problems);
+        self.check_environment(&mut problems);
         problems.0
     }
 
@@ -230,7 +240,9 @@ impl Spec {
                 );
             }
             (None, Some(script)) if script.trim().is_empty() => problems.add("script", "the path is empty"),
-            (None, Some(script)) if !script.starts_with('/') && self.workdir.is_none() => {
+            (None, Some(script))
+                if !script.starts_with('/') && self.workdir.is_none() && self.git.is_none() =>
+            {
                 problems.add(
                     "script",
                     "give an absolute path, or a workdir that it is relative to",
@@ -242,9 +254,55 @@ impl Spec {
             problems.add("resume_arg", "is empty; give the argument's name, like --resume");
         }
         if let Some(workdir) = &self.workdir
+            && self.git.is_none()
             && !workdir.starts_with('/')
         {
             problems.add("workdir", "give an absolute path");
+        }
+    }
+
+    /// The working copy and the container.
+    fn check_environment(&self, problems: &mut Problems) {
+        if let Some(git) = &self.git {
+            problems.0.extend(git.problems());
+            let leads_out = |path: &String| path.starts_with('/') || path.split('/').any(|part| part == "..");
+            if self.workdir.as_ref().is_some_and(leads_out) {
+                problems.add(
+                    "workdir",
+                    "with git, give a folder in the repository, without / in front and without ..",
+                );
+            }
+            if self.script.as_ref().is_some_and(leads_out) {
+                problems.add(
+                    "script",
+                    "with git, give a path in the repository, without / in front and without ..",
+                );
+            }
+            if self
+                .checkpoint_dir
+                .as_ref()
+                .is_some_and(|path| !path.starts_with('/'))
+            {
+                problems.add(
+                    "checkpoint_dir",
+                    "with git, give an absolute path: the working copy goes with the attempt",
+                );
+            }
+        }
+        let Some(container) = &self.container else { return };
+        problems.0.extend(container.problems());
+        let secrets = self
+            .secrets
+            .iter()
+            .map(|(name, value)| ("secrets", name, value.expose()));
+        let env = self.env.iter().map(|(name, value)| ("env", name, value.as_str()));
+        for (field, name, value) in env.chain(secrets) {
+            if is_of_the_client(name) && value.contains('\n') {
+                problems.add(
+                    &format!("{field}.{name}"),
+                    "has a line break, which cannot be given to a container under this name",
+                );
+            }
         }
     }
 
@@ -510,6 +568,14 @@ mod tests {
             recipe: Some("ddp".into()),
             ..Spec::default()
         };
+        let in_git = |path: &str, revision: &str| Spec {
+            git: Some(Checkout {
+                repository: "/srv/train.git".into(),
+                revision: revision.into(),
+                submodules: false,
+            }),
+            ..script(path)
+        };
         let set = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
         for (spec, field) in [
             (Spec::default(), "recipe"),
@@ -597,6 +663,41 @@ mod tests {
                     ..script("/x.py")
                 },
                 "set",
+            ),
+            (in_git("/x.py", "ckpt"), "script"),
+            (in_git("../x.py", "ckpt"), "script"),
+            (
+                Spec {
+                    workdir: Some("/a".into()),
+                    ..in_git("x.py", "ckpt")
+                },
+                "workdir",
+            ),
+            (
+                Spec {
+                    checkpoint_dir: Some("saved".into()),
+                    ..in_git("x.py", "ckpt")
+                },
+                "checkpoint_dir",
+            ),
+            (in_git("x.py", "-x"), "git.revision"),
+            (
+                Spec {
+                    container: Some(ContainerWish::default()),
+                    ..ddp()
+                },
+                "container.image",
+            ),
+            (
+                Spec {
+                    container: Some(ContainerWish {
+                        image: "a".into(),
+                        ..ContainerWish::default()
+                    }),
+                    env: set("PATH", "a\nb"),
+                    ..ddp()
+                },
+                "env.PATH",
             ),
         ] {
             assert_eq!(fields(&spec), [field], "{spec:?}");

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{AttemptNo, NodeName, RunId};
+use crate::run::container::{Contained, Place};
 use crate::run::spec::{Backend, Spec};
 use crate::run::state::Start;
 
@@ -31,6 +32,8 @@ pub struct Paths {
     pub nccl_plugin: Option<String>,
     /// Where PyTorch's profiler looks for work, where the run asks for that.
     pub kineto: Option<String>,
+    /// What the node has for the run's container; none without one.
+    pub container: Option<Place>,
 }
 
 /// What the shim starts.
@@ -48,6 +51,9 @@ pub struct Launch {
     pub first_rank: u32,
     /// Where torchrun puts a folder with each rank's output.
     pub log_dir: String,
+    /// The container that it all runs in; then the program is its runtime's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Contained>,
 }
 
 /// The command that starts one node's ranks.
@@ -78,13 +84,27 @@ pub fn launch(run: &RunId, attempt: AttemptNo, node: &NodeName, start: &Start, p
             .map(|step| ("LOCKSTEP_RESUME_STEP".into(), step.to_string()));
         env.extend(step);
     }
-    Launch {
+    let launch = Launch {
         argv,
         env,
         workdir: start.spec.workdir.clone().unwrap_or_else(|| paths.folder.clone()),
         nproc: start.nproc,
         first_rank: start.node_rank * start.nproc,
         log_dir,
+        container: None,
+    };
+    match (&start.spec.container, &paths.container) {
+        (Some(wish), Some(place)) => {
+            let secrets = start.spec.secrets.keys().cloned();
+            let own_path = start
+                .spec
+                .env
+                .get("PYTHONPATH")
+                .is_some_and(|path| !path.is_empty());
+            let inject = format!("{}/inject", paths.companions);
+            wish.around(launch, secrets, &paths.folder, &inject, own_path, place)
+        }
+        _ => launch,
     }
 }
 
@@ -186,6 +206,7 @@ mod tests {
             probe_socket: "/data/runs/ddp-1.2/probe.sock".into(),
             nccl_plugin: None,
             kineto: None,
+            container: None,
         }
     }
 

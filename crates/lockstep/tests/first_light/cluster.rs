@@ -41,8 +41,14 @@ impl Cluster {
 
     /// A machine without a GPU, whatever this one has.
     pub(crate) fn start_without_gpus() -> Self {
+        Self::start_without_gpus_with(&[])
+    }
+
+    /// The same, with more in its environment.
+    pub(crate) fn start_without_gpus_with(environment: &[(&str, &Path)]) -> Self {
         Self::start_with(|data, listen| {
             let mut command = up(data, listen);
+            command.envs(environment.iter().copied());
             command.env("LOCKSTEP_NVML_LIBRARY", "/nonexistent/libnvidia-ml.so.1");
             spawn_collector(command)
         })

@@ -10,6 +10,8 @@ mod product;
 mod cluster;
 mod receiver;
 
+mod checkout;
+mod container;
 mod crashes;
 mod diagnosis;
 mod examples;

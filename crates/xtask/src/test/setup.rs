@@ -12,7 +12,7 @@ use crate::layout::Layout;
 use crate::progress::say;
 use crate::test::table::Row;
 use crate::test::{Part, run_part};
-use crate::toolchain::{all_smi, apt, npm, venv};
+use crate::toolchain::{all_smi, apt, container, npm, venv};
 
 /// A cold build of all targets with their tests, on two cores that also build the dashboard.
 const BUILD_LIMIT: Duration = Duration::from_secs(25 * 60);
@@ -26,6 +26,8 @@ pub(crate) struct Setup {
     pub(crate) alertmanager: Need,
     pub(crate) victoria_metrics: Need,
     pub(crate) chromium: Need,
+    /// A root file system for Podman; where there can be none, tests of containers say so and are skipped.
+    pub(crate) container_root: Need,
     pub(crate) node_modules: Need,
     /// Used when there, built only for who asks for its part by name.
     pub(crate) all_smi: Need,
@@ -75,6 +77,7 @@ impl Setup {
             ("LOCKSTEP_TEST_ALERTMANAGER", &self.alertmanager),
             ("LOCKSTEP_TEST_VICTORIA_METRICS", &self.victoria_metrics),
             ("LOCKSTEP_TEST_CHROMIUM", &self.chromium),
+            ("LOCKSTEP_TEST_CONTAINER_ROOT", &self.container_root),
             ("LOCKSTEP_TEST_NODE_MODULES", &self.node_modules),
             ("LOCKSTEP_TEST_ALL_SMI", &self.all_smi),
         ];
@@ -123,6 +126,9 @@ fn fetch(layout: &Layout, parts: &[Part]) -> Setup {
         setup.prometheus = Need::of("prometheus", apt::unpacked(layout, &apt::PROMETHEUS));
         setup.alertmanager = Need::of("alertmanager", apt::unpacked(layout, &apt::ALERTMANAGER));
         setup.victoria_metrics = Need::of("victoria-metrics", apt::unpacked(layout, &apt::VICTORIA_METRICS));
+    }
+    if needed(&[Part::Rust]) {
+        setup.container_root = Need::of("container-root", container::ensure(layout));
     }
     if needed(&[Part::Rust, Part::Browser]) {
         setup.chromium = Need::of("chromium", apt::installed(layout, &apt::CHROMIUM));

@@ -53,6 +53,20 @@ pub(crate) const STRACE: Tool = Tool {
     program: "strace",
 };
 
+pub(crate) const PODMAN: Tool = Tool {
+    package: "podman",
+    program: "podman",
+};
+/// Podman's other low-level runtime, crun, refuses machines with both kinds of cgroups.
+pub(crate) const RUNC: Tool = Tool {
+    package: "runc",
+    program: "runc",
+};
+pub(crate) const DEBOOTSTRAP: Tool = Tool {
+    package: "debootstrap",
+    program: "debootstrap",
+};
+
 /// Whether this system has Debian's package tools.
 pub(crate) fn is_debian() -> bool {
     child::on_path("apt-get").is_some() && child::on_path("dpkg-deb").is_some()

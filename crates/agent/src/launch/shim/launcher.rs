@@ -4,15 +4,19 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use domain::run::torchrun::Launch;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use crate::launch::container::split_env;
 use crate::launch::journal::Folder;
-use crate::launch::secrets::Secrets;
+use crate::launch::secrets::{CONTAINER_ENV, Secrets};
+use crate::launch::shim::contained::ContainerProcesses;
 use crate::launch::shim::rank::End;
+use crate::launch::shim::tree::SIGKILL;
 
 /// How much of torchrun's own output is kept as a message.
 const LAST_OUTPUT_BYTES: usize = 2_048;
@@ -25,20 +29,42 @@ pub(crate) struct Launcher {
     pub(crate) end: Option<End>,
     /// When it must have gone by itself, its ranks having ended.
     pub(crate) go_by: Option<Instant>,
+    /// The container that this child stands for.
+    pub(crate) container: Option<ContainerProcesses>,
 }
 
 impl Launcher {
     pub(crate) fn spawn(folder: &Folder, launch: &Launch) -> io::Result<Self> {
         let (program, arguments) = launch.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let container = launch
+            .container
+            .as_ref()
+            .map(|contained| ContainerProcesses::expect(contained, launch));
+        let secrets = Secrets::of(folder);
+        let set = launch
+            .env
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()));
+        let mut variables: Vec<(&str, &str)> = set.chain(secrets.variables()).collect();
+        if let Some(container) = &container {
+            container.forget_the_last()?;
+            let (by_name, file) = split_env(variables);
+            folder.write_private(CONTAINER_ENV, file.as_bytes())?;
+            variables = by_name;
+        }
+        let workdir = match container {
+            // Only what is inside has to be there.
+            Some(_) => folder.path(),
+            None => Path::new(&launch.workdir),
+        };
         let inherited = std::env::vars_os().filter(|(name, _)| !is_ours(&name.to_string_lossy()));
         let mut command = Command::new(program);
         command
             .args(arguments)
             .env_clear()
             .envs(inherited)
-            .envs(&launch.env)
-            .envs(Secrets::of(folder).variables())
-            .current_dir(&launch.workdir)
+            .envs(variables)
+            .current_dir(workdir)
             .stdin(Stdio::null())
             .stdout(output(folder, "launcher.stdout")?)
             .stderr(output(folder, "launcher.stderr")?)
@@ -53,10 +79,29 @@ impl Launcher {
             pidfd,
             end: None,
             go_by: None,
+            container,
         })
     }
 
+    /// The process whose children are the ranks, once it is known.
+    pub(crate) fn torchrun(&self) -> Option<i32> {
+        match &self.container {
+            Some(container) => container.first.map(|process| process.pid),
+            None => Some(self.pid),
+        }
+    }
+
+    /// Signals torchrun. In a container that is not the child: a runtime's command passes SIGTERM on, is never held, and is killed only
+    /// together with it.
     pub(crate) fn signal(&self, signal: Signal) {
+        if let Some(first) = self.container.as_ref().and_then(|container| container.first) {
+            first.signal(signal);
+            if signal != SIGKILL {
+                return;
+            }
+        } else if self.container.is_some() && matches!(signal, Signal::STOP | Signal::CONT) {
+            return;
+        }
         if self.end.is_none() {
             let _gone = rustix::process::pidfd_send_signal(&self.pidfd, signal);
         }

@@ -18,6 +18,7 @@ use rustix::process::Signal;
 
 use crate::launch::journal::StopOrder;
 use crate::launch::shim::cgroup::Group;
+use crate::launch::shim::contained::ContainerProcesses;
 use crate::launch::shim::rank::{self, End, RankProcess};
 use crate::launch::shim::tree::{self, Process, SIGKILL};
 use crate::launch::shim::{
@@ -142,9 +143,9 @@ impl Shim {
         let ranks_live = self.ranks.values().any(RankProcess::lives);
         if killed && (ranks_live || self.ranks.is_empty()) {
             // Each time anew: what was started between two looks is among those of the next.
-            let launcher = self.launcher.pid;
-            let others = self.owned().into_iter().filter(|process| process.pid != launcher);
-            others.for_each(|process| process.signal(SIGKILL));
+            self.all_but_torchrun()
+                .into_iter()
+                .for_each(|process| process.signal(SIGKILL));
         }
         let given_up = killed && now >= killed_at + patience.killed;
         if (ranks_live && !given_up) || (self.ranks.is_empty() && !killed) {
@@ -159,11 +160,24 @@ impl Shim {
         now < go_by + patience.launcher
     }
 
+    /// What SIGKILL ends while torchrun is to see its ranks end. A container's runtime is left to tell the end as well.
+    fn all_but_torchrun(&self) -> BTreeSet<Process> {
+        let torchrun = self.launcher.torchrun();
+        let all = match &self.launcher.container {
+            Some(container) => container.find(),
+            None => self.owned(),
+        };
+        all.into_iter()
+            .filter(|process| Some(process.pid) != torchrun)
+            .collect()
+    }
+
     /// Everything alive that is there because of this shim.
     fn owned(&self) -> BTreeSet<Process> {
         let own = i32::try_from(std::process::id()).unwrap_or(0);
         let grouped = self.group.iter().flat_map(Group::processes);
-        let all = grouped.chain(tree::descendants(own));
+        let contained = self.launcher.container.iter().flat_map(ContainerProcesses::find);
+        let all = grouped.chain(tree::descendants(own)).chain(contained);
         all.filter(|process| process.pid != own).collect()
     }
 }
@@ -173,6 +187,7 @@ impl Shim {
 impl Shim {
     pub(super) fn finish(mut self) -> Result<(), ShimError> {
         self.take_datagrams()?;
+        let stays = self.remove_container()?;
         let left = self.sweep()?;
         self.note_exits_by_log();
         let end = self.launcher.end.unwrap_or_default();
@@ -187,6 +202,9 @@ impl Shim {
             message = format!(
                 "processes {pids:?} hang in the kernel and cannot be ended; the node needs a look. {message}"
             );
+        }
+        if let Some(stays) = stays {
+            message = format!("{stays}. {message}");
         }
         let cause = if asked {
             EndCause::Stopped

@@ -58,6 +58,10 @@ impl Shim {
 
     pub(super) fn kept_by(&self) -> String {
         let tree = || "the process tree".to_owned();
-        self.group.as_ref().map_or_else(tree, ToString::to_string)
+        let own = self.group.as_ref().map_or_else(tree, ToString::to_string);
+        match &self.launch.container {
+            Some(contained) => format!("{} container {}, {own}", contained.runtime, contained.name),
+            None => own,
+        }
     }
 }

@@ -265,6 +265,7 @@ impl Attempt {
             nnodes: *nnodes,
             resume_from: resume_from.clone(),
             mark: format!("{}.{}-{node_rank}", self.run, self.number),
+            folder: self.folder.path().to_owned(),
         }
     }
 

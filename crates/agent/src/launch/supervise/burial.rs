@@ -11,6 +11,7 @@ use domain::ident::{NodeName, Rank};
 use domain::run::state::{EndCause, NodeEnd, NodeReport, RankExit};
 use domain::run::torchrun::Launch;
 
+use crate::launch::container;
 use crate::launch::journal::{Entry, Folder};
 use crate::launch::shim::{Remains, end_by_log};
 use crate::launch::supervise::Attempt;
@@ -43,6 +44,14 @@ pub(super) async fn bury(attempt: &Attempt, node: &NodeName) {
     while remains.kill() && Instant::now() < deadline {
         tokio::time::sleep(LOOK).await;
     }
+    let launch = attempt.folder().read::<Launch>("launch.json").ok();
+    // Behind its processes: those that nobody knows by now are known to the runtime.
+    let stays = match launch.and_then(|launch| launch.container) {
+        Some(contained) => container::remove(contained.runtime, &contained.name)
+            .await
+            .map(|why| format!("container {} could not be removed: {why}. ", contained.name)),
+        None => None,
+    };
     let left: Vec<i32> = remains.find().into_iter().map(|process| process.pid).collect();
     remains.close();
 
@@ -58,6 +67,9 @@ pub(super) async fn bury(attempt: &Attempt, node: &NodeName) {
             "processes {left:?} hang in the kernel and cannot be ended; the node needs a look. {}",
             end.message
         );
+    }
+    if let Some(stays) = stays {
+        end.message = format!("{stays}{}", end.message);
     }
     attempt.report(NodeReport::Ended(end)).await;
 }

@@ -29,7 +29,7 @@ struct Check {
 }
 
 /// Ranks of other PyTorch, CUDA or NCCL versions fail in the first collective, or worse, do not; other scripts train other models.
-const CHECKS: [Check; 8] = [
+const CHECKS: [Check; 9] = [
     Check {
         what: "PyTorch",
         breaks: true,
@@ -49,6 +49,11 @@ const CHECKS: [Check; 8] = [
         what: "the script",
         breaks: true,
         value: |found| found.script_sha256.chars().take(12).collect(),
+    },
+    Check {
+        what: "the git commit",
+        breaks: true,
+        value: |found| found.commit.chars().take(12).collect(),
     },
     Check {
         what: "the NVIDIA driver",

@@ -273,6 +273,9 @@ pub struct Prepared {
     pub nccl: String,
     /// SHA-256 of the script, in hexadecimal; empty for a recipe.
     pub script_sha256: String,
+    /// The commit that was checked out, where the run names a git revision.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub commit: String,
     /// Modules the script imports that are not to be found, where it may still find them by itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubtful_imports: Vec<String>,
@@ -285,7 +288,7 @@ pub struct Prepared {
     /// A file this node wrote to the folder of checkpoints, for the others to look for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// The container's image, as far as it can be told from inside; empty otherwise.
+    /// The container's image: the run's, or the agent's own as far as it can be told from inside; empty otherwise.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub image: String,
     /// What the collectives will go over: the interface of their sockets first, then RDMA ports.

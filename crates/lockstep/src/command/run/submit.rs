@@ -17,6 +17,7 @@ use crate::failure::Failure;
 #[command(after_help = "Examples:
   lockstep run submit --recipe ddp --set steps=200 --wait
   lockstep run submit train.toml --nodes 2 --nproc-per-node 8
+  lockstep run submit train.toml --container pytorch/pytorch:2.7.0-cuda12.6-cudnn9-runtime
   lockstep run submit train.toml --secret HF_TOKEN --secret WANDB_API_KEY=@wandb.key
 
 train.toml:
@@ -26,7 +27,8 @@ train.toml:
   python = \"/home/me/venv\"
   max_restarts = 2
 
-A secret is a variable for the ranks whose value is kept apart: it is not stored with the run, not shown, and replaced where a
+In place of `python`, `container = \"IMAGE\"` has the ranks run in a container under Docker or Podman; `[git]` with `repository` and
+`revision` has each node check the code out. A secret is a variable for the ranks whose value is kept apart: it is not stored with the run, not shown, and replaced where a
 log or an exception would tell it. Other variables go into [env].
 
 Exit codes with --wait: 0 succeeded, 1 failed or stopped, 2 not a usable description, 3 no collector.")]
@@ -46,6 +48,9 @@ pub(super) struct Submit {
     /// Processes on each node. Default: one for each GPU, or 2 on a node without.
     #[arg(long)]
     nproc_per_node: Option<u32>,
+    /// Run the ranks in a container of this image, under Docker or Podman; in the file, `container` says more.
+    #[arg(long, value_name = "IMAGE")]
+    container: Option<String>,
     /// A name for people.
     #[arg(long)]
     name: Option<String>,
@@ -112,6 +117,9 @@ impl Submit {
         spec.nproc_per_node = self.nproc_per_node.or(spec.nproc_per_node);
         spec.kineto |= self.kineto;
         spec.name = self.name.unwrap_or(spec.name);
+        if let Some(image) = self.container {
+            spec.container.get_or_insert_default().image = image;
+        }
         Ok(spec)
     }
 }

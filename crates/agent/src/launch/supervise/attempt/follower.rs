@@ -2,11 +2,13 @@
 //! its shim has vanished.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::ident::Rank;
+use domain::run::container::Place;
 use domain::run::knob::{ANSWERS_MAX, KnobAnswer};
 use domain::run::spec::Spec;
 use domain::run::state::{EndCause, Measure, NodeCommand, NodeEnd, NodeReport, Start};
@@ -16,16 +18,18 @@ use tokio::sync::mpsc;
 use super::inside::Inside;
 use super::{Attempt, MEASURE_FILE};
 use crate::launch::checkpoint::{self, PRUNE_FILE};
+use crate::launch::container::{self, Needs, Noted};
 use crate::launch::inspect::kineto;
 use crate::launch::journal::{Entry, Folder, is_end, read_from};
 use crate::launch::output;
 use crate::launch::preflight::bandwidth;
+use crate::launch::preflight::checkout::placed;
 use crate::launch::preflight::{Asked, is_seen, remove_token, token_of};
 use crate::launch::probe::{Knob, Reader, Record, RunSeries};
 use crate::launch::secrets::Secrets;
 use crate::launch::shim::{Owner, Scope};
 use crate::launch::supervise::{Supervisor, burial};
-use crate::launch::torchrun::{Lease, prepare};
+use crate::launch::torchrun::{Lease, Surroundings, prepare};
 use crate::sample::nccl;
 use crate::sample::nccl::plugin::Choice;
 use crate::uplink::link::now_ms;
@@ -177,7 +181,10 @@ impl Follower {
             }
         };
         let folder = self.attempt.folder.clone();
-        let asked: Asked = folder.read("asked.json").unwrap_or_default();
+        let asked = Asked {
+            folder: folder.path().to_owned(),
+            ..folder.read("asked.json").unwrap_or_default()
+        };
         let report = tokio::select! {
             // The stop that waits in the queue answers.
             () = stopped(&folder) => return,
@@ -268,19 +275,25 @@ impl Follower {
                 _ => None,
             });
         let plugin = Choice::for_run(&self.attempt.run, start, &self.supervisor.setting);
+        let start = &Start {
+            spec: placed(&start.spec, folder),
+            ..start.clone()
+        };
+        let plugin_file = match &plugin {
+            Choice::Ours(path) => Some(path.as_path()),
+            _ => None,
+        };
         let paths = Paths {
             python: python.ok_or("it was told to start without having been prepared")?,
             companions: text(&around.companions),
             folder: text(folder.path()),
             probe_socket: text(&folder.file("probe.sock")),
-            nccl_plugin: match &plugin {
-                Choice::Ours(path) => Some(text(path)),
-                _ => None,
-            },
+            nccl_plugin: plugin_file.map(text),
             kineto: match start.spec.kineto.then(|| kineto::prepare(folder)) {
                 Some(meeting) => Some(text(&meeting?)),
                 None => None,
             },
+            container: container_place(start, folder, &around, plugin_file)?,
         };
         let plan = nccl::Plan::make(start, &plugin);
         self.attempt
@@ -523,6 +536,26 @@ impl Follower {
         // A stop that comes late is answered from the journal.
         self.commands.close();
     }
+}
+
+/// What the run's container needs of this node; none for a run without one.
+fn container_place(
+    start: &Start,
+    folder: &Folder,
+    around: &Surroundings,
+    plugin: Option<&Path>,
+) -> Result<Option<Place>, String> {
+    if start.spec.container.is_none() {
+        return Ok(None);
+    }
+    let noted: Noted = folder
+        .read(Noted::FILE)
+        .map_err(|error| format!("the runtime that preflight found is not noted: {error}"))?;
+    let needs = Needs {
+        resume_from: start.resume_from.as_deref(),
+        plugin,
+    };
+    container::place(&start.spec, noted.runtime, folder, around, needs).map(Some)
 }
 
 /// Comes back when the attempt is to stop.
