@@ -11,7 +11,7 @@ use domain::run::state::NodeCommand;
 use tokio::sync::mpsc;
 use wire::proto::{Answer, Burst, Command, Question, control_down};
 
-use super::bursts::Asked;
+use super::bursts;
 
 /// Messages that wait to be written to one agent. One that does not fit is sent again when the agent reconnects.
 const WAITING_MAX: usize = 256;
@@ -23,10 +23,10 @@ const ANSWERS_MAX: usize = 64;
 pub struct Agents {
     connected: Arc<Mutex<HashMap<NodeName, Way>>>,
     /// Questions that are waited for, by id.
-    asked: Arc<Mutex<HashMap<u64, Asked>>>,
+    questions: Arc<Mutex<HashMap<u64, Asked>>>,
     last_id: Arc<AtomicU64>,
-    /// For their bursts.
-    asked: Arc<Mutex<Asked>>,
+    /// Nodes that were asked for their bursts.
+    bursts: Arc<Mutex<bursts::Asked>>,
 }
 
 struct Way {
@@ -134,7 +134,7 @@ impl Agents {
         if !self.is_connected(node) {
             return;
         }
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.bursts.lock().unwrap_or_else(PoisonError::into_inner);
         if !asked.take(node, Instant::now()) {
             return;
         }
@@ -186,7 +186,7 @@ impl Agents {
     }
 
     fn questions(&self) -> MutexGuard<'_, HashMap<u64, Asked>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell(&self, node: &NodeName, message: control_down::Message) {

@@ -85,6 +85,7 @@ mod tests {
             rounds_done: 2,
             usual_mib_s: Some(1_000.4),
             slow_below_mib_s: Some(250.1),
+            slow_as_asked: false,
             figures: pairs
                 .filter(|(from, to)| from != to)
                 .map(|(from, to)| BandwidthFigure {
