@@ -8,6 +8,7 @@ pub mod time;
 
 pub mod event;
 pub mod ident;
+pub mod sxid;
 pub mod topology;
 pub mod xid;
 

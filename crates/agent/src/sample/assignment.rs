@@ -20,6 +20,8 @@ pub(crate) fn of(gpu: &str, identity: &Identity) -> Option<Labels> {
         ("slurm_job", &identity.slurm_job),
         ("container", &identity.container),
         ("pod", &identity.pod),
+        ("pod_name", &identity.pod_name),
+        ("namespace", &identity.namespace),
     ];
     let known: Vec<(&str, &str)> = labels
         .iter()
@@ -107,10 +109,21 @@ mod tests {
             pod: Some("0af1c9de-1b2c-4d5e-8f90-a1b2c3d4e5f6".to_owned()),
             ..Identity::default()
         };
-        let name = of("0", &only_pod).map(|labels| labels.to_string());
+        let name = |identity: &Identity| of("0", identity).map(|labels| labels.to_string());
         assert_eq!(
-            name.as_deref(),
+            name(&only_pod).as_deref(),
             Some(r#"gpu_assignment_info{gpu="0", pod="0af1c9de-1b2c-4d5e-8f90-a1b2c3d4e5f6"}"#)
+        );
+        let named = Identity {
+            pod_name: Some("trainer-0".to_owned()),
+            namespace: Some("ml".to_owned()),
+            ..only_pod
+        };
+        assert_eq!(
+            name(&named).as_deref(),
+            Some(
+                r#"gpu_assignment_info{gpu="0", namespace="ml", pod="0af1c9de-1b2c-4d5e-8f90-a1b2c3d4e5f6", pod_name="trainer-0"}"#
+            )
         );
     }
 }

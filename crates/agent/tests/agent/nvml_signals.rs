@@ -76,6 +76,44 @@ async fn a_blackwell_gpu_has_counters_of_another_kind() {
 }
 
 #[tokio::test]
+async fn links_without_counters_are_measured_by_rates() {
+    let folder = folder();
+    let collector = Collector::start().await;
+    let agent = Running::start(AgentConfig {
+        nvml: simulated(
+            folder.path(),
+            "h100x2:link-down,link=3,after=0s,without=138+139+202+204",
+        ),
+        ..config_towards(folder.path(), &collector.url())
+    });
+    let of_link = |metric: &str, link: u32| {
+        let series = format!("gpu_nvlink_{metric}_bytes_total{{gpu=\"0\", nvlink=\"{link}\"}}");
+        collector.heard().values(&series)
+    };
+    // The first round begins, the next is ten seconds later.
+    until("a second round", SOON, || of_link("transmit", 0).len() > 1).await;
+    let total = "link_transmit_bytes_total{gpu=\"0\", link=\"nvlink\"}";
+    let total = collector.heard().values(total).last().copied().unwrap();
+    agent.stop().await;
+    for metric in ["transmit", "receive"] {
+        let sent = of_link(metric, 17);
+        assert_eq!(sent[0], 0.0, "{metric}: counted from the start on");
+        assert!(sent[1] > 1e9, "{metric}: {sent:?}");
+        assert!(of_link(metric, 3).iter().all(|bytes| *bytes == 0.0), "it is down");
+    }
+    // 17 links that are alike make the sum, which another metric of GPM tells each second.
+    let (one, all) = (of_link("transmit", 0)[1], total / 17.0);
+    assert!((0.6..1.7).contains(&(one / all)), "{one} of {all}");
+    let unanswered = collector.heard().inventories.last().unwrap().gpus[0]
+        .unanswered
+        .clone();
+    assert!(
+        !unanswered.iter().any(|what| what.starts_with("gpm")),
+        "{unanswered:?}"
+    );
+}
+
+#[tokio::test]
 async fn an_idle_gpu_is_idle_and_not_dead() {
     let samples = read_once("h100x1:idle").await;
     let busy = samples["gpu_utilization_ratio{gpu=\"0\",node=\"n1\"}"];
@@ -187,12 +225,17 @@ async fn an_undivided_gpu_has_no_instances() {
     assert!(!samples.keys().any(|series| series.starts_with("gpu_mig_")));
 }
 
-/// Series of a GPU that are named in a text, in backticks.
+/// Whether a series is of a GPU, its links or the switches between them.
+fn is_of_gpus(name: &str) -> bool {
+    ["gpu_", "link_", "nvswitch_"]
+        .iter()
+        .any(|start| name.starts_with(start))
+}
+
+/// Series of GPUs that are named in a text, in backticks.
 fn named(text: &str) -> std::collections::BTreeSet<&str> {
     let codes = text.split('`').skip(1).step_by(2);
-    codes
-        .filter(|code| code.starts_with("gpu_") || code.starts_with("link_"))
-        .collect()
+    codes.filter(|code| is_of_gpus(code)).collect()
 }
 
 #[test]
@@ -200,6 +243,5 @@ fn the_page_on_signals_and_the_catalogue_name_the_same_series() {
     let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/signals.md");
     let page = std::fs::read_to_string(page).unwrap();
     let catalogue = domain::metric::CATALOGUE.iter().map(|metric| metric.name);
-    let of_gpus = catalogue.filter(|name| name.starts_with("gpu_") || name.starts_with("link_"));
-    assert_eq!(named(&page), of_gpus.collect());
+    assert_eq!(named(&page), catalogue.filter(|name| is_of_gpus(name)).collect());
 }

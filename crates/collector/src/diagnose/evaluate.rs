@@ -5,8 +5,6 @@ use std::time::{Duration, Instant};
 
 use domain::api::alerts::{AlertState, AlertView, Evidence, EvidenceValue};
 use domain::api::prometheus::float;
-use domain::event::Severity;
-use domain::ident::NodeName;
 use domain::rule::alert::{Active, Change, fingerprint, step};
 use domain::rule::{evidence, record, trace};
 use domain::series::Labels;
@@ -17,6 +15,7 @@ use store::state::outbox::NewMessage;
 use tracing::{info, warn};
 
 use super::ask;
+use super::burst;
 use super::group::GroupState;
 use super::rule::{RuleState, Status};
 use super::view;
@@ -157,9 +156,7 @@ impl RuleState {
                     let before = next.views.get(&fingerprint(&active.labels));
                     let mut alert = self.alert(active, annotations, before, None);
                     alert.evidence = evidence;
-                    if let Some(node) = critical_node(&alert) {
-                        app.runs.agents.want_burst(&node, &alert.rule);
-                    }
+                    burst::ask(app, &alert).await;
                     outcome.told.push(alert.clone());
                     outcome.upsert(next, alert);
                 }
@@ -297,13 +294,4 @@ fn evidence_values(value: Value) -> Vec<EvidenceValue> {
         value: float(value),
     };
     samples.into_iter().take(EVIDENCE_VALUES_MAX).map(value).collect()
-}
-
-/// The node a critical alert is about.
-fn critical_node(alert: &AlertView) -> Option<NodeName> {
-    let node = alert
-        .labels
-        .get("node")
-        .filter(|_| alert.severity == Severity::Critical)?;
-    NodeName::new(node).ok()
 }

@@ -17,6 +17,7 @@ mod group;
 mod rule;
 
 mod ask;
+mod burst;
 mod evaluate;
 mod write;
 

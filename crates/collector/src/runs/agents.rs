@@ -3,11 +3,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::state::NodeCommand;
 use tokio::sync::mpsc;
 use wire::proto::{Burst, Command, control_down};
+
+use super::bursts::Asked;
 
 /// Messages that wait to be written to one agent. One that does not fit is sent again when the agent reconnects.
 const WAITING_MAX: usize = 256;
@@ -17,6 +20,8 @@ const WAITING_MAX: usize = 256;
 pub struct Agents {
     connected: Arc<Mutex<HashMap<NodeName, Way>>>,
     last_id: Arc<AtomicU64>,
+    /// For their bursts.
+    asked: Arc<Mutex<Asked>>,
 }
 
 struct Way {
@@ -106,9 +111,16 @@ impl Agents {
         self.tell(node, control_down::Message::Command(command));
     }
 
-    /// Asks a node for what it keeps of the last minutes, because an alert about it fires. One that is away has lost it by the time it
-    /// is back.
+    /// Asks a node for what it keeps of the last minutes, because an alert about it fires; the same node once in ten minutes. One that is
+    /// away has lost it by the time it is back.
     pub fn want_burst(&self, node: &NodeName, alert: &str) {
+        if !self.is_connected(node) {
+            return;
+        }
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if !asked.take(node, Instant::now()) {
+            return;
+        }
         let alert = alert.to_owned();
         self.tell(node, control_down::Message::Burst(Burst { alert }));
     }

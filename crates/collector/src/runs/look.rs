@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use domain::api::runs::{LogPiece, LogSource, RunSummary, RunView};
-use domain::ident::RunId;
+use domain::ident::{NodeName, RunId};
 use domain::run::state::Machine;
 use query::Value;
 
@@ -67,6 +67,16 @@ impl Runs {
             }
         }
         Ok(by_node)
+    }
+
+    /// The nodes of a run's current attempt, in the order of their ranks.
+    ///
+    /// # Errors
+    /// When there is no such run, or the store fails.
+    pub async fn nodes_of(&self, run: &RunId) -> Result<Vec<NodeName>, RunError> {
+        let (_, machine) = self.machine(run).await?;
+        let nodes = machine.current().nodes.iter();
+        Ok(nodes.map(|task| task.node.clone()).collect())
     }
 
     /// Writes a piece of a log and returns how long the log is then. Pieces for runs that are not known are acknowledged and

@@ -9,7 +9,9 @@
 //! accepted), so whatever dies in between is asked for again; agents know commands they have seen.
 
 mod agents;
+mod bursts;
 mod checkpoints;
+mod clocks;
 mod knobs;
 mod logs;
 mod look;
@@ -60,9 +62,6 @@ const SEND_AGAIN_TICKS: u64 = 10;
 const KEEP_EVERY: Duration = Duration::from_secs(3_600);
 /// A run's state is read, advanced and written again when someone else was faster; never seen more than once in practice.
 const CONFLICTS_MAX: u32 = 5;
-
-/// A node's clock further off than this is corrected for.
-const CLOCK_OFF_MS: i64 = 1_000;
 
 /// The runs of this collector.
 pub struct Runs {
@@ -308,7 +307,7 @@ impl Runs {
         let event = Event::Reported {
             attempt,
             node: node.clone(),
-            report: by_our_clock(app, node, report),
+            report: self.by_our_clock(app, node, report).await,
         };
         self.take(app, run, &event, Some(&format!("{attempt}/{node}/{id}")))
             .await?;
@@ -411,18 +410,4 @@ fn ends(report: &NodeReport) -> bool {
             | NodeReport::PrepareFailed { .. }
             | NodeReport::StartFailed { .. }
     )
-}
-
-/// The stamps of exits of several nodes are compared. A clock that is really off is corrected; less than a second may be the way of
-/// the hello it was measured by.
-fn by_our_clock(app: &Shared, node: &NodeName, mut report: NodeReport) -> NodeReport {
-    if let NodeReport::RankExited(exit) = &mut report {
-        let records = app.live.records();
-        let record = records.iter().find(|record| record.name == *node);
-        let offset_ms = record.map_or(0, |record| record.clock_offset_ms);
-        if offset_ms.abs() >= CLOCK_OFF_MS {
-            exit.at_ns = exit.at_ns.saturating_sub(offset_ms.saturating_mul(1_000_000));
-        }
-    }
-    report
 }

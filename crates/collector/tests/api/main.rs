@@ -5,6 +5,8 @@ mod harness;
 
 mod assets;
 mod auth;
+mod bursts;
+mod clocks;
 mod corpus;
 mod grafana;
 mod hostile;

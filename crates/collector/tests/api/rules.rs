@@ -8,8 +8,6 @@ use domain::series::STALE;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use wire::proto::control_down::Message;
-
 use crate::harness::{ADMIN, DEADLINE, Server, answer, config};
 use crate::remote_write::{push, series};
 
@@ -46,7 +44,7 @@ groups:
 ";
 
 /// A collector with a rule file, and no other rules.
-async fn started(text: &str) -> Server {
+pub(crate) async fn started(text: &str) -> Server {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), text);
     let mut config = config(folder.path());
@@ -60,7 +58,7 @@ fn write(folder: &Path, text: &str) {
 }
 
 /// Three GPUs on two nodes, now.
-async fn feed(server: &Server, values: [f64; 3]) {
+pub(crate) async fn feed(server: &Server, values: [f64; 3]) {
     let now_ms = collector::clock::now_ms();
     let gpus = [("n1", "0"), ("n1", "1"), ("n2", "0")];
     let all: Vec<_> = gpus
@@ -75,7 +73,7 @@ async fn feed(server: &Server, values: [f64; 3]) {
 }
 
 /// Asks until the answer is as wanted.
-async fn until(
+pub(crate) async fn until(
     server: &Server,
     query: &str,
     wanted: impl Fn(&[(Value, String)]) -> bool,
@@ -303,37 +301,4 @@ async fn shipped_rules_can_be_left_out() {
     assert_eq!(with["data"]["groups"].as_array().unwrap().len(), 1);
     let server = started("").await;
     assert_eq!(server.get("/api/v1/rules").await.1["data"]["groups"], json!([]));
-}
-
-#[tokio::test]
-async fn a_critical_alert_asks_its_node_for_the_last_minutes_and_no_other() {
-    let server = started(
-        "
-groups:
-  - name: faults
-    interval: 100ms
-    rules:
-      - alert: Broken
-        expr: power > 100
-        labels: { severity: critical }
-      - alert: Warm
-        expr: power > 0
-        labels: { severity: warning }
-",
-    )
-    .await;
-    let node = |name: &str| domain::ident::NodeName::new(name).unwrap();
-    let agents = &server.running.app.runs.agents;
-    let (_first, mut to_first) = agents.connect(&node("n1"));
-    let (_second, mut to_second) = agents.connect(&node("n2"));
-    feed(&server, [150.0, 10.0, 20.0]).await;
-    let told = tokio::time::timeout(DEADLINE, to_first.recv()).await.unwrap();
-    assert!(matches!(told, Some(Message::Burst(burst)) if burst.alert == "Broken"));
-    until(
-        &server,
-        "count(ALERTS{alertname='Warm', alertstate='firing'})",
-        |found| found.first().is_some_and(|(_, count)| count == "3"),
-    )
-    .await;
-    assert!(to_first.try_recv().is_err() && to_second.try_recv().is_err());
 }

@@ -24,9 +24,18 @@ pub(crate) struct Control {
 
 impl Control {
     pub(crate) async fn connect(server: &Server, credential: &str, held: &[(&str, u32)]) -> Self {
+        Self::connect_as(server, "n1", credential, held).await
+    }
+
+    pub(crate) async fn connect_as(
+        server: &Server,
+        node: &str,
+        credential: &str,
+        held: &[(&str, u32)],
+    ) -> Self {
         let mut client = UplinkClient::connect(server.running.url()).await.unwrap();
         let (outgoing, receiver) = mpsc::channel(64);
-        let mut hello = Agent::hello("n1");
+        let mut hello = Agent::hello(node);
         hello.inventory_json = serde_json::to_string(&Inventory {
             accepts_runs: true,
             ..Inventory::default()

@@ -247,6 +247,11 @@ pub const CATALOGUE: &[Metric] = &[
         "Xid errors by what they mean where and when they came: severity, NVIDIA's action bucket, and whose fault it is.",
     ),
     counter(
+        "nvswitch_sxid_errors_total",
+        &["nvswitch", "sxid", "severity", "action"],
+        "SXid errors of the node's NVSwitches in the kernel's log since the agent started, by what NVIDIA's list and the driver's word make of each.",
+    ),
+    counter(
         "gpu_pcie_replays_total",
         GPU,
         "PCIe replays since the driver was loaded.",
@@ -362,8 +367,17 @@ pub const CATALOGUE: &[Metric] = &[
     ),
     gauge(
         "gpu_assignment_info",
-        &["gpu", "run", "rank", "slurm_job", "container", "pod"],
-        "Always 1; joins a GPU to the run, rank, Slurm job, container and pod that uses it, as far as each is known.",
+        &[
+            "gpu",
+            "run",
+            "rank",
+            "slurm_job",
+            "container",
+            "pod",
+            "pod_name",
+            "namespace",
+        ],
+        "Always 1; joins a GPU to the run, rank, Slurm job, container and pod (its uid, name and namespace) that uses it, as far as each is known.",
     ),
     gauge(
         "gpu_process_sm_ratio",

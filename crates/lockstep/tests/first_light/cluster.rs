@@ -48,6 +48,17 @@ impl Cluster {
         })
     }
 
+    /// With rules of its own beside those that ship.
+    pub(crate) fn start_with_rules(rules: &str) -> Self {
+        Self::start_with(|data, listen| {
+            let file = data.join("test.rules.yaml");
+            std::fs::write(&file, rules).unwrap();
+            let mut command = simulating(up(data, listen));
+            command.arg("--rules").arg(file);
+            spawn_collector(command)
+        })
+    }
+
     fn start_with(start: impl FnOnce(&Path, &str) -> (Child, String)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (up, url) = start(folder.path(), "127.0.0.1:0");
@@ -67,6 +78,20 @@ impl Cluster {
 
     /// Another node on this machine, without a GPU.
     pub(crate) fn add_node(&mut self, name: &str) {
+        self.add(name, |mut agent| {
+            agent
+                .env("LOCKSTEP_NVML_LIBRARY", "/nonexistent/libnvidia-ml.so.1")
+                .env_remove("LOCKSTEP_SIMULATE");
+            agent
+        });
+    }
+
+    /// Another node on this machine, with simulated GPUs.
+    pub(crate) fn add_simulated_node(&mut self, name: &str) {
+        self.add(name, simulating);
+    }
+
+    fn add(&mut self, name: &str, with: impl FnOnce(Command) -> Command) {
         let join = self.post("/api/tokens/join", &serde_json::json!({}));
         let mut command = Command::new(program());
         command
@@ -83,12 +108,10 @@ impl Cluster {
             .arg(self.folder.path().join(name))
             .env("LOCKSTEP_JOIN", join["token"].as_str().unwrap())
             .env("LOCKSTEP_PYTHON", python())
-            .env("LOCKSTEP_NVML_LIBRARY", "/nonexistent/libnvidia-ml.so.1")
-            .env_remove("LOCKSTEP_SIMULATE")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        self.others.push(command.spawn().unwrap());
+        self.others.push(with(command).spawn().unwrap());
         let nodes = self.others.len() + 1;
         self.wait_for("the other node to be up", || {
             let known = self.get("/api/nodes");
@@ -271,11 +294,15 @@ impl Cluster {
 }
 
 fn start_up(data: &Path, listen: &str) -> (Child, String) {
-    let mut command = up(data, listen);
+    spawn_collector(simulating(up(data, listen)))
+}
+
+/// Both `up` and `agent` take it.
+fn simulating(mut command: Command) -> Command {
     command
         .args(["--simulate", "h100x2:healthy"])
         .env("LOCKSTEP_NVML_LIBRARY", simulator());
-    spawn_collector(command)
+    command
 }
 
 fn up(data: &Path, listen: &str) -> Command {

@@ -72,3 +72,33 @@ fn an_explosion_is_diagnosed_told_and_resolved() {
     assert_ne!(resolved.id, first.0.id);
     assert_eq!(cluster.get("/api/diagnoses"), json!([]));
 }
+
+/// Not critical, of one node of two, after there is something to send.
+const ASKING: &str = "
+groups:
+  - name: asking
+    interval: 1s
+    rules:
+      - alert: LookCloser
+        expr: gpu_up{node='second', gpu='0'} == 1
+        for: 5s
+        labels: { severity: warning }
+        annotations: { burst: 'true' }
+";
+
+#[test]
+fn a_rule_that_asks_gets_the_last_minutes_of_its_node_and_of_no_other() {
+    let mut cluster = Cluster::start_with_rules(ASKING);
+    cluster.add_simulated_node("second");
+    cluster.wait_for("the burst of the second node", || {
+        let query = "count_over_time(gpu_burst_power_watts{node='second',gpu='1'}[1m]) > 50";
+        (!cluster.query(query).is_empty()).then_some(())
+    });
+    let curves = cluster.curves("gpu_burst_power_watts{node='second',gpu='1'}[1m]");
+    let mut steps: Vec<i64> = curves[0].windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    steps.sort_unstable();
+    let median = steps[steps.len() / 2];
+    assert!((90..=200).contains(&median), "a reading each {median} ms");
+    let others = cluster.query("last_over_time({__name__=~'gpu_burst_.*',node!='second'}[5m])");
+    assert!(others.is_empty(), "nobody asked these: {others:?}");
+}

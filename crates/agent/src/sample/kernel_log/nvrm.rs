@@ -13,8 +13,8 @@
 use domain::topology::PciAddress;
 use domain::xid::{Recovery, Said, decode_nvlink};
 
-/// What follows a number is kept this far: a page fault's addresses fit.
-const WORDS_BYTES_MAX: usize = 240;
+use super::shortened;
+
 /// In how many records behind "The NVIDIA GPU" its fate must come.
 const FATE_WITHIN: u8 = 4;
 /// GPU has fallen off the bus.
@@ -159,12 +159,6 @@ fn recovery(text: &str) -> Option<Recovery> {
     u64::from_str_radix(word.strip_prefix("0x")?, 16)
         .ok()
         .map(Recovery::from_number)
-}
-
-fn shortened(text: &str) -> String {
-    text[..text.floor_char_boundary(WORDS_BYTES_MAX)]
-        .trim_end()
-        .to_owned()
 }
 
 #[cfg(test)]

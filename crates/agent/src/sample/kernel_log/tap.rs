@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use domain::time::TimestampMs;
 
-use super::nvrm::{Ear, Spoken};
+use super::nvrm::Ear;
 use super::record::Record;
+use super::{Heard, nvswitch};
 use crate::uplink::link::now_ms;
 
 /// The kernel cuts records at 8 KiB, and gives none to a smaller buffer.
@@ -107,7 +108,7 @@ impl KernelLog {
     }
 
     /// What the driver said since the last call, with the wall-clock time of each.
-    pub(crate) fn listen(&mut self) -> Vec<(TimestampMs, Spoken)> {
+    pub(crate) fn listen(&mut self) -> Vec<(TimestampMs, Heard)> {
         self.listen_at(now_ms(), since_boot())
     }
 
@@ -116,7 +117,7 @@ impl KernelLog {
         self.refused = false;
     }
 
-    fn listen_at(&mut self, now_ms: TimestampMs, since_boot: Duration) -> Vec<(TimestampMs, Spoken)> {
+    fn listen_at(&mut self, now_ms: TimestampMs, since_boot: Duration) -> Vec<(TimestampMs, Heard)> {
         if self.refused {
             return Vec::new();
         }
@@ -157,7 +158,7 @@ impl KernelLog {
         line: &str,
         now_ms: TimestampMs,
         since_boot: Duration,
-    ) -> Option<(TimestampMs, Spoken)> {
+    ) -> Option<(TimestampMs, Heard)> {
         let record = Record::parse(line)?;
         if self.heard.is_some_and(|heard| record.sequence <= heard) {
             return None;
@@ -167,7 +168,8 @@ impl KernelLog {
         if age > LOOK_BACK {
             return None;
         }
-        let said = self.ear.hear(&record.text)?;
+        let of_gpu = self.ear.hear(&record.text).map(Heard::Gpu);
+        let said = of_gpu.or_else(|| nvswitch::hear(&record.text).map(Heard::Switch))?;
         Some((now_ms - TimestampMs::try_from(age.as_millis()).unwrap_or(0), said))
     }
 }
@@ -227,8 +229,12 @@ mod tests {
         (root, log)
     }
 
-    fn told(said: &[(TimestampMs, Spoken)]) -> Vec<(TimestampMs, u32)> {
-        said.iter().map(|(at_ms, said)| (*at_ms, said.xid)).collect()
+    fn told(said: &[(TimestampMs, Heard)]) -> Vec<(TimestampMs, u32)> {
+        let number = |said: &Heard| match said {
+            Heard::Gpu(spoken) => spoken.xid,
+            Heard::Switch(error) => error.sxid,
+        };
+        said.iter().map(|(at_ms, said)| (*at_ms, number(said))).collect()
     }
 
     #[test]

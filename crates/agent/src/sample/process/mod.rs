@@ -4,10 +4,12 @@
 //! /proc/PID/environ   a few variables of launchers, and nothing else ─▶ run, rank, Slurm job
 //! /proc/PID/stat      parent: what a rank spawned is its run's as well
 //! /proc/PID/cgroup    (`cgroup`) Slurm job, container, pod
+//! /var/log/pods       (`pods`) namespace and name of the pod
 //! ```
 //! An environment may hold secrets: only the variables named below are ever kept of it.
 
 mod cgroup;
+mod pods;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -47,12 +49,15 @@ pub(crate) struct Identity {
     pub(crate) container: Option<String>,
     /// Its pod's uid.
     pub(crate) pod: Option<String>,
+    /// What people call the pod, and where it belongs.
+    pub(crate) pod_name: Option<String>,
+    pub(crate) namespace: Option<String>,
 }
 
 /// Identities by pid. A pid is reused, so each is kept with its process's start time.
 #[derive(Debug)]
 pub(crate) struct Identities {
-    proc: PathBuf,
+    root: PathBuf,
     known: HashMap<u32, (u64, Identity)>,
 }
 
@@ -71,10 +76,10 @@ struct Launched {
 }
 
 impl Identities {
-    /// Reads under this root's `/proc`.
+    /// Reads under this root.
     pub(crate) fn new(root: &std::path::Path) -> Self {
         Self {
-            proc: root.join("proc"),
+            root: root.to_owned(),
             known: HashMap::new(),
         }
     }
@@ -106,6 +111,8 @@ impl Identities {
             .run
             .or_else(|| self.run_of_ancestors(parent))
             .or_else(|| slurm_job.clone());
+        let pod = group.pod.as_deref().and_then(|uid| pods::find(&self.root, uid));
+        let (pod_name, namespace) = pod.map(|pod| (pod.name, pod.namespace)).unzip();
         Identity {
             name: text("comm").trim_end().to_owned(),
             run,
@@ -113,6 +120,8 @@ impl Identities {
             slurm_job,
             container: group.container,
             pod: group.pod,
+            pod_name,
+            namespace,
         }
     }
 
@@ -162,7 +171,7 @@ impl Identities {
     }
 
     fn file(&self, pid: u32, file: &str) -> PathBuf {
-        self.proc.join(pid.to_string()).join(file)
+        self.root.join("proc").join(pid.to_string()).join(file)
     }
 }
 

@@ -152,6 +152,33 @@ fn control_groups_name_what_environments_do_not() {
     assert_eq!(found, expected);
 }
 
+#[test]
+fn a_pod_goes_by_its_name_where_the_kubelet_s_logs_tell_it() {
+    let proc = Proc::new();
+    let (id, uid) = (
+        "0123456789abcdef".repeat(4),
+        "0af1c9de-1b2c-4d5e-8f90-a1b2c3d4e5f6",
+    );
+    let group = format!(
+        "0::/kubepods.slice/kubepods-pod{}.slice/cri-containerd-{id}.scope\n",
+        uid.replace('-', "_")
+    );
+    for pid in [77, 78] {
+        proc.process(pid, 1, "PATH=/bin\0");
+        proc.write(pid, "cgroup", &group);
+    }
+    let mut identities = proc.identities();
+    let names = |identity: Identity| (identity.pod, identity.namespace, identity.pod_name);
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(names(identities.of(77)), (some(uid), None, None));
+    let logs = proc.0.path().join("var/log/pods");
+    std::fs::create_dir_all(logs.join(format!("ml_trainer-0_{uid}"))).unwrap();
+    assert_eq!(
+        names(identities.of(78)),
+        (some(uid), some("ml"), some("trainer-0"))
+    );
+}
+
 /// Killed when the test ends, however it ends.
 struct Running(Child);
 

@@ -1,15 +1,17 @@
-//! Xid errors of this node's GPUs: heard twice, told once, judged by what surrounds them.
+//! Xid errors of this node's GPUs: heard twice, told once, judged by what surrounds them. SXid errors of its NVSwitches beside them.
 //!
 //! ```text
 //! thread "xid" (NVML)  ──Sighting──▶ ┐                     ┌─▶ gpu_xid_errors_total at once
 //!                                    ├─▶ Ledger: one error ┤
 //! /dev/kmsg, each second ──Spoken──▶ ┘   within ±2 s       └─▶ after 2 s: domain::xid::judge ─▶ event, gpu_xid_judged_total
+//!                        ──SwitchError──▶ domain::sxid::judge ─▶ event, nvswitch_sxid_errors_total
 //! ```
 //! NVML is quick and needs no privilege, but is silent about a GPU that is gone; the kernel's log has process, link and sub-code.
 //! The wait of two seconds lets both come together, and lets 94 or 95 arrive before 48 is judged.
 
 mod ledger;
 mod report;
+mod switch;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +25,8 @@ use domain::xid::{Job, Verdict};
 use tokio::sync::watch;
 
 use self::ledger::{Ledger, Settled};
-use super::kernel_log::{KernelLog, Told};
+use self::switch::Switches;
+use super::kernel_log::{Heard, KernelLog, Spoken, Told};
 use super::process::Identities;
 use super::schedule::Tick;
 use super::series::series;
@@ -117,6 +120,7 @@ pub(crate) struct XidReader {
     identities: Identities,
     ending: Ending,
     ledger: Ledger,
+    switches: Switches,
     counters: Counters,
     events: Events,
     real_root: bool,
@@ -147,6 +151,7 @@ impl XidReader {
             identities: Identities::new(setting.root),
             ending: setting.ending,
             ledger: Ledger::default(),
+            switches: Switches::default(),
             counters: Counters::new(setting.samples),
             events: setting.events,
             real_root: setting.root == Path::new("/"),
@@ -169,17 +174,15 @@ impl XidReader {
             if tick.topology {
                 self.log.retry();
             }
-            for (at_ms, spoken) in self.log.listen() {
-                let run = self.whose(&spoken.told);
-                let sighting = Sighting {
-                    at_ms,
-                    place: self.place(spoken.pci),
-                    xid: spoken.xid,
-                    witness: Witness::KernelLog,
-                    told: spoken.told,
-                    run,
-                };
-                self.take(sighting);
+            for (at_ms, heard) in self.log.listen() {
+                match heard {
+                    Heard::Gpu(spoken) => self.take_spoken(at_ms, spoken),
+                    Heard::Switch(error) => {
+                        if let Some(event) = self.switches.take(at_ms, &error, &mut self.counters) {
+                            self.events.report(event);
+                        }
+                    }
+                }
             }
         }
         for settled in self.ledger.settle(now_ms()) {
@@ -213,6 +216,18 @@ impl XidReader {
         let at = |bus_id: &str| bus_id.parse() == Ok(pci);
         let gpu = inventory.gpus.iter().find(|gpu| at(&gpu.pci_bus_id));
         gpu.map_or(Place::Device(pci), |gpu| Place::Gpu(gpu.index))
+    }
+
+    fn take_spoken(&mut self, at_ms: TimestampMs, spoken: Spoken) {
+        let run = self.whose(&spoken.told);
+        self.take(Sighting {
+            at_ms,
+            place: self.place(spoken.pci),
+            xid: spoken.xid,
+            witness: Witness::KernelLog,
+            told: spoken.told,
+            run,
+        });
     }
 
     fn take(&mut self, sighting: Sighting) {
@@ -272,11 +287,11 @@ impl Counters {
         self.add(xid, 1.0, labels);
     }
 
-    fn add(&mut self, xid: u32, new: f64, labels: impl Fn(&str) -> Labels) {
+    fn add(&mut self, number: u32, new: f64, labels: impl Fn(&str) -> Labels) {
         if new == 0.0 {
             return;
         }
-        let mut name = labels(&xid.to_string());
+        let mut name = labels(&number.to_string());
         if self.counts.len() >= COUNTED_MAX && !self.counts.contains_key(&name) {
             name = labels("other");
         }

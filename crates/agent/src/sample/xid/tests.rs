@@ -287,3 +287,66 @@ fn every_family_s_fixture_is_read_and_judged_as_it_says() {
         assert_eq!(judged, expected, "{family:?}");
     }
 }
+
+/// Switch, number, severity and action of each counter of the switches.
+fn switch_counters(node: &Node) -> Vec<(String, f64)> {
+    let latest = node.samples.latest();
+    let of_switches = latest
+        .iter()
+        .filter(|sample| sample.series.metric_name() == Some("nvswitch_sxid_errors_total"));
+    let mut counters: Vec<(String, f64)> = of_switches
+        .map(|sample| {
+            let label = |name| sample.series.get(name).unwrap_or_default();
+            let labels = ["nvswitch", "sxid", "severity", "action"].map(label);
+            (labels.join(" "), sample.value)
+        })
+        .collect();
+    counters.sort_by(|one, other| one.0.cmp(&other.0));
+    counters
+}
+
+#[test]
+fn errors_of_switches_are_read_and_judged_as_the_fixture_says() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/kmsg/nvswitch.log");
+    let text = std::fs::read_to_string(path).unwrap();
+    let expected = text.lines().filter_map(|line| line.strip_prefix("# "));
+    let expected: Vec<(String, f64)> = expected.map(|line| (line.to_owned(), 1.0)).collect();
+    let records: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    let mut node = Node::new(&[]);
+    node.log(&records.join("\n"));
+    let events = node.events();
+    assert_eq!(switch_counters(&node), expected);
+    assert_eq!(
+        node.errors("0", 74),
+        [1.0],
+        "what the GPU says of it stands beside it"
+    );
+    let of_switches: Vec<&Event> = events.iter().filter(|event| event.kind == "sxid").collect();
+    assert_eq!(of_switches.len(), expected.len(), "{events:?}");
+    let (severity, message) = (of_switches[0].severity, &of_switches[0].message);
+    assert_eq!(severity, Severity::Critical);
+    for words in [
+        "NVSwitch 0 at 0000:c1:00 reports SXid 20034: a link went down",
+        "on its port 28",
+        "check_cables: ",
+        "The driver says: Link 28 LTSSM Fault Up",
+    ] {
+        assert!(message.contains(words), "{words}: {message}");
+    }
+}
+
+#[test]
+fn a_storm_of_a_switch_is_counted_whole_told_once_and_again_when_it_gets_worse() {
+    let mut node = Node::new(&[]);
+    let line = |word: &str| format!("nvidia-nvswitch4: SXid (PCI:0000:c1:00.0): 24007, {word}, Link 03 x\n");
+    node.log(line("Non-fatal").repeat(2_000).trim_end());
+    assert_eq!(node.events().len(), 1);
+    assert_eq!(
+        switch_counters(&node),
+        [("4 24007 warning reset".to_owned(), 2_000.0)]
+    );
+    node.log(&line("Fatal"));
+    let events = node.events();
+    assert_eq!((events.len(), events[0].severity), (1, Severity::Critical));
+    assert!(events[0].message.contains("2000 times"), "{}", events[0].message);
+}

@@ -1,0 +1,69 @@
+//! The names of the pods on this node, which control groups do not have: the kubelet keeps the logs of each pod in a folder called
+//!
+//! ```text
+//! /var/log/pods/NAMESPACE_NAME_UID      ml_trainer-0_0af1c9de-1b2c-4d5e-8f90-a1b2c3d4e5f6
+//! ```
+//! so a list of names joins uid to name, with no client, token or socket. Namespaces and names hold no underscore.
+
+use std::path::Path;
+
+/// More pods than any node runs, those that ended and are not cleaned up yet among them.
+const PODS_MAX: usize = 4_096;
+
+/// What people call a pod.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Pod {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+/// The pod with this uid; `None` outside of Kubernetes, and where the folder is not handed into the agent's container.
+pub(super) fn find(root: &Path, uid: &str) -> Option<Pod> {
+    let folders = std::fs::read_dir(root.join("var/log/pods")).ok()?;
+    let mut names = folders.take(PODS_MAX).flatten().map(|folder| folder.file_name());
+    names.find_map(|name| pod(name.to_str()?, uid))
+}
+
+fn pod(folder: &str, uid: &str) -> Option<Pod> {
+    let (names, _) = folder.rsplit_once('_').filter(|(_, of)| *of == uid)?;
+    let (namespace, name) = names.split_once('_')?;
+    let is_whole = !namespace.is_empty() && !name.is_empty() && !name.contains('_');
+    is_whole.then(|| Pod {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    const UID: &str = "0af1c9de-1b2c-4d5e-8f90-a1b2c3d4e5f6";
+
+    #[test]
+    fn a_uid_finds_its_folder_and_no_other() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(find(root.path(), UID), None, "no Kubernetes here");
+        for folder in [
+            "kube-system_kube-proxy-x7k2p_11111111-2222-3333-4444-555555555555",
+            // A static pod: its uid is a hash of its file.
+            "kube-system_etcd-n1_0123456789abcdef0123456789abcdef",
+            &format!("ml-team_trainer-0.web_{UID}"),
+            &format!("{UID}_no-name_"),
+            &format!("_{UID}"),
+            "rubbish",
+        ] {
+            std::fs::create_dir_all(root.path().join("var/log/pods").join(folder)).unwrap();
+        }
+        let named = |uid: &str| find(root.path(), uid).map(|pod| (pod.namespace, pod.name));
+        let expected = |namespace: &str, name: &str| Some((namespace.to_owned(), name.to_owned()));
+        assert_eq!(named(UID), expected("ml-team", "trainer-0.web"));
+        assert_eq!(
+            named("0123456789abcdef0123456789abcdef"),
+            expected("kube-system", "etcd-n1")
+        );
+        assert_eq!(named("99999999-2222-3333-4444-555555555555"), None);
+        assert_eq!(named(""), None);
+    }
+}

@@ -1,0 +1,59 @@
+//! The one clock that stamps of several nodes are brought to: the collector's. Which rank failed first is told by their stamps, and ranks
+//! follow each other within milliseconds.
+
+use domain::ident::NodeName;
+use domain::run::state::NodeReport;
+use query::Value;
+
+use super::Runs;
+use crate::app::Shared;
+
+/// A hello's word on a clock counts from here on: less may be its way here.
+const HELLO_OFF_MS: i64 = 1_000;
+
+impl Runs {
+    /// The report with its stamp by our clock.
+    pub(super) async fn by_our_clock(
+        &self,
+        app: &Shared,
+        node: &NodeName,
+        mut report: NodeReport,
+    ) -> NodeReport {
+        if let NodeReport::RankExited(exit) = &mut report {
+            let ahead_ns = match self.measured_ahead_ns(app, node).await {
+                Some(measured) => measured,
+                None => told_ahead_ns(app, node),
+            };
+            exit.at_ns = exit.at_ns.saturating_sub(ahead_ns);
+        }
+        report
+    }
+
+    /// How far a node's clock is ahead of ours, as its agent measured it in the last minutes: wrong by half a round trip at most. `None` from
+    /// an agent that has not, or whose clock is so far off that its samples stand at another time.
+    async fn measured_ahead_ns(&self, app: &Shared, node: &NodeName) -> Option<i64> {
+        let query = format!("lockstep_agent_clock_offset_seconds{{node=\"{node}\"}}");
+        let answer = self.evaluator.instant(&query, app.now_ms()).await.ok()?;
+        let Value::Vector(samples) = answer.value else {
+            return None;
+        };
+        let (_, _, seconds) = samples.first()?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "no clock is off by three centuries, and the cast stops there"
+        )]
+        let ahead_ns = (seconds * 1e9) as i64;
+        seconds.is_finite().then_some(ahead_ns)
+    }
+}
+
+/// The same by the agent's last hello.
+fn told_ahead_ns(app: &Shared, node: &NodeName) -> i64 {
+    let records = app.live.records();
+    let record = records.iter().find(|record| record.name == *node);
+    let ahead_ms = record.map_or(0, |record| record.clock_offset_ms);
+    if ahead_ms.abs() < HELLO_OFF_MS {
+        return 0;
+    }
+    ahead_ms.saturating_mul(1_000_000)
+}

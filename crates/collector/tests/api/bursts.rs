@@ -1,0 +1,144 @@
+//! Alerts that ask nodes for the last minutes of their GPUs.
+
+use domain::ident::NodeName;
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+use wire::proto::control_down::Message;
+
+use crate::clocks::join;
+use crate::harness::{DEADLINE, answer};
+use crate::remote_write::{push, series};
+use crate::rules::{feed, started, until};
+use crate::runs::Control;
+
+#[tokio::test]
+async fn a_critical_alert_asks_its_node_for_the_last_minutes_and_no_other() {
+    let server = started(
+        "
+groups:
+  - name: faults
+    interval: 100ms
+    rules:
+      - alert: Broken
+        expr: power > 100
+        labels: { severity: critical }
+      - alert: Warm
+        expr: power > 0
+        labels: { severity: warning }
+      - alert: Elsewhere
+        expr: power > 15
+        labels: { severity: critical }
+        annotations: { burst: 'false' }
+",
+    )
+    .await;
+    let node = |name: &str| NodeName::new(name).unwrap();
+    let agents = &server.running.app.runs.agents;
+    let (_first, mut to_first) = agents.connect(&node("n1"));
+    let (_second, mut to_second) = agents.connect(&node("n2"));
+    feed(&server, [150.0, 10.0, 20.0]).await;
+    let told = tokio::time::timeout(DEADLINE, to_first.recv()).await.unwrap();
+    assert!(matches!(told, Some(Message::Burst(burst)) if burst.alert == "Broken"));
+    until(
+        &server,
+        "count(ALERTS{alertname=~'Warm|Elsewhere', alertstate='firing'})",
+        |found| found.first().is_some_and(|(_, count)| count == "5"),
+    )
+    .await;
+    assert!(to_first.try_recv().is_err() && to_second.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_rule_may_ask_though_it_only_warns_and_a_node_is_asked_once_for_all_alerts_of_an_incident() {
+    let server = started(
+        "
+groups:
+  - name: faults
+    interval: 100ms
+    rules:
+      - alert: Warm
+        expr: power > 15
+        labels: { severity: warning }
+        annotations: { burst: 'true' }
+      - alert: Broken
+        expr: power > 0
+        labels: { severity: critical }
+",
+    )
+    .await;
+    let node = |name: &str| NodeName::new(name).unwrap();
+    let agents = &server.running.app.runs.agents;
+    let (_first, mut to_first) = agents.connect(&node("n1"));
+    let (_second, mut to_second) = agents.connect(&node("n2"));
+    feed(&server, [10.0, 10.0, 20.0]).await;
+    for to in [&mut to_first, &mut to_second] {
+        let told = tokio::time::timeout(DEADLINE, to.recv()).await.unwrap();
+        assert!(matches!(told, Some(Message::Burst(_))));
+    }
+    until(
+        &server,
+        "count(ALERTS{alertname=~'Warm|Broken', alertstate='firing'})",
+        |found| found.first().is_some_and(|(_, count)| count == "4"),
+    )
+    .await;
+    assert!(to_first.try_recv().is_err() && to_second.try_recv().is_err());
+}
+
+/// The alert a node is asked for, when it is.
+async fn asked(agent: &mut Control) -> String {
+    loop {
+        if let Message::Burst(burst) = agent.next().await {
+            return burst.alert;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_alert_of_a_run_asks_the_nodes_of_the_run() {
+    let server = started(
+        "
+groups:
+  - name: runs
+    interval: 100ms
+    rules:
+      - alert: Stuck
+        expr: sum by (run) (stuck) > 0
+        labels: { severity: critical }
+      - alert: NobodyKnows
+        expr: sum(stuck) > 0
+        labels: { severity: critical }
+",
+    )
+    .await;
+    let mut one = join(&server, "n1", 0).await;
+    let mut two = join(&server, "n2", 0).await;
+    let request = server.request(Method::POST, "/api/runs").json(&json!({
+        "recipe": "ddp", "nodes": 2, "nproc_per_node": 1
+    }));
+    let (status, run) = answer(request).await;
+    assert_eq!(status, StatusCode::CREATED, "{run}");
+    // Both nodes are its own now.
+    one.command().await;
+    two.command().await;
+    let mut other = join(&server, "n3", 0).await;
+
+    let labels = [("__name__", "stuck"), ("run", run["id"].as_str().unwrap())];
+    let elsewhere = [("__name__", "stuck"), ("run", "nobody-s")];
+    let now_ms = collector::clock::now_ms();
+    let stuck = [
+        series(&labels, &[(now_ms, 1.0)]),
+        series(&elsewhere, &[(now_ms, 1.0)]),
+    ];
+    assert_eq!(push(&server, &stuck).await.0, StatusCode::NO_CONTENT);
+    for agent in [&mut one, &mut two] {
+        assert_eq!(asked(agent).await, "Stuck");
+    }
+    until(&server, "count(ALERTS{alertstate='firing'})", |found| {
+        found.first().is_some_and(|(_, count)| count == "3")
+    })
+    .await;
+    // What is for the third comes in order: this is the first, and there was none before.
+    let node = NodeName::new("n3").unwrap();
+    server.running.app.runs.agents.want_burst(&node, "last");
+    assert_eq!(asked(&mut other).await, "last");
+}
