@@ -6,6 +6,7 @@
 pub mod bytes;
 pub mod time;
 
+pub mod container;
 pub mod event;
 pub mod ident;
 pub mod sxid;

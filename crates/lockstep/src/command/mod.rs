@@ -4,6 +4,7 @@ mod agent;
 mod collector;
 mod doctor;
 mod exec;
+mod look;
 mod plan;
 mod query;
 mod rules;
@@ -13,6 +14,7 @@ mod store;
 mod token;
 mod top;
 mod up;
+mod workspace;
 
 use clap::Subcommand;
 
@@ -43,6 +45,8 @@ pub(crate) enum Command {
     Rules(rules::Rules),
     /// Back up, restore, check and clean up what is stored.
     Store(store::Store),
+    /// Start, stop and list containers to work in: PyTorch with CUDA, this machine's GPUs, JupyterLab and SSH.
+    Workspace(workspace::Workspace),
     /// Make, list and revoke tokens for people, programs and agents.
     Token(token::Token),
     /// Own the processes of one run on this node. Started by the agent, never by hand.
@@ -65,6 +69,7 @@ impl Command {
             Self::Doctor(doctor) => ask(doctor.execute()),
             Self::Rules(rules) => ask(rules.execute()),
             Self::Store(store) => ask(store.execute()),
+            Self::Workspace(workspace) => ask(workspace.execute()),
             Self::Token(token) => ask(token.execute()),
             Self::Shim(shim) => shim.execute(),
         }

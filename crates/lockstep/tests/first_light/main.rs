@@ -21,3 +21,4 @@ mod rules;
 mod runs;
 mod store;
 mod terminal;
+mod workspace;

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use agent::{AgentConfig, MetricsConfig, NvmlSource, Seen};
-use domain::ident::NodeName;
+use agent::Seen;
 use domain::topology::Inventory;
 
 use super::check::Check;
+use crate::command::look::look;
 
 /// What only a machine with a driver has.
 const DRIVER_FILES: [&str; 3] = ["dev/nvidiactl", "proc/driver/nvidia/version", "sys/module/nvidia"];
@@ -14,16 +14,8 @@ const SIMULATOR: &str = "libsim_nvml.so";
 
 /// Looks once with the agent's readers.
 pub(super) async fn checks(root: &Path, library: Option<&Path>, simulate: Option<&str>) -> Vec<Check> {
-    let nvml = match (simulate, library) {
-        (Some(spec), library) => NvmlSource::Simulated {
-            library: library.map(Path::to_owned),
-            spec: spec.to_owned(),
-        },
-        (None, Some(path)) => NvmlSource::Path(path.to_owned()),
-        (None, None) => NvmlSource::System,
-    };
-    let asked_for = nvml != NvmlSource::System;
-    match agent::look(config(root, nvml)).await {
+    let asked_for = simulate.is_some() || library.is_some();
+    match look(root, library, simulate).await {
         Ok(seen) => judge(root, &seen, asked_for),
         Err(error) => vec![Check::fails(
             "gpus",
@@ -48,24 +40,6 @@ pub(super) fn simulator() -> Check {
         "only for --simulate: put {SIMULATOR} beside the executable (cargo build --package sim-nvml)"
     );
     Check::absent("simulator", "not beside the executable", next)
-}
-
-/// Nothing is kept and nothing is served.
-fn config(root: &Path, nvml: NvmlSource) -> AgentConfig {
-    AgentConfig {
-        collector: None,
-        join_token: None,
-        node: NodeName::new("doctor").expect("a well-formed name"),
-        data_dir: std::env::temp_dir(),
-        root: root.to_owned(),
-        nvml,
-        metrics: MetricsConfig::default(),
-        accepts_runs: false,
-        python: None,
-        tls_ca: None,
-        watch_jobs: Some(false),
-        spool_bytes_max: agent::config::SPOOL_BYTES_MAX,
-    }
 }
 
 fn judge(root: &Path, seen: &Seen, asked_for: bool) -> Vec<Check> {

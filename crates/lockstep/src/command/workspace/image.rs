@@ -1,0 +1,178 @@
+//! The image of a workspace: its Dockerfile in the binary, how it is built, and whether an image is one.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use domain::container::{Runtime, check};
+use serde::Deserialize;
+
+use super::engine::Engine;
+use super::settings::Person;
+use crate::failure::Failure;
+
+/// What an image is built of: name, text, mode.
+const FILES: [(&str, &str, u32); 3] = [
+    (DOCKERFILE, include_str!("../../../workspace/Dockerfile"), 0o644),
+    (
+        "sshd_config",
+        include_str!("../../../workspace/sshd_config"),
+        0o644,
+    ),
+    ("start.sh", include_str!("../../../workspace/start.sh"), 0o755),
+];
+const DOCKERFILE: &str = "Dockerfile";
+/// Set by the Dockerfile: the ids of the one user of the image.
+const UID_LABEL: &str = "lockstep.workspace.uid";
+
+/// Print the Dockerfile of the image, or write it with what it needs.
+#[derive(Args)]
+pub(super) struct Dockerfile {
+    /// Write Dockerfile, sshd_config and start.sh into this folder, for `docker build`.
+    #[arg(long, value_name = "DIR")]
+    to: Option<PathBuf>,
+}
+
+impl Dockerfile {
+    pub(super) fn execute(self) -> Result<(), Failure> {
+        match self.to {
+            Some(folder) => write(&folder)?,
+            None => crate::say::write(FILES[0].1),
+        }
+        Ok(())
+    }
+}
+
+/// The image that is built for a person where none is named: everyone's has their own ids in it.
+pub(super) fn of(person: Person) -> String {
+    format!("lockstep-workspace:uid{}", person.uid)
+}
+
+/// The command that builds an image from a folder with the Dockerfile.
+pub(super) fn build_line(
+    runtime: Runtime,
+    image: &str,
+    base: Option<&str>,
+    person: Person,
+    folder: &str,
+) -> Vec<String> {
+    let mut arguments = Vec::new();
+    if let Some(base) = base {
+        arguments.push(("BASE", base.to_owned()));
+    }
+    arguments.push(("WORKSPACE_UID", person.uid.to_string()));
+    arguments.push(("WORKSPACE_GID", person.gid.to_string()));
+    runtime.build(image, &arguments, folder)
+}
+
+/// Builds it, with the runtime's own progress on stderr.
+pub(super) async fn build(
+    engine: Engine,
+    image: &str,
+    base: Option<&str>,
+    person: Person,
+) -> Result<(), Failure> {
+    let folder = std::env::temp_dir().join(format!("lockstep-workspace-{:016x}", rand::random::<u64>()));
+    write(&folder)?;
+    let line = build_line(engine.runtime, image, base, person, &folder.to_string_lossy());
+    let built = engine.show(&line).await;
+    std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    built.map_err(|error| {
+        anyhow::anyhow!(
+            "the image {image} could not be built ({error}); its last lines above say why. A base that cannot be fetched is replaced by --base IMAGE"
+        )
+        .into()
+    })
+}
+
+/// Whether an image is here and made for this person.
+///
+/// # Errors
+/// When it is not, with the next step.
+pub(super) async fn verify(engine: Engine, image: &str, person: Person) -> Result<(), Failure> {
+    let asked = engine.ask(&engine.runtime.inspect_image(image)).await;
+    let text = asked.map_err(|refusal| {
+        anyhow::anyhow!(
+            "there is no image {image} here ({refusal}); `lockstep workspace start --build` builds one, `{} pull {image}` fetches it if a registry has it",
+            engine.runtime
+        )
+    })?;
+    let uid = person.uid;
+    match uid_of(&text).with_context(|| format!("{} describes {image} in an unknown way", engine.runtime))? {
+        None => Err(Failure::Failed(anyhow::anyhow!(
+            "{image} is no workspace's image: it lacks Jupyter, SSH and the label {UID_LABEL}; build one on it with `lockstep workspace start --build --base {image}`"
+        ))),
+        Some(built_for) if built_for != uid.to_string() => Err(Failure::Failed(anyhow::anyhow!(
+            "{image} was built for uid {built_for}, and this is for uid {uid}, whose files it could not write; build your own with --build (and without --image, or with another name), or start it for its user with --user {built_for}:GID"
+        ))),
+        Some(_) => Ok(()),
+    }
+}
+
+/// An image's reference from the command line.
+pub(super) fn reference(text: &str) -> Result<String, String> {
+    check::image(text).map(|()| text.to_owned())
+}
+
+fn write(folder: &Path) -> Result<(), Failure> {
+    let put = || {
+        std::fs::create_dir_all(folder)?;
+        for (name, text, mode) in FILES {
+            let path = folder.join(name);
+            std::fs::write(&path, text)?;
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
+        }
+        Ok::<_, std::io::Error>(())
+    };
+    put().with_context(|| format!("cannot write the image's files into {}", folder.display()))?;
+    Ok(())
+}
+
+/// What `image inspect` prints; both runtimes have labels under `Config`, null where there are none.
+#[derive(Deserialize)]
+struct Described {
+    #[serde(rename = "Config")]
+    config: Config,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(rename = "Labels", default)]
+    labels: Option<std::collections::BTreeMap<String, String>>,
+}
+
+fn uid_of(text: &str) -> anyhow::Result<Option<String>> {
+    let described: Vec<Described> = serde_json::from_str(text)?;
+    let labels = described.into_iter().next().and_then(|image| image.config.labels);
+    Ok(labels.and_then(|mut labels| labels.remove(UID_LABEL)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    #[test]
+    fn the_dockerfile_copies_what_is_written_beside_it_and_sets_what_is_looked_for() {
+        let dockerfile = FILES[0].1;
+        for (name, ..) in &FILES[1..] {
+            assert!(dockerfile.contains(&format!("COPY {name} ")), "{name}");
+        }
+        assert!(dockerfile.contains(&format!("{UID_LABEL}=\"${{WORKSPACE_UID}}\"")));
+    }
+
+    #[test]
+    fn an_image_says_whom_it_was_built_for() {
+        let labelled = r#"[{"Id":"1","Config":{"User":"7:7","Labels":{"lockstep.workspace.uid":"7"}}}]"#;
+        assert_eq!(uid_of(labelled).unwrap().as_deref(), Some("7"));
+        for without in [
+            r#"[{"Config":{"Labels":null}}]"#,
+            r#"[{"Config":{}}]"#,
+            r#"[{"Config":{"Labels":{"a":"b"}}}]"#,
+        ] {
+            assert_eq!(uid_of(without).unwrap(), None);
+        }
+        uid_of("no such image").unwrap_err();
+    }
+}

@@ -1,0 +1,72 @@
+//! `lockstep workspace stop NAME`
+
+use std::path::Path;
+
+use clap::Args;
+
+use super::engine::Choice;
+use super::found::{self, Found};
+use super::keys::Keys;
+use super::settings;
+use crate::failure::Failure;
+
+/// Stop a workspace: its processes get SIGTERM, and time to end.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  lockstep workspace stop ann                    `start ann` goes on with what was installed in it
+  lockstep workspace stop ann --remove           also its container, token and SSH key; the folders stay")]
+pub(super) struct Stop {
+    /// The workspace, from `list`.
+    #[arg(value_parser = settings::name)]
+    name: String,
+    /// Also remove its container, token and SSH key. Code, data and logs stay.
+    #[arg(long)]
+    remove: bool,
+    /// Seconds its processes have to end, before they are killed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    grace: u32,
+}
+
+impl Stop {
+    pub(super) async fn execute(self, choice: Choice, state: &Path) -> Result<(), Failure> {
+        let Self { name, remove, grace } = self;
+        let there = found::all(choice).await?;
+        let keys = Keys::of(state, &name);
+        let Some(workspace) = there.iter().find(|workspace| workspace.settings.name == name) else {
+            if remove && keys.folder.exists() {
+                keys.remove()?;
+                say!("{name} had no container; its token and SSH key are removed");
+                return Ok(());
+            }
+            return Err(unknown(&name, &there));
+        };
+        let Found {
+            engine, container, ..
+        } = workspace;
+        if workspace.runs() {
+            eprintln!("Stopping {name}; its processes have {grace} s to end …");
+            engine.carry_out(&engine.runtime.stop(container, grace)).await?;
+        }
+        if remove {
+            engine.carry_out(&engine.runtime.remove(container)).await?;
+            keys.remove()?;
+            say!("{name} is removed; its folders stay");
+        } else {
+            say!("{name} is stopped; `lockstep workspace start {name}` goes on with it");
+        }
+        Ok(())
+    }
+}
+
+fn unknown(name: &str, there: &[Found]) -> Failure {
+    let names: Vec<&str> = there
+        .iter()
+        .map(|workspace| workspace.settings.name.as_str())
+        .collect();
+    let known = if names.is_empty() {
+        "there is none".to_owned()
+    } else {
+        format!("there is: {}", names.join(", "))
+    };
+    Failure::Failed(anyhow::anyhow!("no workspace {name} here; {known}"))
+}
