@@ -25,7 +25,9 @@ pub(super) fn find(root: &Path, uid: &str) -> Option<Pod> {
 }
 
 fn pod(folder: &str, uid: &str) -> Option<Pod> {
-    let (names, _) = folder.rsplit_once('_').filter(|(_, of)| *of == uid)?;
+    let (names, _) = folder
+        .rsplit_once('_')
+        .filter(|(_, of)| !of.is_empty() && *of == uid)?;
     let (namespace, name) = names.split_once('_')?;
     let is_whole = !namespace.is_empty() && !name.is_empty() && !name.contains('_');
     is_whole.then(|| Pod {
