@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use domain::ident::AttemptNo;
 use domain::run::state::{NodeReport, Watched};
@@ -31,21 +32,26 @@ impl Job {
         }
     }
 
-    /// A rank that does this, and has a worker with its variables.
+    /// A rank that does this, and has a worker with its variables. `cat` is a rank that trains until the job is over.
+    /// It runs when this returns: while a process becomes another program, its environment reads as empty.
     fn rank(&mut self, rank: u32, script: &str, more: &[(&str, &str)]) {
-        let rank = Command::new("sh")
+        let mut rank = Command::new("sh")
             .args([
                 "-c",
-                &format!("sleep 600 & worker=$!; {script}; code=$?; kill $worker; exit $code"),
+                &format!("sleep 600 & worker=$!; echo; {script}; code=$?; kill $worker; exit $code"),
             ])
             .env("RANK", rank.to_string())
             .env("LOCAL_RANK", rank.to_string())
             .env("WORLD_SIZE", "2")
             .env("TORCHELASTIC_RUN_ID", &self.name)
             .envs(more.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .process_group(0)
             .spawn()
             .unwrap();
+        let said = rank.stdout.as_mut().unwrap().read(&mut [0]);
+        assert_eq!(said.unwrap(), 1, "it ended at once");
         self.ranks.push(rank);
     }
 
@@ -80,6 +86,14 @@ impl Job {
         self.reports().pop().unwrap()
     }
 
+    /// The ranks come to their end.
+    fn over(&mut self) {
+        for rank in &mut self.ranks {
+            drop(rank.stdin.take());
+        }
+    }
+
+    /// Their status is read by the parent that started them.
     fn take(&mut self) {
         for rank in &mut self.ranks {
             rank.wait().unwrap();
@@ -107,11 +121,9 @@ fn code(report: &NodeReport) -> Option<i32> {
 #[test]
 fn ranks_are_found_without_their_workers_and_end_as_they_did() {
     let mut job = Job::new();
-    job.rank(0, "sleep 1", &[]);
-    job.rank(1, "sleep 1", &[]);
+    job.rank(0, "cat", &[]);
+    job.rank(1, "cat", &[]);
     let mut watcher = job.watcher();
-    // The worker's shell may not be there at the first look.
-    std::thread::sleep(Duration::from_millis(300));
     watcher.scan();
     watcher.scan();
     let reports = job.reports();
@@ -130,6 +142,7 @@ fn ranks_are_found_without_their_workers_and_end_as_they_did() {
     assert_eq!(ranks, [(0, job.ranks[0].id()), (1, job.ranks[1].id())]);
     // The test, which is their parent, does not take their status: it is read as torchrun's is.
     job.gang(&mut watcher).unwrap().launcher_is_gone();
+    job.over();
     let end = job.ended(&mut watcher);
     assert_eq!(code(&end), Some(0));
 }
@@ -137,12 +150,13 @@ fn ranks_are_found_without_their_workers_and_end_as_they_did() {
 #[test]
 fn a_failed_rank_is_told_and_one_whose_status_was_taken_claims_nothing() {
     let mut job = Job::new();
-    job.rank(0, "sleep 0.5; false", &[]);
+    job.rank(0, "cat; false", &[]);
     let mut watcher = job.watcher();
     watcher.scan();
     let gang = job.gang(&mut watcher).unwrap();
     // Its parent, the test, lives on: as a launcher that might start it anew.
     gang.launcher_is_gone();
+    job.over();
     let end = job.ended(&mut watcher);
     assert_eq!(code(&end), None);
     assert!(
@@ -152,10 +166,11 @@ fn a_failed_rank_is_told_and_one_whose_status_was_taken_claims_nothing() {
     );
 
     let mut job = Job::new();
-    job.rank(0, "sleep 0.5", &[]);
+    job.rank(0, "cat", &[]);
     let mut watcher = job.watcher();
     watcher.scan();
     job.gang(&mut watcher).unwrap().launcher_is_gone();
+    job.over();
     job.take();
     let end = job.ended(&mut watcher);
     assert_eq!(code(&end), None, "0 was not seen, so it is not claimed");
@@ -164,7 +179,7 @@ fn a_failed_rank_is_told_and_one_whose_status_was_taken_claims_nothing() {
 #[test]
 fn what_lockstep_started_is_left_alone() {
     let mut job = Job::new();
-    job.rank(0, "sleep 5", &[("LOCKSTEP_RUN", "mine")]);
+    job.rank(0, "cat", &[("LOCKSTEP_RUN", "mine")]);
     let mut watcher = job.watcher();
     watcher.scan();
     assert!(job.gang(&mut watcher).is_none());
@@ -173,7 +188,7 @@ fn what_lockstep_started_is_left_alone() {
 #[test]
 fn the_next_agent_watches_on_and_one_that_comes_too_late_says_so() {
     let mut job = Job::new();
-    job.rank(0, "sleep 1", &[]);
+    job.rank(0, "cat", &[]);
     let mut first = job.watcher();
     first.scan();
     let mut beside = job.watcher();
@@ -186,6 +201,7 @@ fn the_next_agent_watches_on_and_one_that_comes_too_late_says_so() {
     assert_eq!(job.reports().len(), 2, "nothing is told twice");
     job.gang(&mut second).unwrap().launcher_is_gone();
     drop(second);
+    job.over();
     job.take();
     let mut third = job.watcher();
     third.take_up();
@@ -220,7 +236,7 @@ fn a_torchrun_that_nobody_announced_is_watched_to_its_end() {
         .args(["--rdzv-endpoint=127.0.0.1:0", "--rdzv-id", &job.name])
         .arg(&script)
         .env("OMP_NUM_THREADS", "1")
-        .stderr(std::process::Stdio::null())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
     job.ranks.push(torchrun);

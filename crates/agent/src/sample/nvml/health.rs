@@ -24,14 +24,14 @@ const THRESHOLDS: [(&str, &str, TemperatureThreshold); 4] = [
 ];
 
 /// The slower tiers of one GPU.
-pub(super) struct Health<'a> {
+pub(super) struct Health {
     slow: Tier<{ fields::SLOW.len() }>,
     rare: Tier<{ fields::RARE.len() }>,
-    nvlinks: Nvlinks<'a>,
+    nvlinks: Nvlinks,
     limits: Limits,
 }
 
-impl<'a> Health<'a> {
+impl Health {
     /// Nothing read yet.
     pub(super) fn new(numbering: Numbering) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl<'a> Health<'a> {
     }
 
     /// Reads what is due every ten seconds.
-    pub(super) fn read_slow(&mut self, asker: &mut Asker<'a>, out: &mut Writer<'_>) -> Result<(), GpuLost> {
+    pub(super) fn read_slow(&mut self, asker: &mut Asker<'_>, out: &mut Writer<'_>) -> Result<(), GpuLost> {
         self.slow.read(asker, out)?;
         read_what_fields_lack(asker, out)?;
         if let Some(celsius) = asker.ask("temperature", |gpu| gpu.temperature(TemperatureSensor::Gpu))? {

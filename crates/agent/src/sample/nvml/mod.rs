@@ -30,7 +30,6 @@ mod counters;
 mod fabric;
 mod fields;
 mod health;
-mod link_rates;
 mod links;
 mod mig;
 mod nvlink;
