@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::run::bandwidth::BandwidthWish;
 use crate::run::checkout::Checkout;
 use crate::run::checkpoint::Keep;
-use crate::run::container::{ContainerWish, is_of_the_client};
+use crate::run::container::ContainerWish;
 use crate::run::knob::{self, KnobTarget};
 use crate::run::secret::{REDACTED, SECRET_BYTES_MIN, SECRETS_MAX, SecretValue};
 
@@ -224,6 +224,8 @@ impl Spec {
         self.check_settings(&mut problems);
         self.check_secrets(&mut problems);
         self.check_knobs(&mut problems);
+        // The dashboard's form asks for neither, and need not load the rules for them.
+        #[cfg(not(target_arch = "wasm32"))]
         self.check_environment(&mut problems);
         problems.0
     }
@@ -262,6 +264,7 @@ impl Spec {
     }
 
     /// The working copy and the container.
+    #[cfg(not(target_arch = "wasm32"))]
     fn check_environment(&self, problems: &mut Problems) {
         if let Some(git) = &self.git {
             problems.0.extend(git.problems());
@@ -297,7 +300,7 @@ impl Spec {
             .map(|(name, value)| ("secrets", name, value.expose()));
         let env = self.env.iter().map(|(name, value)| ("env", name, value.as_str()));
         for (field, name, value) in env.chain(secrets) {
-            if is_of_the_client(name) && value.contains('\n') {
+            if crate::run::container::is_of_the_client(name) && value.contains('\n') {
                 problems.add(
                     &format!("{field}.{name}"),
                     "has a line break, which cannot be given to a container under this name",

@@ -33,7 +33,8 @@ pub(crate) fn run(layout: &Layout, modules: &Path, stage: &Path, fast: bool) -> 
     let smaller = stage.join("web_bg.wasm.smaller");
     Child::new(layout, "wasm-opt", npm::node()?, LIMIT)
         .args([modules.join("binaryen/bin/wasm-opt")])
-        .args(["-Oz", "--strip-debug", "--strip-producers"])
+        // Rust puts its stack first: nothing lies below 1 KiB, and addresses may be folded into loads and stores.
+        .args(["-Oz", "--strip-debug", "--strip-producers", "--low-memory-unused"])
         .args(FEATURES)
         .args([program.as_path(), Path::new("-o"), smaller.as_path()])
         .succeed()?;

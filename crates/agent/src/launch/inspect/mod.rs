@@ -9,6 +9,7 @@ mod server;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
 use std::time::Duration;
 
 use domain::ident::Rank;
@@ -17,6 +18,7 @@ use domain::run::inspect::{
     TRACE_BYTES_MAX, What, newest_entries,
 };
 use domain::run::state::NodeReport;
+use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::launch::journal::{Folder, read_from};
@@ -113,11 +115,6 @@ async fn ask(
     secrets: &Secrets,
     at_once: &Semaphore,
 ) -> RankAnswer {
-    let (handler, since) = match what {
-        What::WaitCounters => ("wait_counter_values", "2.9"),
-        What::Flight => ("fr_trace_json", "2.8"),
-        _ => ("dump_traceback", "2.6"),
-    };
     let mut answer = RankAnswer {
         rank: Rank(rank),
         pid: u32::try_from(process.pid).ok(),
@@ -129,14 +126,18 @@ async fn ask(
         return answer;
     }
     let socket = folder.file(&format!("rank-{rank}.sock"));
-    let within = Duration::from_millis(ANSWER_WITHIN_MS);
     let one_of_few = at_once.acquire().await;
-    match server::ask(&socket, handler, within).await {
-        Ok(mut body) => {
-            secrets.hide(&mut body);
-            fill(&mut answer, what, &body);
+    match bodies(&socket, what).await {
+        Ok(mut bodies) => {
+            bodies.iter_mut().for_each(|body| secrets.hide(body));
+            fill(&mut answer, what, &bodies);
         }
         Err(AskError::NoHandler) => {
+            let since = match what {
+                What::WaitCounters => "2.10",
+                What::Flight => "2.8, or 2.6 with NCCL,",
+                _ => "2.6",
+            };
             answer.problem = format!("its PyTorch does not tell; {since} or later does");
         }
         Err(error) => {
@@ -148,16 +149,39 @@ async fn ask(
     answer
 }
 
-fn fill(answer: &mut RankAnswer, what: &What, body: &[u8]) {
+/// What the rank's server says. NCCL records its collectives apart from those of all other backends, and has a handler of its own for them.
+async fn bodies(socket: &Path, what: &What) -> Result<Vec<Vec<u8>>, AskError> {
+    let handlers: &[&str] = match what {
+        What::WaitCounters => &["wait_counter_values"],
+        What::Flight => &["fr_trace_json", "dump_nccl_trace_json"],
+        _ => &["dump_traceback"],
+    };
+    let mut bodies = Vec::new();
+    for handler in handlers {
+        match server::ask(socket, handler, Duration::from_millis(ANSWER_WITHIN_MS)).await {
+            Ok(body) => bodies.push(body),
+            Err(AskError::NoHandler) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if bodies.is_empty() {
+        return Err(AskError::NoHandler);
+    }
+    Ok(bodies)
+}
+
+fn fill(answer: &mut RankAnswer, what: &What, bodies: &[Vec<u8>]) {
     if *what == What::Stacks {
+        let body = bodies.concat();
         let from = body.len().saturating_sub(STACKS_BYTES_MAX);
         answer.cut = from > 0;
         answer.text = Some(String::from_utf8_lossy(&body[from..]).into_owned());
         return;
     }
-    let read = serde_json::from_slice(body).map(|value| match what {
-        What::Flight => newest_entries(value),
-        _ => value,
+    let read: Result<Vec<Value>, _> = bodies.iter().map(|body| serde_json::from_slice(body)).collect();
+    let read = read.map(|mut values| match what {
+        What::Flight => newest_entries(values),
+        _ => values.swap_remove(0),
     });
     match read {
         Ok(value) => {

@@ -167,24 +167,35 @@ pub enum Answer {
     },
 }
 
-/// The newest entries of what the Flight Recorder said, and how many are left out.
+/// The newest entries of what the Flight Recorders of one rank said, in the order of their time, and how many are left out; of the rest
+/// (process groups, their members and counts) what any of them says.
 #[must_use]
-pub fn newest_entries(mut flight: Value) -> Value {
-    let Some(all) = flight.as_object_mut() else {
-        return flight;
-    };
-    let left_out = match all.get_mut("entries").and_then(Value::as_array_mut) {
-        Some(entries) => {
-            let surplus = entries.len().saturating_sub(FLIGHT_ENTRIES_MAX);
-            entries.drain(..surplus);
-            surplus
+pub fn newest_entries(recorders: Vec<Value>) -> Value {
+    let mut all = Value::Null;
+    for recorder in recorders {
+        match (&mut all, recorder) {
+            (Value::Object(all), Value::Object(more)) => {
+                more.into_iter()
+                    .for_each(|(key, more)| match (all.get_mut(&key), more) {
+                        (Some(Value::Array(list)), Value::Array(more)) => list.extend(more),
+                        (Some(Value::Object(map)), Value::Object(more)) => map.extend(more),
+                        (Some(_), _) => {}
+                        (None, more) => _ = all.insert(key, more),
+                    })
+            }
+            (all @ Value::Null, more) => *all = more,
+            _ => {}
         }
-        None => 0,
-    };
-    if left_out > 0 {
-        all.insert("entries_left_out".into(), left_out.into());
     }
-    flight
+    if let Some(entries) = all.get_mut("entries").and_then(Value::as_array_mut) {
+        entries.sort_by_key(|entry| entry["time_created_ns"].as_u64());
+        let surplus = entries.len().saturating_sub(FLIGHT_ENTRIES_MAX);
+        entries.drain(..surplus);
+        if surplus > 0 {
+            all["entries_left_out"] = surplus.into();
+        }
+    }
+    all
 }
 
 #[cfg(test)]
@@ -194,7 +205,7 @@ mod tests {
     #[test]
     fn of_many_collectives_the_newest_are_kept() {
         let entries: Vec<Value> = (0..1_000).map(|n| serde_json::json!({"record_id": n})).collect();
-        let kept = newest_entries(serde_json::json!({"version": "2.10", "entries": entries}));
+        let kept = newest_entries(vec![serde_json::json!({"version": "2.10", "entries": entries})]);
         let ids: Vec<_> = kept["entries"]
             .as_array()
             .into_iter()
@@ -210,8 +221,27 @@ mod tests {
             serde_json::json!([1]),
             serde_json::json!({"entries": 7}),
         ] {
-            assert_eq!(newest_entries(other.clone()), other);
+            assert_eq!(newest_entries(vec![other.clone()]), other);
         }
+    }
+
+    #[test]
+    fn what_nccl_recorded_stands_among_the_rest_by_its_time() {
+        let recorder = |backend: &str, times: [u64; 2]| {
+            let entry = |time: u64| serde_json::json!({"profiling_name": backend, "time_created_ns": time});
+            serde_json::json!({"version": "2.10", "pg_config": {backend: {"ranks": "[0, 1]"}}, "entries": times.map(entry)})
+        };
+        let all = newest_entries(vec![recorder("gloo", [1, 4]), recorder("nccl", [2, 3])]);
+        let names: Vec<_> = all["entries"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|entry| &entry["profiling_name"])
+            .collect();
+        assert_eq!(names, ["gloo", "nccl", "nccl", "gloo"]);
+        assert_eq!(all["pg_config"].as_object().map(serde_json::Map::len), Some(2));
+        assert_eq!(all["version"], "2.10");
+        assert_eq!(newest_entries(Vec::new()), Value::Null);
     }
 
     #[test]
