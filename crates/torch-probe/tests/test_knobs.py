@@ -65,6 +65,8 @@ def test_a_launched_example_is_changed_from_its_first_import_on(torchrun):
         answers = {record["name"]: (record["state"], record["detail"]) for record in finished.of("knob", rank)}
         assert {name: state for name, (state, _) in answers.items()} == dict.fromkeys(knobs, "applied"), answers
         assert "8 of 8 blocks" in answers["activation_checkpointing"][1]
+        assert [record["step"] for record in finished.of("step", rank) if record.get("saved_tensor_bytes")] == [2, 3, 4]
+        assert [note for record in finished.of("bye", rank) for note in record.get("notes") or []] == []
     said = [float(loss) for loss in re.findall(r" loss (\S+)", finished.output)]
     assert len(said) == 5 and said[-1] < said[0]
     assert max(finished.sizes) <= 8192

@@ -12,7 +12,7 @@ import pytest
 from conftest import INJECT, SCRIPTS, TIMEOUT_S
 
 torch = pytest.importorskip("torch")
-has = {name: tuple(map(int, torch.__version__.split(".")[:2])) >= since for name, since in {"stacks": (2, 6), "counters": (2, 9)}.items()}
+has = {name: tuple(map(int, torch.__version__.split(".")[:2])) >= since for name, since in {"stacks": (2, 6), "counters": (2, 10)}.items()}
 
 
 class Unix(http.client.HTTPConnection):

@@ -63,16 +63,18 @@ fn what_no_probe_can_follow_runs_as_without_one_and_is_said_with_the_run() {
     }
 
     // The last words come behind the end of the run.
-    let said = cluster.wait_for("all to be said", || {
+    let mut said = BTreeMap::new();
+    let all = cluster.look_for(|| {
         let view = cluster.get(&format!("/api/runs/{run}"));
         let lines = view["attempts"][0]["unseen"].as_array()?;
         let of = |key: &str, line: &serde_json::Value| line[key].as_str().unwrap().to_owned();
-        let said: BTreeMap<String, String> = lines
+        said = lines
             .iter()
             .map(|line| (of("words", line), of("ranks", line)))
             .collect();
-        (said.len() == RANKS.len()).then_some(said)
+        (said.len() == RANKS.len()).then_some(())
     });
+    assert!(all.is_some(), "what is said: {said:?}");
     for (rank, (kind, _, words)) in RANKS.iter().enumerate() {
         let ranks = said
             .iter()

@@ -158,6 +158,8 @@ class Probe:
 
     def torch_imported(self, torch):
         self.torch = torch
+        if self.saved_tensors is not None:
+            self.call(self.saved_tensors.torch_imported, torch)
         try:
             self.server.start()
         except Exception as error:

@@ -34,7 +34,6 @@ class SavedTensors:
 
     def _give_way(self, module):
         """Forbidding hooks raises while there are any."""
-        self._stack = Stack(module.torch._C._autograd)
         original = module.disable_saved_tensors_hooks
 
         @functools.wraps(original)
@@ -43,6 +42,10 @@ class SavedTensors:
             return original(*args, **kwargs)
 
         module.disable_saved_tensors_hooks = disable_saved_tensors_hooks
+
+    def torch_imported(self, torch):
+        """While torch is being imported it has no stack yet."""
+        self._stack = Stack(torch._C._autograd)
 
     def step_ended(self):
         """The bytes of the step that is over, or None; and from here on the next one's."""
