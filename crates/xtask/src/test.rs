@@ -5,6 +5,7 @@
 //! `--skip` leaves one out.
 
 mod count;
+mod examples;
 mod parts;
 mod rules;
 mod setup;

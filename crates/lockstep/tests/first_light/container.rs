@@ -73,20 +73,21 @@ impl Podman {
     }
 }
 
-/// No limit above this process's own may be asked for without a right that a test does not have; runc also runs on machines with
-/// both kinds of cgroups.
+/// No limit above this process's own may be asked for without a right that a test does not have, and Podman gives itself no more
+/// processes than there can be numbers of; runc also runs on machines with both kinds of cgroups.
 fn settings() -> String {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
     let hard = |name: &str| {
         let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-        let value = line.split_whitespace().nth(1).unwrap().to_owned();
-        if value == "unlimited" {
-            "-1".to_owned()
-        } else {
-            value
-        }
+        let value = line.split_whitespace().nth(1).unwrap();
+        value.parse().unwrap_or(i64::MAX)
     };
-    let (files, processes) = (hard("Max open files"), hard("Max processes"));
+    let numbers = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
+    let numbers: i64 = numbers.trim().parse().unwrap();
+    let (files, processes) = (
+        hard("Max open files").min(1 << 20),
+        hard("Max processes").min(numbers),
+    );
     format!(
         "[engine]\nruntime = \"runc\"\n[containers]\ndefault_ulimits = [\"nofile={files}:{files}\", \
          \"nproc={processes}:{processes}\"]\n"

@@ -1,6 +1,8 @@
 //! Five knobs on scripts as users write them, through the probe alone: each is found in every rank, judged with figures of both sides,
 //! leaves the losses as they are where it computes the same, and is taken back to the command the run began with.
 
+#![allow(clippy::print_stdout, reason = "the table is the result")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -12,35 +14,41 @@ const DECIDED: [&str; 4] = ["better", "worse", "mixed", "no_difference"];
 /// As `torch.utils.checkpoint` has it, or not, by how busy this machine is: the rule is held in `domain`'s tests.
 const BY_THE_RULE: [&str; 2] = ["kept", "rejected"];
 
+/// What frames the table.
+const BEGIN: &str = "=== table of knobs ===";
+const END: &str = "=== end of the table ===";
+
 #[test]
-fn five_knobs_are_turned_in_unmodified_scripts_judged_and_turned_back() {
+fn a_time_out_is_taken_over_in_an_unmodified_script_that_trains_on() {
     let cluster = Cluster::start_without_gpus();
-    std::thread::scope(|both| {
-        both.spawn(|| plain_loop(&cluster));
-        both.spawn(|| fully_sharded(&cluster));
-    });
+    let _row = timed_out_in_place(&Scripted::start(&cluster, "train_loop.py"));
+}
+
+/// Five knobs on two scripts, and a table of their verdicts: what `cargo xtask lab knobs` puts into docs/knobs.md.
+#[test]
+#[ignore = "takes minutes: cargo xtask lab knobs"]
+fn all() {
+    let cluster = Cluster::start_without_gpus();
+    let rows = [plain_loop(&cluster), fully_sharded(&cluster)].concat();
+    println!(
+        "{BEGIN}\n| script | change | step time, ms | memory kept for backward, MiB | samples a second of a rank | losses of the same steps | verdict |\n\
+         |---|---|---|---|---|---|---|\n{}{END}",
+        rows.concat()
+    );
 }
 
 /// Three changes on top of each other, then back.
-fn plain_loop(cluster: &Cluster) {
+fn plain_loop(cluster: &Cluster) -> Vec<String> {
     let run = Scripted::start(cluster, "train_loop.py");
-
-    let checkpointed = run.apply("activation_checkpointing=block");
-    run.is_judged(&checkpointed, &BY_THE_RULE);
-    run.is_in_the_script(&checkpointed, "8 of 8 blocks (Block: blocks.0, ");
-    same_losses(&checkpointed);
-    let memory = &checkpointed["change"]["verdict"];
-    let bytes = |side: &str| memory[side]["memory"]["bytes"].as_f64().unwrap();
-    assert_eq!(memory["before"]["memory"]["kind"], "saved_tensors");
-    assert!(bytes("after") < 0.5 * bytes("before"), "{memory}");
+    let mut rows = vec![checkpointed(&run)];
 
     let loaded = run.apply("num_workers=1");
-    run.is_judged(&loaded, &DECIDED);
+    rows.push(run.is_judged(&loaded["change"], &DECIDED));
     run.is_in_the_script(&loaded, "has 1 workers; the first one had 0 in the script");
     same_losses(&loaded);
 
     let clipped = run.apply("grad_clip_norm=0.01");
-    run.is_judged(&clipped, &DECIDED);
+    rows.push(run.is_judged(&clipped["change"], &DECIDED));
     run.is_in_the_script(
         &clipped,
         "gradients of AdamW are clipped to a norm of 0.01 before each step",
@@ -63,14 +71,15 @@ fn plain_loop(cluster: &Cluster) {
         );
     }
     run.is_as_it_was();
+    run.ends();
+    rows
 }
 
 /// FSDP2's argument by another attempt; the groups' time-out in place.
-fn fully_sharded(cluster: &Cluster) {
+fn fully_sharded(cluster: &Cluster) -> Vec<String> {
     let run = Scripted::start(cluster, "train_trainer.py");
-
     let resharded = run.apply("reshard_after_forward=false");
-    run.is_judged(&resharded, &DECIDED);
+    let row = run.is_judged(&resharded["change"], &DECIDED);
     run.is_in_the_script(
         &resharded,
         "fully_shard: gathered parameters are kept from the forward to the backward pass",
@@ -78,7 +87,24 @@ fn fully_sharded(cluster: &Cluster) {
     same_losses(&resharded);
     run.succeeds(&["run", "revert", &run.id, "--wait"]);
     run.is_as_it_was();
+    let rows = vec![row, timed_out_in_place(&run)];
+    run.ends();
+    rows
+}
 
+fn checkpointed(run: &Scripted<'_>) -> String {
+    let checkpointed = run.apply("activation_checkpointing=block");
+    let row = run.is_judged(&checkpointed["change"], &BY_THE_RULE);
+    run.is_in_the_script(&checkpointed, "8 of 8 blocks (Block: blocks.0, ");
+    same_losses(&checkpointed);
+    let memory = &checkpointed["change"]["verdict"];
+    let bytes = |side: &str| memory[side]["memory"]["bytes"].as_f64().unwrap();
+    assert_eq!(memory["before"]["memory"]["kind"], "saved_tensors");
+    assert!(bytes("after") < 0.5 * bytes("before"), "{memory}");
+    row
+}
+
+fn timed_out_in_place(run: &Scripted<'_>) -> String {
     run.has_steps();
     let before = run.attempt();
     run.apply("process_group_timeout_s=1200");
@@ -89,57 +115,45 @@ fn fully_sharded(cluster: &Cluster) {
         "nothing was started anew"
     );
     let live = &after["live"][0];
-    assert_eq!(
-        (&live["state"], &live["ranks"]),
-        (&json!("taken"), &json!([0, 1])),
-        "{live}"
-    );
-    assert!(
-        live["answers"][0]["detail"]
-            .as_str()
-            .unwrap()
-            .contains("may take 1200 s, in "),
-        "{live}"
-    );
-    let verdict = &live["change"]["verdict"];
-    assert!(
-        DECIDED.contains(&verdict["decision"].as_str().unwrap()),
-        "{verdict}"
-    );
+    is_taken(live, "may take 1200 s, in ");
+    let row = run.is_judged(&live["change"], &DECIDED);
     assert_eq!(after["knobs"], json!({ "process_group_timeout_s": "1200" }));
 
-    run.succeeds(&["run", "revert", &run.id, "--wait"]);
-    let back = run.attempt();
+    run.succeeds(&["run", "revert", &run.id]);
+    let back = run.cluster.wait_for("the change to be taken back", || {
+        Some(run.attempt()).filter(|attempt| attempt["live"][1]["state"] == "taken")
+    });
     assert_eq!((pids(&back), &back["knobs"]), (pids(&before), &Value::Null));
-    let live = &back["live"][1];
+    is_taken(&back["live"][1], "(1800 s)");
+    let shown = run.succeeds(&["run", "show", &run.id]);
+    let taken_back = format!(
+        "takes back the change of attempt {} in place, its change 1",
+        back["attempt"]
+    );
+    assert!(shown.contains(&taken_back), "{shown}");
+    row
+}
+
+fn is_taken(live: &Value, said: &str) {
     assert_eq!(
         (&live["state"], &live["ranks"]),
         (&json!("taken"), &json!([0, 1])),
         "{live}"
     );
-    assert!(
-        live["answers"][0]["detail"]
-            .as_str()
-            .unwrap()
-            .contains("(1800 s)"),
-        "{live}"
-    );
-    let shown = run.succeeds(&["run", "show", &run.id]);
-    assert!(
-        shown.contains("takes back the change of attempt 3 in place, its change 1"),
-        "{shown}"
-    );
+    let detail = live["answers"][0]["detail"].as_str().unwrap();
+    assert!(detail.contains(said), "{live}");
 }
 
 /// A script of `examples/`, run as it is by two ranks until it is told to stop.
 struct Scripted<'a> {
     cluster: &'a Cluster,
+    script: &'static str,
     id: String,
     first: String,
 }
 
 impl<'a> Scripted<'a> {
-    fn start(cluster: &'a Cluster, script: &str) -> Self {
+    fn start(cluster: &'a Cluster, script: &'static str) -> Self {
         let spec = BTreeMap::from([
             (
                 "script",
@@ -154,6 +168,7 @@ impl<'a> Scripted<'a> {
         let id = cluster.submit(&[file.to_str().unwrap()]);
         let mut run = Self {
             cluster,
+            script,
             id,
             first: String::new(),
         };
@@ -204,21 +219,43 @@ impl<'a> Scripted<'a> {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    fn is_judged(&self, attempt: &Value, decisions: &[&str]) {
-        let verdict = &attempt["change"]["verdict"];
+    /// Checks a verdict; it as a row of the table.
+    fn is_judged(&self, change: &Value, decisions: &[&str]) -> String {
+        let verdict = &change["verdict"];
         let decision = verdict["decision"].as_str().unwrap_or_default();
         assert!(decisions.contains(&decision), "{verdict}");
-        for side in ["before", "after"] {
-            assert!(
-                verdict[side]["step_seconds"]["value"].as_f64().unwrap() > 0.0,
-                "{verdict}"
-            );
-            assert!(
-                verdict[side]["memory"]["bytes"].as_f64().unwrap() > 0.0,
-                "{verdict}"
-            );
-        }
-        assert!(verdict["losses"]["steps"].as_u64().unwrap() >= 20, "{verdict}");
+        let set = &change["set"][0];
+        // In place: nothing of it is told in an attempt's first steps, and no step is done twice.
+        let is_whole = set["knob"] != "process_group_timeout_s";
+        let both = |part: &str, key: &str, scale: f64| {
+            let sides = ["before", "after"].map(|side| verdict[side][part][key].as_f64());
+            if let [Some(before), Some(after)] = sides {
+                assert!(before > 0.0 && after > 0.0, "{verdict}");
+                return format!("{:.1} → {:.1}", before * scale, after * scale);
+            }
+            assert!(part == "memory" && !is_whole, "no {part}: {verdict}");
+            "–".to_owned()
+        };
+        let steps = verdict["losses"]["steps"].as_u64().unwrap_or_default();
+        assert!(steps >= 20 || !is_whole, "{verdict}");
+        let losses = match verdict["losses"]["largest_difference"].as_f64() {
+            Some(0.0) => "the same bits".to_owned(),
+            Some(difference) => format!("up to {difference:.1e} apart"),
+            None => "other steps".to_owned(),
+        };
+        format!(
+            "| {} | {}={} | {} | {} | {} | {losses} | {decision} |\n",
+            self.script,
+            set["knob"].as_str().unwrap(),
+            set["new"].as_str().unwrap(),
+            both("step_seconds", "value", 1e3),
+            both("memory", "bytes", 1.0 / 1_048_576.0),
+            both("samples_per_second", "value", 1.0),
+        )
+    }
+
+    fn ends(&self) {
+        self.succeeds(&["run", "stop", &self.id, "--grace", "0s", "--wait"]);
     }
 
     /// Each rank's probe found what it was to change; the records lie where the agent keeps them.

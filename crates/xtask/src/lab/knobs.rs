@@ -1,0 +1,45 @@
+//! Five knobs on unmodified scripts: the test in crates/lockstep/tests/first_light/knobs_unmodified.rs, and its table in docs/knobs.md.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::lab::{Matrix, exit_code};
+use crate::layout::Layout;
+use crate::measure::{machine, section};
+use crate::progress::result;
+use crate::toolchain::venv;
+
+/// The document is written by hand but for this section.
+const HEADING: &str = "What was measured";
+const MATRIX: Matrix = Matrix {
+    step: "lab-knobs",
+    binary: "first_light",
+    test: "knobs_unmodified::all",
+    begin: "=== table of knobs ===",
+    limit: Duration::from_secs(60 * 60),
+};
+
+/// Nothing to choose: each knob needs the steps before and behind it.
+#[derive(Args)]
+pub(crate) struct Options {}
+
+/// Turns them all.
+pub(crate) fn run(layout: &Layout, Options {}: &Options) -> Result<ExitCode> {
+    // Now, and not at the end: the checkout may go on meanwhile.
+    let revision = machine::revision(layout);
+    let venv = venv::ensure(layout)?;
+    let (table, well) = MATRIX.run(layout, &venv, &[])?;
+    result(&table);
+    let text = format!(
+        "Written by `cargo xtask lab knobs` at {revision} on {}, {}: each change is asked for with `lockstep run apply RUN CHANGE --wait` \
+         while two ranks train the script of `examples/` as it is, judged, and taken back with `lockstep run revert RUN`. Figures are before → after. \
+         Losses are compared at the steps that both sides have; a change in place has none of them.\n\n{table}",
+        machine::today(),
+        machine::describe(),
+    );
+    section::keep(&layout.root.join("docs/knobs.md"), "", HEADING, &text)?;
+    Ok(exit_code(well))
+}
