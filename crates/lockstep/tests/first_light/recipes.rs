@@ -166,13 +166,18 @@ impl Recipe {
         }
     }
 
+    /// All that are there are whole, whatever their kind. The last of them is told behind the end of the run.
     fn look_at_checkpoints(&self, cluster: &Cluster, run: &str, trained: &mut Trained) {
-        let list = cluster.get(&format!("/api/runs/{run}/checkpoints"));
-        let all = list["checkpoints"].as_array().cloned().unwrap_or_default();
-        let whole = |one: &&Value| one["format"] == self.format && one["complete"] == true;
-        let count = all.iter().filter(whole).count();
-        trained.checkpoints = (count, all.len());
-        if count == 0 || count < all.len() {
+        let mut list = Value::Null;
+        let as_expected = cluster.look_for(|| {
+            list = cluster.get(&format!("/api/runs/{run}/checkpoints"));
+            let all = list["checkpoints"].as_array()?;
+            let whole = all.iter().filter(|one| one["complete"] == true);
+            let own = whole.clone().any(|one| one["format"] == self.format);
+            trained.checkpoints = (whole.count(), all.len());
+            (own && trained.checkpoints.0 == all.len()).then_some(())
+        });
+        if as_expected.is_none() {
             trained
                 .problems
                 .push(format!("checkpoints that are not whole, or none: {list}"));

@@ -20,7 +20,8 @@ not been tried that way yet. What each recipe does is said in crates/torch-probe
 
 - *loss*: that of the first and of the last step, of the first rank that has one. It falls when the mean of the later half of the
   steps is below that of the earlier half, on every rank.
-- *checkpoints*: how many are complete of how many there are, and of what kind; `ddp` is the one that shows a plain `torch.save`.
+- *checkpoints*: how many are complete of how many there are, and the kind that must be among them; `ddp` is the one that shows a plain
+  `torch.save` alone, `resume` has one beside the others.
 - *series*: those that this recipe must have, and has.
 - *seconds*: from the submission to the end, the start of Python and the imports of PyTorch on all ranks included.
 ";

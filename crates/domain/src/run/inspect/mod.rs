@@ -151,7 +151,6 @@ pub struct ProcessState {
 /// From a node; a piece of a file travels beside it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(clippy::large_enum_variant, reason = "answers are taken one by one")]
 pub enum Answer {
     /// Of one rank.
     Rank(RankAnswer),
