@@ -97,6 +97,26 @@ def test_an_order_that_cannot_be_carried_out_says_so_and_changes_nothing(knobbed
     assert any("knobs.live" in note for note in trained.listener.of("bye")[0]["notes"])
 
 
+def test_a_time_out_that_a_backend_ignores_is_refused_and_every_group_keeps_its_own(knobbed):
+    def work():
+        first = []
+
+        def deaf(timeout, group):  # as torch's setter does for a backend that is neither gloo nor NCCL
+            first.append(group) if not first else None
+            if group is not first[0]:
+                group._get_backend(torch.device("cpu"))._set_default_timeout(timeout)
+
+        module = dist.distributed_c10d
+        module.set_timeout = module._set_pg_timeout = deaf
+        return ordered(live(1, "77"), live(2, "78"))()
+
+    trained = knobbed(work)
+    assert trained.result == [[1800], [1800, 5]]
+    answers = [r for r in trained.listener.of("knob") if "live" in r]
+    assert [answer["state"] for answer in answers] == ["failed", "failed"]
+    assert "1 of 2 process groups (gloo) do not take" in answers[1]["detail"]
+
+
 def test_without_a_group_a_rank_says_that_there_is_none(knobbed):
     def work():
         folder = pathlib.Path(os.environ["LOCKSTEP_PROBE_SOCKET"]).parent

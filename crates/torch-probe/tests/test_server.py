@@ -134,6 +134,55 @@ def test_it_is_left_out_when_it_is_not_wanted(ranks, monkeypatch):
     assert finished.code == 0 and not any("worker_server" in hello for hello in finished.of("hello"))
 
 
+@pytest.fixture
+def limits(tmp_path, monkeypatch):
+    """A process in cgroup `/a/b`, of a user without a limit of his own."""
+    from lockstep_probe import server
+
+    monkeypatch.setattr(server, "is_root", lambda proc: True)
+    (tmp_path / "cgroup").write_text("4:memory:/m\n3:pids:/a/b\n0::/a/b\n")
+
+    def note(folder, most, now=10):
+        folder = tmp_path / folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "pids.max").write_text(f"{most}\n")
+        (folder / "pids.current").write_text(f"{now}\n")
+
+    return server, note, lambda: server.threads_left(str(tmp_path), str(tmp_path))
+
+
+def test_the_smallest_room_of_all_limits_counts(limits, monkeypatch):
+    server, note, left = limits
+    assert left() is None
+    note("a/b", "max")
+    note("memory/m", 5)
+    assert left() is None
+    note("a", 2048, now=48)
+    assert left() == 2000
+    note("pids", 500, now=400)  # of a container, whose own path is not there
+    assert left() == 100
+    monkeypatch.setattr(server, "is_root", lambda proc: False)
+    monkeypatch.setattr(server.resource, "getrlimit", lambda what: (64, 64))
+    assert left() == 64
+    monkeypatch.setattr(server.resource, "getrlimit", lambda what: (server.resource.RLIM_INFINITY,) * 2)
+    assert left() == 100
+
+
+@pytest.mark.parametrize(
+    ("cpus", "ranks", "left", "fits"),
+    [(224, 8, 2048, False), (224, 8, 3584, True), (224, 8, None, True), (2, 1, 17, False), (2, 1, 18, True), (None, 2, 36, True)],
+)
+def test_it_is_left_out_where_its_threads_would_come_near_the_limit(limits, monkeypatch, cpus, ranks, left, fits):
+    server = limits[0]
+    monkeypatch.setattr(server.os, "cpu_count", lambda: cpus)
+    if fits:
+        server.check_room(ranks, left)
+    else:
+        with pytest.raises(RuntimeError, match="raise the pids limit") as error:
+            server.check_room(ranks, left)
+        assert len(str(error.value)) < 200
+
+
 DEEP = """
 import os, pathlib, sys, threading
 sys.path.insert(0, sys.argv[1])

@@ -38,6 +38,8 @@ impl Noted {
 pub(crate) struct Needs<'a> {
     pub(crate) resume_from: Option<&'a str>,
     pub(crate) plugin: Option<&'a Path>,
+    /// Where Kineto and the agent meet.
+    pub(crate) kineto: Option<&'a Path>,
 }
 
 /// What this node adds to what the run says of its container.
@@ -122,6 +124,9 @@ fn mounts(
     add(&around.companions, true)?;
     if let Some(plugin) = needs.plugin {
         add(plugin, true)?;
+    }
+    if let Some(meeting) = needs.kineto {
+        add(meeting, false)?;
     }
     Ok(mounts)
 }
@@ -235,7 +240,7 @@ mod tests {
         let told = |spec: &Spec, resume_from: Option<&str>| {
             let needs = Needs {
                 resume_from,
-                plugin: None,
+                ..Needs::default()
             };
             let mounts = mounts(spec, &folder, &around, needs).unwrap();
             mounts
@@ -272,6 +277,18 @@ mod tests {
             ..Spec::default()
         };
         assert_eq!(told(&spec, None), [own, (script, false), (lib, true)]);
+        // Kineto's socket is one of the container's, in a folder that both sides see.
+        let meeting = path("k/0123abcd");
+        let needs = Needs {
+            kineto: Some(Path::new(&meeting)),
+            ..Needs::default()
+        };
+        let mounts = mounts(&Spec::default(), &folder, &around, needs).unwrap();
+        assert!(
+            mounts
+                .iter()
+                .any(|mount| mount.source == meeting && mount.target == meeting && !mount.read_only)
+        );
     }
 
     #[test]

@@ -26,7 +26,7 @@ const LINE_BYTES_MIN: usize = 16;
 #[derive(Debug, Default)]
 pub struct Secrets {
     values: BTreeMap<String, SecretValue>,
-    /// What is hidden: the values, and their lines; longest first.
+    /// What is hidden: the values, how JSON writes them, and their lines; longest first.
     hidden: Vec<Vec<u8>>,
 }
 
@@ -121,19 +121,37 @@ impl Secrets {
         json.to_string()
     }
 
+    /// Puts `[redacted]` for each secret in JSON that others made, whose names of fields may hold one too.
+    pub fn redact_names_too(&self, json: &mut Value) {
+        if self.hidden.is_empty() {
+            return;
+        }
+        match json {
+            Value::Array(items) => items.iter_mut().for_each(|item| self.redact_names_too(item)),
+            Value::Object(fields) => {
+                let redacted = std::mem::take(fields).into_iter().map(|(mut name, mut field)| {
+                    self.redact_text(&mut name);
+                    self.redact_names_too(&mut field);
+                    (name, field)
+                });
+                *fields = redacted.collect();
+            }
+            other => self.redact(other),
+        }
+    }
+
+    fn redact_text(&self, text: &mut String) {
+        let values = self.hidden.iter();
+        for value in values.filter_map(|value| std::str::from_utf8(value).ok()) {
+            if text.contains(value) {
+                *text = text.replace(value, REDACTED);
+            }
+        }
+    }
+
     fn redact(&self, json: &mut Value) {
         match json {
-            Value::String(text) => {
-                for value in self
-                    .hidden
-                    .iter()
-                    .filter_map(|value| std::str::from_utf8(value).ok())
-                {
-                    if text.contains(value) {
-                        *text = text.replace(value, REDACTED);
-                    }
-                }
-            }
+            Value::String(text) => self.redact_text(text),
             Value::Array(items) => items.iter_mut().for_each(|item| self.redact(item)),
             Value::Object(fields) => fields.values_mut().for_each(|field| self.redact(field)),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
@@ -150,6 +168,11 @@ impl From<BTreeMap<String, SecretValue>> for Secrets {
             .filter(|value| !value.is_empty())
         {
             hidden.push(value.into());
+            let json = Value::from(value).to_string();
+            let escaped = &json[1..json.len() - 1];
+            if escaped != value {
+                hidden.push(escaped.into());
+            }
             let lines = value.lines().filter(|line| line.len() >= LINE_BYTES_MIN);
             hidden.extend(lines.map(|line| line.as_bytes().to_vec()));
         }
@@ -218,6 +241,14 @@ mod tests {
         assert_eq!(secrets.begun_at_end(b"x abcab"), 5);
         assert_eq!(secrets.begun_at_end(b"x abcabc"), 3);
         assert_eq!(secrets.begun_at_end(b"x"), 0);
+    }
+
+    #[test]
+    fn a_value_is_hidden_as_json_writes_it() {
+        let mut trace = br#"{"name": "a \"b\" c", "dur": 1}"#.to_vec();
+        secrets(&["a \"b\" c"]).hide(&mut trace);
+        let hidden = format!(r#"{{"name": "{}", "dur": 1}}"#, "*".repeat(r#"a \"b\" c"#.len()));
+        assert_eq!(String::from_utf8_lossy(&trace), hidden);
     }
 
     #[test]

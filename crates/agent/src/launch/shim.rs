@@ -258,6 +258,7 @@ impl Shim {
             self.look_for_stop();
             patient = self.pursue_stop();
             self.reap();
+            self.give_up_a_client_that_stays();
         }
         self.finish()
     }

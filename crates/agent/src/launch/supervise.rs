@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::state::{NodeCommand, Start};
@@ -38,6 +38,8 @@ const ATTEMPTS_MAX: usize = 64;
 const LOOK_FOR_WATCHED: Duration = Duration::from_secs(1);
 /// Folders of attempts that are over are kept this long for people who want to look.
 const KEEP_DONE: Duration = Duration::from_secs(24 * 3_600);
+/// How often older ones are looked for.
+const LOOK_FOR_OLD: Duration = Duration::from_secs(600);
 
 /// What the supervisor needs to know of the agent.
 #[derive(Debug, Clone)]
@@ -247,13 +249,20 @@ impl Supervisor {
         }
     }
 
-    /// Takes up what `lockstep exec` started meanwhile.
+    /// Takes up what `lockstep exec` started meanwhile, and removes what is over since long.
     async fn look_for_watched(self: &Arc<Self>) {
         let mut looks = tokio::time::interval(LOOK_FOR_WATCHED);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        // Those that are old now are gone with the adoption.
+        let mut looked_for_old = Instant::now();
         loop {
             looks.tick().await;
-            for (run, attempt, folder) in Folder::all(&self.setting.data_dir).unwrap_or_default() {
+            let folders = Folder::all(&self.setting.data_dir).unwrap_or_default();
+            if looked_for_old.elapsed() >= LOOK_FOR_OLD {
+                looked_for_old = Instant::now();
+                remove_old(folders.iter().map(|(.., folder)| folder.clone()).collect()).await;
+            }
+            for (run, attempt, folder) in folders {
                 let fresh =
                     folder.is_watched() && !folder.has("done") && self.attempt(&run, attempt).is_none();
                 if fresh && self.lock().len() < ATTEMPTS_MAX {
@@ -310,6 +319,17 @@ impl Supervisor {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(RunId, AttemptNo), Arc<Attempt>>> {
         self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Traces may be large, and take their time.
+async fn remove_old(folders: Vec<Folder>) {
+    let removed = tokio::task::spawn_blocking(move || {
+        let done = folders.iter().filter(|folder| folder.has("done"));
+        done.for_each(remove_when_old);
+    });
+    if let Err(error) = removed.await {
+        tracing::error!(%error, "old attempts could not be looked for");
     }
 }
 

@@ -19,8 +19,8 @@ use super::preflight::image::image;
 use super::preflight::{Asked, commit_of, disks, nics};
 use crate::launch::journal::Folder;
 
-/// Importing PyTorch from a cold network file system takes a minute or two; the collector gives up after five.
-const IMPORT_WITHIN: Duration = Duration::from_secs(240);
+/// All of a preparation: the collector gives up after five minutes.
+const PREPARED_WITHIN: Duration = Duration::from_secs(285);
 /// Ranks on a node without GPUs, when nobody says how many: enough to be distributed.
 const NPROC_WITHOUT_GPUS: u32 = 2;
 /// How much of Python's complaint is passed on.
@@ -66,8 +66,10 @@ pub enum PrepareError {
         complaint: String,
     },
     /// It hangs.
-    #[error("importing PyTorch with {0:?} took longer than 4 minutes; is its file system reachable?")]
-    Slow(PathBuf),
+    #[error(
+        "importing PyTorch with {0:?} took longer than the {1} s that were left for it; is its file system reachable?"
+    )]
+    Slow(PathBuf, u64),
     /// The script or folder.
     #[error("{what} {path:?} is not on this node; put it there, or on a file system that all nodes share")]
     Missing {
@@ -164,12 +166,12 @@ pub async fn prepare(
     asked: &Asked,
     around: &Surroundings,
 ) -> Result<(Prepared, Lease), PrepareError> {
-    let until = Instant::now() + IMPORT_WITHIN;
+    let until = Instant::now() + PREPARED_WITHIN;
     let folder = Folder::at(&asked.folder);
     let commit = check_out(spec, &folder).await?;
     let spec = &placed(spec, &folder);
     let contained = match &spec.container {
-        Some(wish) => Some(container::find(spec, wish, asked, around).await?),
+        Some(wish) => Some(container::find(spec, wish, asked, around, until).await?),
         None => None,
     };
     let program = check_program(spec, around)?;
@@ -181,7 +183,7 @@ pub async fn prepare(
         Some(found) => ask_inside(found, spec, asked, script.as_deref(), around, until).await?,
         None => {
             let python = find_python(spec, around)?;
-            let answer = ask(&python, spec, asked, script.as_deref(), around).await?;
+            let answer = ask(&python, spec, asked, script.as_deref(), around, until).await?;
             (python, answer)
         }
     };
@@ -330,6 +332,7 @@ async fn ask(
     asked: &Asked,
     script: Option<&Path>,
     around: &Surroundings,
+    until: Instant,
 ) -> Result<Answer, PrepareError> {
     let mut command = Command::new(python);
     command
@@ -342,8 +345,9 @@ async fn ask(
         .envs(&spec.env)
         .stdin(Stdio::null())
         .kill_on_drop(true);
-    let output = tokio::time::timeout(IMPORT_WITHIN, command.output()).await;
-    let output = output.map_err(|_| PrepareError::Slow(python.to_owned()))?;
+    let left = until.saturating_duration_since(Instant::now());
+    let output = tokio::time::timeout(left, command.output()).await;
+    let output = output.map_err(|_| PrepareError::Slow(python.to_owned(), left.as_secs()))?;
     let output = output.map_err(|_| PrepareError::NoPython(python.to_owned()))?;
     Answer::read(&output.stdout)
         .filter(|_| output.status.success())

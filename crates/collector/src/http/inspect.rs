@@ -191,7 +191,7 @@ impl From<InspectError> for ApiError {
             InspectError::Run(error) => error.into(),
             InspectError::NotRunning { .. } | InspectError::NoKineto(_) => Self::conflict(error.to_string()),
             InspectError::NoRank { .. } | InspectError::NoNode { .. } => Self::not_found(error.to_string()),
-            InspectError::Unanswered(_) => Self::unavailable(error.to_string()),
+            InspectError::Busy | InspectError::Unanswered(_) => Self::unavailable(error.to_string()),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Asking the ranks of a run something now, through the agents of their nodes; see [`domain::run::inspect`].
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use domain::api::inspect::RankStacks;
@@ -7,9 +8,12 @@ use domain::api::runs::{NodeTaskView, RankView, RunView};
 use domain::event::{Event, Severity};
 use domain::ident::{AttemptNo, NodeName, Rank, RunId};
 use domain::run::inspect::{
-    ANSWER_WITHIN_MS, Answer, Question, RankAnswer, StackGroup, What, group, parse_threads, rank_list,
+    ANSWER_WITHIN_MS, Answer, Question, RankAnswer, StackGroup, Stacks, What, group, parse_threads, rank_list,
 };
 use domain::run::state::Machine;
+use futures::{StreamExt, stream};
+use tokio::sync::SemaphorePermit;
+use tokio::time::{Instant, timeout_at};
 
 use super::{Answers, RunError, Runs};
 use crate::app::Shared;
@@ -20,6 +24,15 @@ const WITHIN: Duration = Duration::from_millis(ANSWER_WITHIN_MS + 10_000);
 const FLIGHTS_WITHIN: Duration = Duration::from_millis(8 * ANSWER_WITHIN_MS + 10_000);
 /// An agent gives ranks 50 s for a trace; a request may take a minute.
 const TRACE_WITHIN: Duration = Duration::from_secs(56);
+
+/// Questions to all ranks at a time, trace wishes aside, whose answers are small: each may hold [`HELD_BYTES_MAX`]. Who comes to more waits.
+pub(super) const QUESTIONS_MAX: usize = 2;
+/// How long a person waits for his turn.
+const TURN_WITHIN: Duration = Duration::from_secs(5);
+/// Nodes asked at a time; a wish for a trace goes to all, it takes as long everywhere.
+const NODES_AT_ONCE: usize = 64;
+/// JSON of all ranks together that one question takes over; of later ranks only the problem is told.
+const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// Groups told in an event, and how much of each.
 const TOLD_GROUPS: usize = 8;
@@ -62,6 +75,11 @@ pub enum InspectError {
         /// The node.
         node: String,
     },
+    /// Others ask.
+    #[error(
+        "the ranks of {QUESTIONS_MAX} runs are being asked already; try again in some seconds, or ask one rank"
+    )]
+    Busy,
     /// The node is away, or says why not.
     #[error("{0}")]
     Unanswered(String),
@@ -79,8 +97,26 @@ impl Runs {
     /// Asks the living ranks of the current attempt, all or one. Of each there is an answer or the reason why there is none.
     ///
     /// # Errors
-    /// When the run has no such ranks now.
+    /// When the run has no such ranks now, or too many others ask.
     pub async fn ask_ranks(
+        &self,
+        run: &RunId,
+        rank: Option<Rank>,
+        what: What,
+    ) -> Result<(AttemptNo, Vec<OfRank>), InspectError> {
+        let _turn = match (rank, &what) {
+            (None, What::Stacks | What::WaitCounters | What::Flight) => Some(self.asking_turn().await?),
+            _ => None,
+        };
+        self.ask_ranks_at_once(run, rank, what).await
+    }
+
+    async fn asking_turn(&self) -> Result<SemaphorePermit<'_>, InspectError> {
+        let turn = tokio::time::timeout(TURN_WITHIN, self.asking.acquire()).await;
+        turn.ok().and_then(Result::ok).ok_or(InspectError::Busy)
+    }
+
+    async fn ask_ranks_at_once(
         &self,
         run: &RunId,
         rank: Option<Rank>,
@@ -115,20 +151,25 @@ impl Runs {
                 last,
             });
         }
+        let at_once = match what {
+            What::Trace(_) => nodes.len(),
+            _ => NODES_AT_ONCE,
+        };
         let question = Question { rank, what };
-        let asked = nodes.iter().map(|(node, ranks)| {
-            self.ask_node(
-                (run, attempt),
-                (node.as_str(), ranks.as_slice()),
-                &question,
-                within,
-            )
-        });
-        let mut all: Vec<OfRank> = futures::future::join_all(asked)
-            .await
-            .into_iter()
-            .flatten()
+        let (bounds, question) = (&Bounds::new(within), &question);
+        let asked: Vec<_> = nodes
+            .iter()
+            .map(|(node, ranks)| {
+                self.ask_node(
+                    (run, attempt),
+                    (node.as_str(), ranks.as_slice()),
+                    question,
+                    bounds,
+                )
+            })
             .collect();
+        let answers: Vec<Vec<OfRank>> = stream::iter(asked).buffer_unordered(at_once).collect().await;
+        let mut all: Vec<OfRank> = answers.into_iter().flatten().collect();
         all.sort_by_key(|of| of.answer.rank);
         Ok((attempt, all))
     }
@@ -138,14 +179,17 @@ impl Runs {
         (run, attempt): (&RunId, AttemptNo),
         (node, ranks): (&str, &[Rank]),
         question: &Question,
-        within: Duration,
+        bounds: &Bounds,
     ) -> Vec<OfRank> {
+        let in_time = Instant::now() < bounds.until;
         let asked = NodeName::new(node)
             .ok()
+            .filter(|_| in_time)
             .and_then(|name| self.agents.ask(&name, run, attempt, question));
         let (answers, problem) = match asked {
-            None => (Vec::new(), away(node)),
-            Some(asked) => collect(asked, node, within).await,
+            None if in_time => (Vec::new(), away(node)),
+            None => (Vec::new(), NO_TIME_LEFT.to_owned()),
+            Some(asked) => collect(asked, node, bounds).await,
         };
         let of = |rank: &Rank| {
             let found = answers.iter().find(|answer| answer.rank == *rank).cloned();
@@ -220,13 +264,17 @@ pub(super) fn stands_still(before: Option<&Machine>, after: &Machine) -> bool {
 pub(super) fn note_stacks(app: &Shared, run: RunId) {
     let shared = app.clone();
     app.spawn(async move {
-        let answers = match shared.runs.ask_ranks(&run, None, What::Stacks).await {
+        let runs = &shared.runs;
+        // However many runs stand still at once: each has its turn.
+        let turn = runs.asking.acquire().await;
+        let answers = match runs.ask_ranks_at_once(&run, None, What::Stacks).await {
             Ok((_, answers)) => answers,
             Err(error) => {
                 return tracing::warn!(%run, %error, "the stacks of a run that stands still cannot be had");
             }
         };
         let message = format!("run {run} stands still; {}", told(answers));
+        drop(turn);
         let event = Event {
             at_ms: shared.now_ms(),
             severity: Severity::Warning,
@@ -262,10 +310,16 @@ impl OfRank {
     #[must_use]
     pub fn stacks(self) -> RankStacks {
         let Self { node, answer } = self;
-        let threads = answer.text.as_deref().map(parse_threads).unwrap_or_default();
+        let stacks = answer.text.as_deref().map(parse_threads).unwrap_or_default();
+        let Stacks { threads, has_main } = stacks;
         let mut problem = answer.problem;
         if problem.is_empty() && threads.is_empty() {
             problem = "answered with what are no stacks".into();
+        } else if problem.is_empty() && !has_main {
+            problem = format!(
+                "has more Python threads than the newest {} that Python tells of; the main thread is not among them",
+                threads.len()
+            );
         }
         RankStacks {
             rank: answer.rank,
@@ -308,14 +362,50 @@ fn living(view: &RunView) -> (AttemptNo, Vec<(String, Vec<RankView>)>) {
     (view.summary.attempt, nodes)
 }
 
+/// What all nodes together may take for one question.
+struct Bounds {
+    /// For each node.
+    within: Duration,
+    /// For all, those too that are asked when others have answered.
+    until: Instant,
+    /// Bytes that came.
+    held: AtomicUsize,
+}
+
+impl Bounds {
+    fn new(within: Duration) -> Self {
+        Self {
+            within,
+            until: Instant::now() + TRACE_WITHIN,
+            held: AtomicUsize::new(0),
+        }
+    }
+
+    /// The answer, without what is too much.
+    fn take(&self, bytes: usize, mut answer: RankAnswer) -> RankAnswer {
+        let held = self
+            .held
+            .fetch_add(bytes, Ordering::Relaxed)
+            .saturating_add(bytes);
+        if held > HELD_BYTES_MAX && (answer.json.is_some() || answer.text.is_some()) {
+            self.held.fetch_sub(bytes, Ordering::Relaxed);
+            (answer.json, answer.text) = (None, None);
+            answer.problem = "answered too much, with all ranks together; ask this rank alone".to_owned();
+        }
+        answer
+    }
+}
+
 /// What came, and what is to be said of ranks of which nothing did.
-async fn collect(mut asked: Answers, node: &str, within: Duration) -> (Vec<RankAnswer>, String) {
+async fn collect(mut asked: Answers, node: &str, bounds: &Bounds) -> (Vec<RankAnswer>, String) {
     let mut answers = Vec::new();
     let mut problem = "has ended".to_owned();
+    let until = bounds.until.min(Instant::now() + bounds.within);
     let all = async {
         while let Some(answer) = asked.next().await {
+            let bytes = answer.answer_json.len();
             match serde_json::from_str(&answer.answer_json) {
-                Ok(Answer::Rank(answer)) => answers.push(answer),
+                Ok(Answer::Rank(answer)) => answers.push(bounds.take(bytes, answer)),
                 Ok(Answer::Failed { message }) => problem = message,
                 Ok(Answer::Piece { .. }) | Err(_) => {
                     tracing::warn!(%node, "an agent's answer to a question cannot be read");
@@ -323,12 +413,13 @@ async fn collect(mut asked: Answers, node: &str, within: Duration) -> (Vec<RankA
             }
         }
     };
-    let in_time = tokio::time::timeout(within, all).await.is_ok();
-    if !in_time {
-        problem = silent(node, within);
+    if timeout_at(until, all).await.is_err() {
+        problem = silent(node, bounds.within);
     }
     (answers, problem)
 }
+
+const NO_TIME_LEFT: &str = "was not asked, the other nodes took all the time there is; ask this rank alone";
 
 fn away(node: &str) -> String {
     format!("the agent of {node} is not connected; its ranks go on, and can be asked once it is back")
@@ -339,4 +430,53 @@ fn silent(node: &str, within: Duration) -> String {
         "the agent of {node} has not answered within {} s; it may be older than this collector",
         within.as_secs()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_all_ranks_together_are_bounded_and_problems_always_told() {
+        let bounds = Bounds::new(WITHIN);
+        let text = || RankAnswer {
+            text: Some("Thread".to_owned()),
+            ..RankAnswer::default()
+        };
+        let problem = RankAnswer {
+            problem: "has ended".to_owned(),
+            ..RankAnswer::default()
+        };
+        assert_eq!(bounds.take(HELD_BYTES_MAX - 1, text()), text());
+        let surplus = bounds.take(2, text());
+        assert!(
+            surplus.text.is_none() && surplus.problem.contains("alone"),
+            "{surplus:?}"
+        );
+        assert_eq!(bounds.take(1, text()), text(), "a smaller one fits");
+        assert_eq!(bounds.take(100, problem.clone()), problem);
+    }
+
+    #[test]
+    fn a_rank_without_its_main_thread_is_in_no_group_of_stacks() {
+        let of = |text: &str| {
+            let answer = RankAnswer {
+                text: Some(text.to_owned()),
+                ..RankAnswer::default()
+            };
+            let node = "a".to_owned();
+            OfRank { node, answer }.stacks()
+        };
+        let thread = "Thread 0x1 (most recent call first):\n  File \"/t.py\", line 3 in f\n\n";
+        let told = grouped(&[of(thread)]);
+        assert_eq!(told[0].doing, "f at t.py:3");
+        let missing = of(&format!("{thread}...\n"));
+        assert_eq!(missing.threads.len(), 1);
+        let told = grouped(&[missing]);
+        assert!(
+            told[0].doing.contains("main thread is not among them"),
+            "{told:?}"
+        );
+        assert!(told[0].frames.is_empty());
+    }
 }

@@ -2,13 +2,14 @@
 
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::{AttemptNo, RunId};
-use domain::run::knob::{LiveChange, LiveState, Verdict};
+use domain::run::knob::{LiveChange, LiveState, STEPS_MIN, Verdict};
 use domain::run::state::{Attempt, CannotChange, Event, Machine, StopPoint, Wish};
 use domain::time::TimestampMs;
 use query::Value;
 
 use super::{RunError, Runs};
 use crate::app::Shared;
+use crate::evaluator::QueryError;
 
 /// Time for the other ranks, and to save, once the first has come to the step after which the attempt ends; without such a step,
 /// between SIGTERM and SIGKILL.
@@ -101,11 +102,16 @@ impl Runs {
         };
         let batch = match known {
             Some(batch) => Ok(batch),
-            None => match self.batches(&machine).await {
+            None => match self.batches(&machine, app.now_ms()).await {
+                Err(error) => {
+                    tracing::warn!(%error, %run, "the batch of a run cannot be read");
+                    return Ok(());
+                }
                 // Told with every step: it is on its way.
-                None => return Ok(()),
-                Some((least, most)) if least == most => Ok(most),
-                Some((least, most)) => Err(format!(
+                Ok(None) if !has_steps(machine.current(), attempt) => return Ok(()),
+                Ok(None) => Err("no batch is known: its ranks were seen to use no DataLoader".into()),
+                Ok(Some((least, most))) if least == most => Ok(most),
+                Ok(Some((least, most))) => Err(format!(
                     "its ranks have batches of {least} to {most} samples, not one size"
                 )),
             },
@@ -117,21 +123,31 @@ impl Runs {
         self.take(app, run, &event, None).await
     }
 
-    /// The smallest and the largest batch of any rank in the current attempt, as they told last.
-    async fn batches(&self, machine: &Machine) -> Option<(u32, u32)> {
-        let of_run = format!("last_over_time(train_micro_batch{{run=\"{}\"}}[1m])", machine.id);
+    /// The smallest and the largest batch of any rank in the current attempt. Of each rank its largest: the last of an epoch may be
+    /// a smaller one.
+    async fn batches(
+        &self,
+        machine: &Machine,
+        now_ms: TimestampMs,
+    ) -> Result<Option<(u32, u32)>, QueryError> {
+        let attempt = machine.current();
+        let window_ms = (now_ms - attempt.placed_ms.unwrap_or(attempt.started_ms)).max(1);
+        let of_ranks = format!(
+            "max_over_time(train_micro_batch{{run=\"{}\"}}[{window_ms}ms])",
+            machine.id
+        );
         let mut bounds = [0; 2];
         for (bound, of) in bounds.iter_mut().zip(["min", "max"]) {
-            let query = format!("{of}({of_run})");
             let answer = self
                 .evaluator
-                .instant(&query, crate::clock::now_ms())
-                .await
-                .ok()?;
+                .instant(&format!("{of}({of_ranks})"), now_ms)
+                .await?;
             let Value::Vector(samples) = answer.value else {
-                return None;
+                return Ok(None);
             };
-            let (_, _, value) = samples.first()?;
+            let Some((_, _, value)) = samples.first() else {
+                return Ok(None);
+            };
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
@@ -140,7 +156,7 @@ impl Runs {
             let count = *value as u32;
             *bound = count;
         }
-        Some((bounds[0], bounds[1]))
+        Ok(Some((bounds[0], bounds[1])))
     }
 
     /// After a step where ranks tell theirs: then nothing but what was not saved has to be done again.
@@ -159,6 +175,17 @@ impl Runs {
             after: step.map(StopPoint::Step),
         }
     }
+}
+
+/// Whether an attempt has made so many steps that what is told with each of them is there: those of the verdict, where it is the
+/// attempt of the change that was kept.
+fn has_steps(current: &Attempt, kept: AttemptNo) -> bool {
+    let first = current.ranks().filter_map(|(_, rank)| rank.first_step).min();
+    let made = current
+        .last_step()
+        .zip(first)
+        .map_or(0, |(last, first)| last.saturating_sub(first));
+    current.no == kept || made >= STEPS_MIN as u64
 }
 
 /// Lines for the event log: a change that begins or is taken over, a verdict that is another.

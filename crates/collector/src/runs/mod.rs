@@ -38,7 +38,7 @@ use domain::time::TimestampMs;
 use store::state::StateError;
 use store::state::runs::{RunUpdate, Updated};
 use store::{StateStore, StoreConfig};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 use self::secrets::Secrets;
 use self::stored::{new_id, read, record, stored_actions, unless_unreadable};
@@ -77,6 +77,8 @@ pub struct Runs {
     secrets: Secrets,
     /// Held while one event is taken: events of a run must not overtake each other.
     turn: Mutex<()>,
+    /// Held while all ranks of a run are asked something.
+    asking: Semaphore,
     /// Held while nodes are chosen: two runs must not be given the same GPUs.
     placing: Mutex<()>,
 }
@@ -191,6 +193,7 @@ impl Runs {
             logs,
             secrets: Secrets::new(config.data_dir.join("secrets")),
             turn: Mutex::default(),
+            asking: Semaphore::new(inspect::QUESTIONS_MAX),
             placing: Mutex::default(),
         }
     }

@@ -119,9 +119,7 @@ impl Runs {
         let now_ms = app.now_ms();
         let made: Vec<Made<'_>> = changes(machine).collect();
         for (place, this) in made.iter().enumerate() {
-            // What ranks take over in place computes nothing else: it does not cut the sides of a change by another attempt, whose
-            // memory and losses are told in an attempt's first steps.
-            let counts = |other: &&Made<'_>| this.is_in_place() || !other.is_in_place();
+            let counts = |other: &&Made<'_>| this.is_cut_by(other);
             let next = made[place + 1..].iter().find(counts);
             let is_last = next.is_none() && machine.attempts[this.at].ended_ms.is_none();
             if this.waits || !may_change(this.change.verdict.as_ref(), is_last) {

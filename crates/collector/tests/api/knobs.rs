@@ -231,7 +231,7 @@ const LIKE: [&str; 6] = [
     "train_micro_batch",
 ];
 
-/// Tells thirty steps of rank 0, of the attempt that has just begun.
+/// Tells thirty steps of rank 0, of the attempt that has just begun. The last is the end of an epoch, with half a batch.
 async fn train(telemetry: &mut Agent, run: &str, segment: &str, steps: Steps) {
     let labels = |metric| vec!["__name__", metric, "run", run, "rank", "0"];
     telemetry.define_labels(segment, 0, LIKE.map(labels).into()).await;
@@ -244,7 +244,11 @@ async fn train(telemetry: &mut Agent, run: &str, segment: &str, steps: Steps) {
             5.0 / number,
             steps.samples_per_second,
             steps.kept_bytes,
-            steps.batch,
+            if step == 30 {
+                steps.batch / 2.0
+            } else {
+                steps.batch
+            },
         ];
         let seq = u64::try_from(step).unwrap();
         telemetry

@@ -55,12 +55,12 @@ pub struct RankStacks {
     /// Its process there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// All Python threads; the main thread is the last.
+    /// All Python threads, or the newest; the main thread is the last unless there is a problem.
     pub threads: Vec<Thread>,
     /// There were more than fit.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
-    /// Why there are none.
+    /// Why there are none, or no main thread.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
     /// What the kernel knows of a process that does not answer.
@@ -93,7 +93,7 @@ pub struct RankValue {
     /// A trace, which `GET /api/runs/{id}/trace?node=NODE&file=FILE` fetches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceFile>,
-    /// Why there is none.
+    /// Why there is none, or what is missing.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
     /// What the kernel knows of a process that does not answer.

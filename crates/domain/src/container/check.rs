@@ -31,7 +31,7 @@ const SWITCHES: [&str; 5] = [
     "--no-healthcheck",
 ];
 /// Options that Lockstep gives itself, each with the place where it is asked for.
-const OWN_OPTIONS: [(&str, &str); 23] = [
+const OWN_OPTIONS: [(&str, &str); 28] = [
     ("--cidfile", "no field"),
     ("--detach", "no field: the process that watches it stays with it"),
     ("--entrypoint", "no field: the interpreter is started"),
@@ -42,6 +42,7 @@ const OWN_OPTIONS: [(&str, &str); 23] = [
     ("--gpus", "gpus"),
     ("--interactive", "no field"),
     ("--ipc", "shm_size, which is without it"),
+    ("--log-driver", "no field: the ranks' logs are kept with the run"),
     ("--mount", "mounts"),
     ("--name", "no field: it is made from the run's id"),
     (
@@ -58,9 +59,13 @@ const OWN_OPTIONS: [(&str, &str); 23] = [
     ("--restart", "max_restarts"),
     ("--rm", "no field: it is always given"),
     ("--shm-size", "shm_size"),
+    ("--sig-proxy", "no field"),
     ("--tty", "no field"),
     ("--ulimit", "ulimits"),
+    ("--user", "user"),
+    ("--userns", "no field: the agent must be able to watch its ranks"),
     ("--volume", "mounts"),
+    ("--workdir", "workdir"),
 ];
 
 /// An image's reference, like `pytorch/pytorch:2.7.0-cuda12.6-cudnn9-runtime`, with or without a digest.

@@ -193,7 +193,11 @@ impl ContainerWish {
         let (by_file, by_name) = names
             .into_iter()
             .partition::<BTreeSet<_>, _>(|name| is_of_the_client(name));
-        let ulimits = ULIMITS.map(str::to_owned).to_vec();
+        // A Podman without rights may ask for no more than its user has, which its containers get anyway.
+        let ulimits = match (place.runtime, &place.user) {
+            (Runtime::Podman, Some(_)) => Vec::new(),
+            _ => ULIMITS.map(str::to_owned).to_vec(),
+        };
         Container {
             image: self.image.clone(),
             command,

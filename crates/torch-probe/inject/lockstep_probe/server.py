@@ -9,17 +9,22 @@ own that sleep; LOCKSTEP_WORKER_SERVER=off leaves it out. Traps, and what is don
   and who was heard already gets DRAIN_S to be answered.
 - It says on stderr that it listens (torch 2.15). That line is taken out where no other thread can be writing; others pass.
 - A forked child has the object and not the threads: it touches neither.
+- Its pool has a thread for each CPU of the machine, in each rank, and one that cannot be started ends the process with SIGABRT. So where
+  the limits on processes leave little room it is left out.
 """
 
 import atexit
 import contextlib
 import ctypes
 import os
+import resource
 import threading
 import time
 
 SOCKET_PATH_BYTES_MAX = 107  # sun_path holds 108 with its zero
 DRAIN_S = 0.25
+THREADS_MIN = 8  # of cpp-httplib's pool: max(8, CPUs - 1)
+ROOM_FACTOR = 2  # the script and its libraries start threads too
 STDERR = 2
 
 
@@ -30,6 +35,7 @@ class WorkerServer:
         self._file = f"rank-{environ['RANK']}.sock"
         self._address = None  # the path as the kernel knows it
         self._pid = None
+        self._local_ranks = int(environ.get("LOCAL_WORLD_SIZE") or 1)
         self.name = None  # of the socket in the probe's folder, once the server listens
 
     def start(self):
@@ -41,6 +47,7 @@ class WorkerServer:
             from torch._C._distributed_c10d import _WorkerServer
         except ImportError:  # before 2.4, or built without torch.distributed
             return
+        check_room(self._local_ranks, threads_left())
         path = os.path.join(self._folder, self._file)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # of this rank before it replaced itself by exec
@@ -59,6 +66,56 @@ class WorkerServer:
             until = time.monotonic() + DRAIN_S
             while connections(self._address) and time.monotonic() < until:
                 time.sleep(0.002)  # lets a handler have the GIL
+
+
+def check_room(ranks, left):
+    """Raises where the threads of all ranks' servers would come near the limit; none is known where `left` is None."""
+    needed = (max(THREADS_MIN, (os.cpu_count() or 1) - 1) + 1) * ranks
+    if left is not None and left < ROOM_FACTOR * needed:
+        raise RuntimeError(f"the {ranks} ranks here would start {needed} threads for it, and the limits leave {left}; raise the pids limit or ulimit -u")
+
+
+def threads_left(proc="/proc/self", cgroups="/sys/fs/cgroup"):
+    """How many threads may still be started here, as far as limits are known."""
+    left = [room for folder in pids_cgroups(proc, cgroups) if (room := cgroup_room(folder)) is not None]
+    if not is_root(proc):
+        limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+        left += [limit] if limit != resource.RLIM_INFINITY else []
+    return min(left, default=None)
+
+
+def pids_cgroups(proc, cgroups):
+    """Folders whose limit on processes holds here: that of the process's own cgroup and those above it."""
+    with contextlib.suppress(OSError, ValueError), open(os.path.join(proc, "cgroup"), encoding="utf-8") as table:
+        for line in table:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            if controllers and "pids" not in controllers.split(","):
+                continue
+            root = os.path.join(cgroups, "pids") if controllers else cgroups
+            parts = [part for part in path.split("/") if part not in ("", "..")]
+            for length in range(len(parts) + 1):
+                yield os.path.join(root, *parts[:length])
+
+
+def cgroup_room(folder):
+    """None without a limit."""
+    try:
+        numbers = []
+        for name in ("pids.max", "pids.current"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                numbers.append(int(file.read()))
+        return numbers[0] - numbers[1]
+    except (OSError, ValueError):  # not there, or "max"
+        return None
+
+
+def is_root(proc):
+    """The machine's root, whom the limit on a user's processes does not bind, and not that of a container without rights."""
+    try:
+        with open(os.path.join(proc, "uid_map"), encoding="utf-8") as table:
+            return os.geteuid() == 0 and table.read().split()[:2] == ["0", "0"]
+    except OSError:
+        return os.geteuid() == 0
 
 
 def short(folder, file):

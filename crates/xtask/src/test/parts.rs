@@ -22,6 +22,7 @@ const SHORT: Duration = Duration::from_secs(2 * 60);
 const CLIPPY: Duration = Duration::from_secs(15 * 60);
 const RUST: Duration = Duration::from_secs(25 * 60);
 const MEDIUM: Duration = Duration::from_secs(10 * 60);
+const PYTHON: Duration = Duration::from_secs(15 * 60);
 /// Two cores' worth of pytest.
 const PYTHON_LANES: [usize; 2] = [0, 1];
 
@@ -140,7 +141,7 @@ fn python(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count>
         None => PYTHON_LANES.map(|lane| dealt(&files, lane)).to_vec(),
     };
     let run = &|lane: i32, files: &[PathBuf]| {
-        let ended = Child::new(layout, &format!("python-{lane}"), &python, MEDIUM)
+        let ended = Child::new(layout, &format!("python-{lane}"), &python, PYTHON)
             .args([
                 "-m",
                 "pytest",

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use domain::ident::Rank;
-use domain::run::inspect::{Answer, RankAnswer, TraceFile, TraceWish};
+use domain::run::inspect::{Answer, RankAnswer, TRACE_BYTES_MAX, TraceFile, TraceWish};
 use domain::run::state::Start;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::PassCred;
@@ -268,7 +268,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Ranks whose file is there whole.
+    /// Ranks whose file is there whole. One that would never be fetched does not stay.
     fn finished(&mut self) -> Vec<RankAnswer> {
         let entries = std::fs::read_dir(&self.traces).into_iter().flatten().flatten();
         let files: Vec<(String, u64)> = entries
@@ -284,12 +284,20 @@ impl Recording {
             let begins = format!("rank-{rank}-{stamp}_");
             let ours = |(name, _): &&(String, u64)| name.starts_with(&begins) && name.ends_with(".json");
             let (file, bytes) = files.iter().find(ours)?.clone();
-            Some(RankAnswer {
+            let mut answer = RankAnswer {
                 rank: Rank(*rank),
                 pid: u32::try_from(process.pid).ok(),
-                trace: Some(TraceFile { file, bytes }),
                 ..RankAnswer::default()
-            })
+            };
+            if bytes > TRACE_BYTES_MAX {
+                let _gone = std::fs::remove_file(self.traces.join(file));
+                answer.problem = format!(
+                    "recorded a trace of {bytes} bytes, more than the {TRACE_BYTES_MAX} that are kept; record fewer steps or seconds"
+                );
+            } else {
+                answer.trace = Some(TraceFile { file, bytes });
+            }
+            Some(answer)
         };
         let done: Vec<RankAnswer> = self.ranks.iter().filter_map(done).collect();
         for answer in &done {

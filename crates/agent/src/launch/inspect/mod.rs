@@ -17,8 +17,7 @@ use domain::run::inspect::{
     ANSWER_WITHIN_MS, Answer, JSON_BYTES_MAX, PIECE_BYTES_MAX, Question, RankAnswer, STACKS_BYTES_MAX,
     TRACE_BYTES_MAX, What, newest_entries,
 };
-use domain::run::state::NodeReport;
-use serde_json::Value;
+use domain::run::state::{NodeReport, Start};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::launch::journal::{Folder, read_from};
@@ -66,7 +65,10 @@ pub(crate) async fn answer(folder: &Folder, question: Question, said: &mpsc::Sen
         What::Flight => FLIGHTS_AT_ONCE,
         _ => ranks.len(),
     });
-    let secrets = Secrets::of(folder);
+    let secrets = match kept_secrets(folder) {
+        Ok(secrets) => secrets,
+        Err(error) => return fail(&error.to_string(), said).await,
+    };
     let asked = ranks.into_iter().map(|(rank, process)| {
         let (at_once, secrets, what) = (&at_once, &secrets, &question.what);
         async move {
@@ -81,6 +83,23 @@ pub(crate) async fn answer(folder: &Folder, question: Question, said: &mpsc::Sen
 pub(crate) async fn fail(message: &str, said: &mpsc::Sender<Said>) {
     let message = message.to_owned();
     let _nobody_waits = said.send((Answer::Failed { message }, Vec::new())).await;
+}
+
+/// What no answer may hold. Once the attempt is over the values are gone, and nothing is told any more that may hold them.
+fn kept_secrets(folder: &Folder) -> io::Result<Secrets> {
+    let secrets = Secrets::of(folder);
+    if !folder.has("start.json") {
+        // A command of `lockstep exec` has none.
+        return Ok(secrets);
+    }
+    let start: Start = folder.read("start.json")?;
+    match start.spec.secrets.keys().find(|name| !secrets.has(name)) {
+        None => Ok(secrets),
+        Some(name) => Err(io::Error::other(format!(
+            "the value of the secret {name} is not kept any more, so it could not be hidden; ask while the run goes on, or copy the \
+             file from the node"
+        ))),
+    }
 }
 
 /// The ranks of the node that run, as their shim found them.
@@ -128,9 +147,9 @@ async fn ask(
     let socket = folder.file(&format!("rank-{rank}.sock"));
     let one_of_few = at_once.acquire().await;
     match bodies(&socket, what).await {
-        Ok(mut bodies) => {
-            bodies.iter_mut().for_each(|body| secrets.hide(body));
-            fill(&mut answer, what, &bodies);
+        Ok((bodies, problem)) => {
+            answer.problem = problem.map(|error| error.to_string()).unwrap_or_default();
+            fill(&mut answer, what, bodies, secrets);
         }
         Err(AskError::NoHandler) => {
             let since = match what {
@@ -149,52 +168,65 @@ async fn ask(
     answer
 }
 
-/// What the rank's server says. NCCL records its collectives apart from those of all other backends, and has a handler of its own for them.
-async fn bodies(socket: &Path, what: &What) -> Result<Vec<Vec<u8>>, AskError> {
+/// What the rank's server says, and why it does not say all. NCCL records its collectives apart from those of all other backends, and has
+/// a handler of its own for them.
+async fn bodies(socket: &Path, what: &What) -> Result<(Vec<Vec<u8>>, Option<AskError>), AskError> {
     let handlers: &[&str] = match what {
         What::WaitCounters => &["wait_counter_values"],
         What::Flight => &["fr_trace_json", "dump_nccl_trace_json"],
         _ => &["dump_traceback"],
     };
-    let mut bodies = Vec::new();
-    for handler in handlers {
-        match server::ask(socket, handler, Duration::from_millis(ANSWER_WITHIN_MS)).await {
+    let within = Duration::from_millis(ANSWER_WITHIN_MS);
+    let asked = handlers
+        .iter()
+        .map(|handler| server::ask(socket, handler, within));
+    let (mut bodies, mut problem) = (Vec::new(), None);
+    for said in futures::future::join_all(asked).await {
+        match said {
             Ok(body) => bodies.push(body),
             Err(AskError::NoHandler) => {}
-            Err(error) => return Err(error),
+            Err(error) => problem = problem.or(Some(error)),
         }
     }
     if bodies.is_empty() {
-        return Err(AskError::NoHandler);
+        return Err(problem.unwrap_or(AskError::NoHandler));
     }
-    Ok(bodies)
+    Ok((bodies, problem))
 }
 
-fn fill(answer: &mut RankAnswer, what: &What, bodies: &[Vec<u8>]) {
+/// Takes over what fits. Secrets are looked for in what the JSON means: a value may be escaped in it, and digits may be part of a number.
+fn fill(answer: &mut RankAnswer, what: &What, bodies: Vec<Vec<u8>>, secrets: &Secrets) {
     if *what == What::Stacks {
-        let body = bodies.concat();
+        let mut body = bodies.concat();
+        secrets.hide(&mut body);
         let from = body.len().saturating_sub(STACKS_BYTES_MAX);
         answer.cut = from > 0;
         answer.text = Some(String::from_utf8_lossy(&body[from..]).into_owned());
         return;
     }
-    let read: Result<Vec<Value>, _> = bodies.iter().map(|body| serde_json::from_slice(body)).collect();
-    let read = read.map(|mut values| match what {
+    let mut values = Vec::new();
+    for body in bodies {
+        match serde_json::from_slice(&body) {
+            Ok(mut value) => {
+                secrets.redact_names_too(&mut value);
+                values.push(value);
+            }
+            Err(error) => answer.problem = format!("answered with what is no JSON: {error}"),
+        }
+    }
+    if values.is_empty() {
+        return;
+    }
+    let value = match what {
         What::Flight => newest_entries(values),
         _ => values.swap_remove(0),
-    });
-    match read {
-        Ok(value) => {
-            let length = value.to_string().len();
-            if length > JSON_BYTES_MAX {
-                answer.problem = format!(
-                    "answered with {length} bytes, more than the {JSON_BYTES_MAX} that are taken over"
-                );
-            } else {
-                answer.json = Some(value);
-            }
-        }
-        Err(error) => answer.problem = format!("answered with what is no JSON: {error}"),
+    };
+    let length = value.to_string().len();
+    if length > JSON_BYTES_MAX {
+        answer.problem =
+            format!("answered with {length} bytes, more than the {JSON_BYTES_MAX} that are taken over");
+    } else {
+        answer.json = Some(value);
     }
 }
 
@@ -208,7 +240,7 @@ fn trace_piece(folder: &Folder, file: &str, offset: u64) -> io::Result<Said> {
             "it has {length} bytes, more than the {TRACE_BYTES_MAX} that are fetched; record fewer steps or seconds, or copy it from the node"
         )));
     }
-    let secrets = Secrets::of(folder);
+    let secrets = kept_secrets(folder)?;
     let reach = secrets.reach() as u64;
     let from = offset.min(length).saturating_sub(reach);
     let end = offset.saturating_add(PIECE_BYTES_MAX).min(length);

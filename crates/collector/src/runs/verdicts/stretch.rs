@@ -48,8 +48,14 @@ pub(super) struct Made<'a> {
 }
 
 impl Made<'_> {
-    pub(super) fn is_in_place(&self) -> bool {
+    fn is_in_place(&self) -> bool {
         self.live.is_some()
+    }
+
+    /// Whether another change cuts its sides. What ranks take over in place computes nothing else: it does not cut those of a change by
+    /// another attempt, whose memory and losses are told in an attempt's first steps, unless it takes that back.
+    pub(super) fn is_cut_by(&self, other: &Made<'_>) -> bool {
+        self.is_in_place() || !other.is_in_place() || other.change.taken_back() == Some(self.id)
     }
 
     /// Where all is as before.
@@ -256,5 +262,24 @@ mod tests {
         let made: Vec<Made<'_>> = changes(&run).collect();
         let since = Stretch::new(&run, made[0].since(), Cut::at(2)).earliest(99_000);
         assert_eq!((since.from_ms, since.to_ms, since.ended), (62_000, 99_000, false));
+    }
+
+    #[test]
+    fn what_takes_a_change_back_in_place_cuts_it_and_others_in_place_do_not() {
+        let mut run = machine(&[(Some(10), 0, Some(50), false), (Some(60), 55, None, true)]);
+        let live = |no, reverts| LiveChange {
+            no,
+            state: LiveState::Taken,
+            change: Change {
+                reverts,
+                ..Change::default()
+            },
+            ..LiveChange::default()
+        };
+        run.attempts[1].live = vec![live(1, None), live(2, Some(AttemptNo(2)))];
+        let made: Vec<Made<'_>> = changes(&run).collect();
+        let cut: Vec<bool> = made[1..].iter().map(|other| made[0].is_cut_by(other)).collect();
+        assert_eq!(cut, [false, true]);
+        assert!(made[1].is_cut_by(&made[2]));
     }
 }

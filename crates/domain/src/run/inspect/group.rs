@@ -38,7 +38,8 @@ pub struct StackGroup {
     pub frames: Vec<Frame>,
 }
 
-/// Groups ranks by their main thread's stack, or by why there is none; the largest group first, then by the first rank.
+/// Groups ranks by the stack of their main thread, the last of their threads, or by why it is not there; the largest group first, then by
+/// the first rank.
 pub fn group<'a>(ranks: impl IntoIterator<Item = (Rank, Result<&'a [Thread], &'a str>)>) -> Vec<StackGroup> {
     let mut groups: BTreeMap<Result<Vec<Frame>, &str>, Vec<Rank>> = BTreeMap::new();
     for (rank, threads) in ranks {

@@ -10,7 +10,7 @@ mod group;
 mod stacks;
 
 pub use group::{StackGroup, group, rank_list};
-pub use stacks::{Frame, Thread, parse_threads};
+pub use stacks::{Frame, Stacks, Thread, parse_threads};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -25,7 +25,9 @@ pub const STACKS_BYTES_MAX: usize = 256 << 10;
 pub const JSON_BYTES_MAX: usize = 256 << 10;
 /// Entries of the Flight Recorder that are taken over from one rank: the newest.
 pub const FLIGHT_ENTRIES_MAX: usize = 200;
-/// The largest trace that is fetched.
+/// What `"entries_left_out":N` takes of it.
+const LEFT_OUT_BYTES: usize = 64;
+/// The largest trace that is kept and fetched.
 pub const TRACE_BYTES_MAX: u64 = 256 << 20;
 /// The longest piece of a trace in one answer.
 pub const PIECE_BYTES_MAX: u64 = 1 << 20;
@@ -113,7 +115,7 @@ pub struct RankAnswer {
     /// A trace's file on the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceFile>,
-    /// Why there is none of these, in words.
+    /// Why there is none of these, or what is missing in them, in words.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
     /// What the kernel knows of a process that does not answer.
@@ -166,8 +168,8 @@ pub enum Answer {
     },
 }
 
-/// The newest entries of what the Flight Recorders of one rank said, in the order of their time, and how many are left out; of the rest
-/// (process groups, their members and counts) what any of them says.
+/// The newest entries of what the Flight Recorders of one rank said, as many as fit, in the order of their time, and how many are left
+/// out; of the rest (process groups, their members and counts) what any of them says.
 #[must_use]
 pub fn newest_entries(recorders: Vec<Value>) -> Value {
     let mut all = Value::Null;
@@ -186,13 +188,28 @@ pub fn newest_entries(recorders: Vec<Value>) -> Value {
             _ => {}
         }
     }
-    if let Some(entries) = all.get_mut("entries").and_then(Value::as_array_mut) {
-        entries.sort_by_key(|entry| entry["time_created_ns"].as_u64());
-        let surplus = entries.len().saturating_sub(FLIGHT_ENTRIES_MAX);
-        entries.drain(..surplus);
-        if surplus > 0 {
-            all["entries_left_out"] = surplus.into();
-        }
+    let entries = all.get_mut("entries").and_then(Value::as_array_mut);
+    let Some(mut entries) = entries.map(std::mem::take) else {
+        return all;
+    };
+    entries.sort_by_key(|entry| entry["time_created_ns"].as_u64());
+    let room = JSON_BYTES_MAX.saturating_sub(all.to_string().len() + LEFT_OUT_BYTES);
+    let mut bytes = 0;
+    let fits = |entry: &&Value| {
+        bytes += entry.to_string().len() + 1;
+        bytes <= room
+    };
+    let kept = entries
+        .iter()
+        .rev()
+        .take(FLIGHT_ENTRIES_MAX)
+        .take_while(fits)
+        .count();
+    let surplus = entries.len() - kept;
+    entries.drain(..surplus);
+    all["entries"] = entries.into();
+    if surplus > 0 {
+        all["entries_left_out"] = surplus.into();
     }
     all
 }
@@ -215,6 +232,15 @@ mod tests {
             (ids.len(), ids[0], &kept["entries_left_out"]),
             (200, &800.into(), &800.into())
         );
+        let large = |n: u64| serde_json::json!({"time_created_ns": n, "input_sizes": "x".repeat(50_000)});
+        let kept = newest_entries(vec![
+            serde_json::json!({"entries": (0..20).map(large).collect::<Vec<_>>()}),
+        ]);
+        assert_eq!(
+            (&kept["entries"][0]["time_created_ns"], &kept["entries_left_out"]),
+            (&15.into(), &15.into())
+        );
+        assert!(kept.to_string().len() <= JSON_BYTES_MAX);
         for other in [
             serde_json::json!({"pg_status": {}}),
             serde_json::json!([1]),

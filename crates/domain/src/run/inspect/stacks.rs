@@ -8,13 +8,26 @@
 //!   File "/home/a/train.py", line 57 in step
 //!   File "/home/a/train.py", line 80 in <module>
 //! ```
-//! The thread that was started last comes first, so the main thread is the last one. A line that is none of these is passed over.
+//! The thread that was started last comes first, so the main thread is the last one. Of more than a hundred the oldest are left out, the main
+//! thread among them, and a line `...` that is not indented stands for them. A line that is none of these is passed over.
 
 use serde::{Deserialize, Serialize};
 
 /// Threads and frames that are taken of one rank: `faulthandler` writes at most a hundred each.
 const THREADS_MAX: usize = 128;
 const FRAMES_MAX: usize = 128;
+
+/// Instead of the threads that are left out.
+const MORE_THREADS: &str = "...";
+
+/// What a rank's text says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stacks {
+    /// The thread that was started last comes first.
+    pub threads: Vec<Thread>,
+    /// Whether the main thread is the last of them, and not among those that are left out.
+    pub has_main: bool,
+}
 
 /// One thread of Python's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,14 +54,17 @@ pub struct Frame {
     pub function: String,
 }
 
-/// Reads the text; the main thread is the last.
+/// Reads the text.
 #[must_use]
-pub fn parse_threads(text: &str) -> Vec<Thread> {
+pub fn parse_threads(text: &str) -> Stacks {
     let mut threads: Vec<Thread> = Vec::new();
+    let mut has_main = false;
     for line in text.lines() {
-        if let Some(thread) = parse_head(line) {
+        if line == MORE_THREADS {
+            has_main = false;
+        } else if let Some(thread) = parse_head(line) {
+            has_main = true;
             if threads.len() == THREADS_MAX {
-                // The main thread is yet to come.
                 threads.remove(0);
             }
             threads.push(thread);
@@ -58,7 +74,7 @@ pub fn parse_threads(text: &str) -> Vec<Thread> {
             thread.frames.push(frame);
         }
     }
-    threads
+    Stacks { threads, has_main }
 }
 
 fn parse_head(line: &str) -> Option<Thread> {
@@ -108,8 +124,8 @@ mod tests {
                     Thread 0x00007f15f1ffeb80 [Main Thread] (most recent call first):\n  \
                     File \"/home/a b/\", line 1 in x/train.py\", line 57 in step\n  \
                     File \"/home/a/train.py\", line 80 in <module>\n  ...\nrubbish\n";
-        let threads = parse_threads(text);
-        assert_eq!(threads.len(), 2);
+        let Stacks { threads, has_main } = parse_threads(text);
+        assert_eq!((threads.len(), has_main), (2, true));
         assert_eq!((threads[0].frames.len(), threads[0].name.as_str()), (0, ""));
         assert_eq!(
             (threads[1].id.as_str(), threads[1].name.as_str()),
@@ -130,16 +146,26 @@ mod tests {
             "Thread nine (most recent call first):\n",
             "  File \"x\", line 1 in f\n",
         ] {
-            assert_eq!(parse_threads(text), [], "{text}");
+            assert_eq!(parse_threads(text), Stacks::default(), "{text}");
         }
-        let head = |n: u32| format!("Thread 0x{n:x} (most recent call first):\n");
-        let flood: String = (0..1_000).map(head).collect();
+        // None that `faulthandler` writes.
+        let flood = "Thread 0x1 (most recent call first):\n".repeat(1_000);
         let frames = "  File \"x\", line 99999999999 in f\n  File \"x\", line 1 in f\n".repeat(500);
-        let threads = parse_threads(&format!("{flood}{frames}"));
+        let threads = parse_threads(&format!("{flood}{frames}")).threads;
         assert_eq!(threads.len(), THREADS_MAX);
-        let main = threads
-            .last()
-            .map(|thread| (thread.id.as_str(), thread.frames.len()));
-        assert_eq!(main, Some(("0x3e7", FRAMES_MAX)));
+        assert_eq!(threads.last().map(|last| last.frames.len()), Some(FRAMES_MAX));
+    }
+
+    #[test]
+    fn of_more_than_a_hundred_threads_the_main_one_is_not_told() {
+        let thread = |n: u32| {
+            format!("Thread 0x{n:x} (most recent call first):\n  File \"x\", line {n} in work\n  ...\n\n")
+        };
+        let hundred: String = (0..100).map(thread).collect();
+        let whole = parse_threads(hundred.trim_end());
+        assert_eq!((whole.threads.len(), whole.has_main), (100, true));
+        let part = parse_threads(&format!("{hundred}...\n"));
+        assert_eq!((part.threads.len(), part.has_main), (100, false));
+        assert_eq!(part.threads, whole.threads);
     }
 }

@@ -262,7 +262,7 @@ impl Verdict {
 }
 
 impl Change {
-    fn sets(&self, knob: &str) -> bool {
+    pub(in crate::run) fn sets(&self, knob: &str) -> bool {
         self.set.iter().any(|diff| diff.knob == knob)
     }
 

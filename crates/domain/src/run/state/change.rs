@@ -147,29 +147,51 @@ impl Machine {
         }
     }
 
-    /// The change whose verdict says that it is to be taken back, while its run is under way and nobody has taken it back.
+    /// The change whose verdict says that it is to be taken back, while its run is under way and nobody has taken it back. Of those
+    /// by another attempt and of those in place the last each: neither stands in the way of the other.
     #[must_use]
     pub fn to_take_back(&self) -> Option<(ChangeId, String)> {
-        let (id, change) = self.last_change()?;
-        let verdict = change.verdict.as_ref()?;
-        let due = change.auto_revert
-            && verdict.decision.is_against()
-            && self.pending.is_none()
-            && self.trains()
-            && self.cannot_change().is_none();
-        due.then(|| (id, verdict.summary.clone()))
+        if self.pending.is_some() || !self.trains() || self.cannot_change().is_some() {
+            return None;
+        }
+        let in_place = self.standing().filter(|(id, _)| id.live > 0).last();
+        let due = |(id, change): (ChangeId, &Change)| {
+            let against = change.verdict.as_ref().filter(|it| it.decision.is_against())?;
+            let can = || matches!(self.inverse(Some(id)), Ok(Some(_)));
+            let due = change.auto_revert && !self.refused_to_take_back(id) && can();
+            due.then(|| (id, against.summary.clone()))
+        };
+        let candidates = in_place.into_iter().chain(self.last_by_attempt());
+        candidates.filter_map(due).max_by_key(|(id, _)| *id)
+    }
+
+    /// Whether ranks of the current attempt could not take it back in place when that was tried by itself: they would say so again.
+    fn refused_to_take_back(&self, id: ChangeId) -> bool {
+        let mut live = self.current().live.iter();
+        live.any(|live| {
+            !live.is_made() && live.change.reason.is_some() && live.change.taken_back() == Some(id)
+        })
     }
 
     /// The last change that was not taken back.
     #[must_use]
     pub fn last_change(&self) -> Option<(ChangeId, &Change)> {
+        self.standing().last()
+    }
+
+    /// The last change that was not taken back and made another attempt.
+    pub(super) fn last_by_attempt(&self) -> Option<(ChangeId, &Change)> {
+        self.standing().filter(|(id, _)| id.live == 0).last()
+    }
+
+    /// Those that were not taken back, in their order.
+    fn standing(&self) -> impl Iterator<Item = (ChangeId, &Change)> {
         let taken_back: Vec<ChangeId> = self
             .changes()
             .filter_map(|(_, change)| change.taken_back())
             .collect();
         self.changes()
-            .filter(|(id, change)| change.reverts.is_none() && !taken_back.contains(id))
-            .last()
+            .filter(move |(id, change)| change.reverts.is_none() && !taken_back.contains(id))
     }
 
     /// All that were made, in their order.
@@ -232,14 +254,7 @@ impl Machine {
             None if waiting.is_some() => return Ok(None),
             _ => {}
         }
-        let Some((last, change)) = self.last_change() else {
-            let why = "no change of knobs is left to take back: `apply` makes one";
-            return Err(CannotChange::Now(why.into()));
-        };
-        if asked.is_some_and(|id| id != last) {
-            let why = format!("the last change was made by {last}; take that back first");
-            return Err(CannotChange::Now(why));
-        }
+        let (id, change) = self.can_be_taken_back(asked)?;
         let inverse = |diff: &KnobDiff| KnobDiff {
             knob: diff.knob.clone(),
             old: diff.new.clone(),
@@ -248,10 +263,32 @@ impl Machine {
         };
         Ok(Some(Change {
             set: change.set.iter().map(inverse).collect(),
-            reverts: Some(last.attempt),
-            reverts_live: (last.live > 0).then_some(last.live),
+            reverts: Some(id.attempt),
+            reverts_live: (id.live > 0).then_some(id.live),
             ..Change::default()
         }))
+    }
+
+    /// The change that is asked for, else the last one. It need not be the last, but its knobs must be as it left them.
+    fn can_be_taken_back(&self, asked: Option<ChangeId>) -> Result<(ChangeId, &Change), CannotChange> {
+        let standing: Vec<(ChangeId, &Change)> = self.standing().collect();
+        let Some((last, _)) = standing.last() else {
+            let why = "no change of knobs is left to take back: `apply` makes one";
+            return Err(CannotChange::Now(why.into()));
+        };
+        let wanted = asked.unwrap_or(*last);
+        let Some(at) = standing.iter().position(|(id, _)| *id == wanted) else {
+            let why =
+                format!("{wanted} made no change that could be taken back; the last was made by {last}");
+            return Err(CannotChange::Now(why));
+        };
+        let change = standing[at].1;
+        let same = |(_, later): &&(ChangeId, &Change)| change.set.iter().any(|diff| later.sets(&diff.knob));
+        if let Some((later, _)) = standing[at + 1..].iter().rfind(same) {
+            let why = format!("the same was changed again by {later}; take that back first");
+            return Err(CannotChange::Now(why));
+        }
+        Ok((wanted, change))
     }
 
     fn pending_of(&self, change: Change, from_start: bool) -> Pending {

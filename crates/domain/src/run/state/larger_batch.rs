@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  activation_checkpointing, kept ──▶ micro_batch × 2, as another attempt ──samples a second up──▶ kept
-//!                                                 │ not up, or the attempt fails
+//!                                                 │ not up, or the attempt fails, whatever for
 //!                                                 └──▶ taken back by itself
 //! ```
 //! Only where it is asked for: the global batch doubles with it, and with that what is learned in a step.
@@ -42,7 +42,7 @@ impl Machine {
     /// says what it is.
     #[must_use]
     pub fn larger_batch_due(&self) -> Option<(AttemptNo, Option<u32>)> {
-        let (id, change) = self.last_change()?;
+        let (id, change) = self.last_by_attempt()?;
         let kept = change
             .verdict
             .as_ref()
@@ -52,7 +52,6 @@ impl Machine {
             && change.no_larger_batch.is_none()
             && kept
             && !tried
-            && id.live == 0
             && self.pending.is_none()
             && self.trains()
             && self.cannot_change().is_none();
@@ -66,6 +65,12 @@ impl Machine {
     /// In words, when it cannot be set.
     pub fn larger_batch(&self, attempt: AttemptNo, batch: u32) -> Result<Wish, String> {
         place(&self.spec, KNOB)?;
+        let mut changes = self.changes();
+        let of_attempt = changes.find(|(id, _)| *id == ChangeId::of(attempt));
+        let verdict = of_attempt.and_then(|(_, change)| change.verdict.as_ref());
+        if verdict.is_none_or(|verdict| verdict.after.samples_per_second.is_none()) {
+            return Err("no samples a second are known, which it would be judged by".into());
+        }
         let wish = Wish::Apply {
             set: BTreeMap::from([(KNOB.to_owned(), batch.saturating_mul(2).to_string())]),
             auto_revert: Some(true),
@@ -87,7 +92,8 @@ impl Machine {
         }
     }
 
-    /// An attempt that tried a larger batch has failed, most likely for want of memory: it would fail the same way again.
+    /// An attempt that tried a larger batch has failed, most likely for want of memory: it would fail the same way again. Where a node
+    /// was lost or the like it is taken back too, but that says nothing of the batch.
     pub(super) fn take_failed_trial_back(&mut self, outcome: &Outcome) {
         let proved = |change: &Change| {
             let verdict = change.verdict.as_ref();
@@ -99,10 +105,19 @@ impl Machine {
         if over || self.pending.is_some() || !self.current().change.as_deref().is_some_and(tries) {
             return;
         }
-        let why = format!("the attempt with the larger batch failed: {}", outcome.message);
+        let (decision, why) = if outcome.came_by_chance() {
+            let why = "the attempt with the larger batch ended before it could be judged, for another reason";
+            (
+                Decision::Undecided,
+                format!("{why} ({}): {}", outcome.cause, outcome.message),
+            )
+        } else {
+            let why = format!("the attempt with the larger batch failed: {}", outcome.message);
+            (Decision::Rejected, why)
+        };
         if let Some(change) = self.change_mut(ChangeId::of(no)) {
             let verdict = change.verdict.get_or_insert_with(Verdict::default);
-            verdict.decision = Decision::Rejected;
+            verdict.decision = decision;
             verdict.summary.clone_from(&why);
         }
         let wish = Wish::Revert {

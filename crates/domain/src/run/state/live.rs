@@ -134,8 +134,6 @@ impl Machine {
 
 impl Attempt {
     fn live_answered(&mut self, no: u32, answer: &KnobAnswer, now_ms: TimestampMs) {
-        let running = |(rank, task): (Rank, &RankTask)| task.exit.is_none().then_some(rank);
-        let all: Vec<Rank> = self.global_ranks().filter_map(running).collect();
         let Some(live) = self.asked_live(no) else { return };
         // Of another value it is the word on a change before.
         let wanted = live
@@ -152,7 +150,18 @@ impl Attempt {
             return self.refuse_live(no, &why, now_ms);
         }
         live.ranks.insert(answer.rank);
-        if all.iter().all(|rank| live.ranks.contains(rank)) {
+        self.settle_live(now_ms);
+    }
+
+    /// Every rank that runs has it: one that has ended answers no more.
+    pub(super) fn settle_live(&mut self, now_ms: TimestampMs) {
+        let running = |(rank, task): (Rank, &RankTask)| task.exit.is_none().then_some(rank);
+        let all: Vec<Rank> = self.global_ranks().filter_map(running).collect();
+        let mut live = self.live.iter_mut();
+        let Some(live) = live.find(|live| live.state == LiveState::Asked) else {
+            return;
+        };
+        if !all.is_empty() && all.iter().all(|rank| live.ranks.contains(rank)) {
             live.state = LiveState::Taken;
             live.settled_ms = Some(now_ms);
         }

@@ -36,7 +36,13 @@ impl Machine {
             NodeReport::RankStarted { .. } => {
                 self.started_ms.get_or_insert(now_ms);
             }
-            NodeReport::FirstStep { .. } | NodeReport::RankExited(_) => attempt.moved_ms = Some(now_ms),
+            NodeReport::FirstStep { .. } => attempt.moved_ms = Some(now_ms),
+            NodeReport::RankExited(_) => {
+                attempt.moved_ms = Some(now_ms);
+                if !failed {
+                    attempt.settle_live(now_ms);
+                }
+            }
             NodeReport::KnobAnswered(answer) if answer.live.is_none() => attempt.note_answer(answer),
             NodeReport::Measured(measured) => attempt.measured(node, measured),
             _ => {}

@@ -62,6 +62,9 @@ impl Flight {
                 Some(value) => collectives(of.rank, value),
                 None => problem(of),
             }
+            if of.value.is_some() && !of.problem.is_empty() {
+                say!("  one of its recorders {}", printable(&of.problem));
+            }
         }
         Ok(())
     }

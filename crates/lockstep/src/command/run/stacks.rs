@@ -87,7 +87,7 @@ fn print_rank(of: &RankStacks) {
     }
     for (n, thread) in of.threads.iter().rev().enumerate() {
         let name = match (n, thread.name.is_empty()) {
-            (0, _) => "main thread",
+            (0, _) if of.problem.is_empty() => "main thread",
             (_, true) => thread.id.as_str(),
             (_, false) => thread.name.as_str(),
         };

@@ -2,7 +2,7 @@
 
 Replaced is the `timeout` of init_process_group, new_group and split_group. While a run goes on, `live` sets it for the groups there are: it
 is no collective, each rank does it for itself, and it counts for what is begun afterwards. Groups that are made later get it too. What the
-script itself had is noted for each group, so that it can be given back.
+script itself had is noted for each group, so that it can be given back. A backend that ignores it is found by reading it back.
 """
 
 import datetime
@@ -74,19 +74,28 @@ class GroupTimeout(Knob):
         module = sys.modules.get(MODULE)
         if module is None or not module.is_initialized():
             raise Refused("the script has made no process group")
-        self._timeout = timeout
         if not self._watched:
             for maker in (module, self.panel.torch.distributed):  # which has names of its own for them by now
                 self._watch(maker)
-        change = getattr(module, "set_timeout", None) or module._set_pg_timeout
         groups = list(module._world.pg_map)
-        for group in groups:
-            change(self._wanted(module, group), group)
+        before, self._timeout = self._timeout, timeout
+        self._set(module, groups)
+        deaf = [group for group in groups if not is_about(current(self.panel.torch, group), self._wanted(module, group))]
+        if deaf:
+            self._timeout = before
+            self._set(module, groups)
+            backends = ", ".join(sorted({module.get_backend(group) for group in deaf}))
+            raise Refused(f"{len(deaf)} of {len(groups)} process groups ({backends}) do not take another time-out while they are in use")
         if timeout is None:
             own = ", ".join(sorted({f"{self._wanted(module, group).total_seconds():g} s" for group in groups}))
             self.applied(f"collectives begun from now on may take what the script gave them ({own}), in {len(groups)} process groups")
         else:
             self.applied(f"collectives begun from now on may take {timeout.total_seconds():g} s, in {len(groups)} process groups")
+
+    def _set(self, module, groups):
+        change = getattr(module, "set_timeout", None) or module._set_pg_timeout
+        for group in groups:
+            change(self._wanted(module, group), group)
 
     def _wanted(self, module, group):
         name = module._world.pg_names[group]
@@ -100,6 +109,11 @@ class GroupTimeout(Knob):
 
 def seconds(value):
     return datetime.timedelta(seconds=positive(GroupTimeout.name, value))
+
+
+def is_about(found, wanted):
+    """Whether a time-out was taken over: backends keep whole milliseconds."""
+    return found is not None and abs(found - wanted) < datetime.timedelta(milliseconds=1)
 
 
 def current(torch, group):

@@ -2,7 +2,6 @@
 //! its shim has vanished.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -283,17 +282,20 @@ impl Follower {
             Choice::Ours(path) => Some(path.as_path()),
             _ => None,
         };
+        let meeting = start.spec.kineto.then(|| kineto::prepare(folder)).transpose()?;
+        let needs = Needs {
+            resume_from: start.resume_from.as_deref(),
+            plugin: plugin_file,
+            kineto: meeting.as_deref(),
+        };
         let paths = Paths {
             python: python.ok_or("it was told to start without having been prepared")?,
             companions: text(&around.companions),
             folder: text(folder.path()),
             probe_socket: text(&folder.file("probe.sock")),
             nccl_plugin: plugin_file.map(text),
-            kineto: match start.spec.kineto.then(|| kineto::prepare(folder)) {
-                Some(meeting) => Some(text(&meeting?)),
-                None => None,
-            },
-            container: container_place(start, folder, &around, plugin_file)?,
+            kineto: meeting.as_deref().map(text),
+            container: container_place(start, folder, &around, needs)?,
         };
         let plan = nccl::Plan::make(start, &plugin);
         self.attempt
@@ -543,7 +545,7 @@ fn container_place(
     start: &Start,
     folder: &Folder,
     around: &Surroundings,
-    plugin: Option<&Path>,
+    needs: Needs<'_>,
 ) -> Result<Option<Place>, String> {
     if start.spec.container.is_none() {
         return Ok(None);
@@ -551,10 +553,6 @@ fn container_place(
     let noted: Noted = folder
         .read(Noted::FILE)
         .map_err(|error| format!("the runtime that preflight found is not noted: {error}"))?;
-    let needs = Needs {
-        resume_from: start.resume_from.as_deref(),
-        plugin,
-    };
     container::place(&start.spec, noted.runtime, folder, around, needs).map(Some)
 }
 

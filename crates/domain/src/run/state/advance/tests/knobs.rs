@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::run::knob::{ChangeId, Decision, KnobAnswer, Verdict};
+use crate::run::knob::{ChangeId, Decision, Figures, KnobAnswer, Median, Verdict};
 use crate::run::state::{CannotChange, Wish};
 
 pub(super) fn apply(knob: &str, value: &str) -> Event {
@@ -21,15 +21,23 @@ pub(super) fn revert(attempt: Option<u32>) -> Event {
 }
 
 pub(super) fn judged(attempt: AttemptNo, decision: Decision) -> Event {
-    let verdict = Box::new(Verdict {
-        decision,
-        summary: "numbers".into(),
-        ..Verdict::default()
-    });
+    let samples = Median {
+        value: 8.0,
+        low: 7.0,
+        high: 9.0,
+    };
     Event::KnobsJudged {
         attempt,
         live: 0,
-        verdict,
+        verdict: Box::new(Verdict {
+            decision,
+            summary: "numbers".into(),
+            after: Figures {
+                samples_per_second: Some(samples),
+                ..Figures::default()
+            },
+            ..Verdict::default()
+        }),
     }
 }
 
@@ -172,6 +180,15 @@ fn the_last_change_is_taken_back_first_and_each_once() {
         restart: false,
     });
     assert!(matches!(wrong, Err(CannotChange::Now(why)) if why.contains("attempt 4")));
+    let first = Some(AttemptNo(1));
+    let none = story.machine.change_for(&Wish::Revert {
+        attempt: first,
+        live: None,
+        reason: None,
+        from_start: false,
+        restart: false,
+    });
+    assert!(matches!(none, Err(CannotChange::Now(why)) if why.contains("attempt 1 made no change")));
     for expected in [
         vec!["lr_scale=0.5", "num_workers=2"],
         vec!["lr_scale=0.5"],
@@ -185,6 +202,21 @@ fn the_last_change_is_taken_back_first_and_each_once() {
     assert_eq!(story.event(&revert(None)), [""; 0]);
     assert_eq!(story.machine, before);
     assert_eq!(story.machine.attempts.len(), 7);
+}
+
+#[test]
+fn a_change_that_is_named_is_taken_back_out_of_its_order_where_no_other_turned_its_knobs() {
+    let mut story = Story::running(1, 0);
+    for (knob, value) in [("lr_scale", "0.5"), ("num_workers", "2")] {
+        story.event(&apply(knob, value));
+        go_over(&mut story);
+    }
+    story.event(&revert(Some(2)));
+    go_over(&mut story);
+    assert_eq!(knobs(&story), ["num_workers=2"]);
+    story.event(&revert(None));
+    go_over(&mut story);
+    assert_eq!(knobs(&story), [""; 0]);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! A doubled batch that is tried by itself.
 
-use super::knobs::{changed, go_over, judged, knobs};
+use super::knobs::{apply, changed, go_over, judged, knobs};
 use super::*;
-use crate::run::knob::Decision;
+use crate::run::knob::{Decision, Verdict};
 use crate::run::state::{CannotChange, Wish};
 
 fn checkpointing(knob: &str, value: &str, try_larger_batch: Option<bool>) -> Wish {
@@ -107,6 +107,56 @@ fn an_attempt_that_fails_with_it_is_followed_by_one_without_it() {
     assert_eq!(knobs(&story), ["activation_checkpointing=block"]);
     story.end_all(1);
     assert_eq!(story.machine.state, RunState::Failed, "that was not the batch");
+}
+
+#[test]
+fn a_change_in_place_stands_in_the_way_of_neither_the_trial_nor_its_taking_back() {
+    let mut story = kept(Some(true));
+    let due = story.machine.larger_batch_due();
+    story.event(&apply("process_group_timeout_s", "600"));
+    assert_eq!(story.machine.current().live.len(), 1);
+    assert_eq!(story.machine.larger_batch_due(), due);
+
+    let mut story = trying();
+    story.event(&apply("process_group_timeout_s", "600"));
+    go_over(&mut story);
+    assert_eq!(story.machine.current().cause, "knob reverted by itself");
+    assert_eq!(
+        knobs(&story),
+        ["activation_checkpointing=block", "process_group_timeout_s=600"]
+    );
+}
+
+#[test]
+fn a_trial_that_a_lost_node_ends_says_nothing_of_the_batch() {
+    let mut story = trying();
+    let shim_died = NodeReport::Ended(NodeEnd {
+        cause: EndCause::ShimDied,
+        ..NodeEnd::default()
+    });
+    story.report("n0", shim_died);
+    let tried = story.machine.attempts[2].change.as_ref().unwrap();
+    let verdict = tried.verdict.as_ref().unwrap();
+    assert_eq!(verdict.decision, Decision::Undecided);
+    assert!(verdict.summary.contains("shim_died"), "{}", verdict.summary);
+    story.run_attempt();
+    assert_eq!(knobs(&story), ["activation_checkpointing=block"]);
+}
+
+#[test]
+fn without_samples_a_second_none_is_tried() {
+    let mut story = kept(Some(true));
+    let verdict = Box::new(Verdict {
+        decision: Decision::Kept,
+        ..Verdict::default()
+    });
+    story.event(&Event::KnobsJudged {
+        attempt: AttemptNo(2),
+        live: 0,
+        verdict,
+    });
+    let why = story.machine.larger_batch(AttemptNo(2), 16).unwrap_err();
+    assert!(why.contains("no samples a second"), "{why}");
 }
 
 #[test]

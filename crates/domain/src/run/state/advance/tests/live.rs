@@ -1,8 +1,8 @@
 //! A knob that ranks take over in place.
 
-use super::knobs::{apply, changed, commands, go_over, knobs, revert, turned, wish};
+use super::knobs::{apply, changed, commands, go_over, judged, knobs, revert, turned, wish};
 use super::*;
-use crate::run::knob::{ChangeId, LiveState};
+use crate::run::knob::{ChangeId, Decision, LiveState, Verdict};
 use crate::run::state::Wish;
 
 const KNOB: &str = "process_group_timeout_s";
@@ -230,4 +230,80 @@ fn a_change_by_another_attempt_leaves_what_ranks_have_not_answered_to_that_attem
     go_over(&mut story);
     assert_eq!(knobs(&story), ["lr_scale=2", "process_group_timeout_s=600"]);
     assert_eq!(story.machine.attempts[0].live[0].state, LiveState::Left);
+}
+
+/// Sets it, to be taken back when the verdict is against it.
+fn apply_with_care(story: &mut Story) {
+    let mut wish = wish(KNOB, "600");
+    if let Wish::Apply { auto_revert, .. } = &mut wish {
+        *auto_revert = Some(true);
+    }
+    story.event(&changed(wish));
+}
+
+/// What the collector asks for when the verdict is against a change.
+fn by_itself(id: ChangeId, reason: String) -> Event {
+    changed(Wish::Revert {
+        attempt: Some(id.attempt),
+        live: (id.live > 0).then_some(id.live),
+        reason: Some(reason),
+        from_start: false,
+        restart: false,
+    })
+}
+
+#[test]
+fn a_change_of_the_attempt_is_taken_back_by_itself_though_another_was_made_in_place_since() {
+    let mut story = Story::running(2, 0);
+    story.event(&apply("activation_checkpointing", "block"));
+    go_over(&mut story);
+    story.event(&apply(KNOB, "1200"));
+    take(&mut story, Some("1200"), 1);
+    story.event(&judged(AttemptNo(2), Decision::Rejected));
+    let (id, why) = story.machine.to_take_back().unwrap();
+    assert_eq!(id, ChangeId::of(AttemptNo(2)));
+    story.event(&by_itself(id, why));
+    go_over(&mut story);
+    assert_eq!(knobs(&story), ["process_group_timeout_s=1200"]);
+    assert_eq!(story.machine.to_take_back(), None);
+    story.event(&revert(None));
+    assert!(knobs(&story).is_empty());
+}
+
+#[test]
+fn what_ranks_refuse_to_take_back_is_not_asked_of_them_again() {
+    let mut story = Story::running(2, 0);
+    apply_with_care(&mut story);
+    take(&mut story, Some("600"), 1);
+    let verdict = Verdict {
+        decision: Decision::Worse,
+        ..Verdict::default()
+    };
+    story.event(&Event::KnobsJudged {
+        attempt: AttemptNo(1),
+        live: 1,
+        verdict: Box::new(verdict),
+    });
+    let (id, why) = story.machine.to_take_back().unwrap();
+    assert_eq!(id.live, 1);
+    story.event(&by_itself(id, why));
+    story.report("n0", answer(None, 2, 0, false));
+    assert_eq!(last(&story).1, LiveState::Refused);
+    assert_eq!(knobs(&story), ["process_group_timeout_s=600"]);
+    assert_eq!(story.machine.to_take_back(), None);
+}
+
+#[test]
+fn ranks_that_have_ended_are_not_waited_for() {
+    let mut story = Story::running(2, 0);
+    story.event(&apply(KNOB, "600"));
+    for rank in [0, 1, 2] {
+        story.report(
+            ["n0", "n1"][rank as usize / 2],
+            answer(Some("600"), 1, rank, true),
+        );
+    }
+    assert_eq!(last(&story), (1, LiveState::Asked, 3));
+    story.report("n1", exited(3, 0, 1));
+    assert_eq!(last(&story), (1, LiveState::Taken, 3));
 }
