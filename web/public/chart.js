@@ -134,7 +134,8 @@ class Chart {
       padding: [null, 28, null, null],
       scales: { x: { time: true } },
       axes: [
-        { ...axis, size: this.small ? 24 : 36, values: timeOfDay },
+        // A time with its seconds is some sixty pixels wide.
+        { ...axis, space: 80, size: this.small ? 24 : 36, values: timeOfDay },
         { ...axis, ...(this.small && { space: 20 }), size: this.small ? 56 : 68, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
       ],
       series: [
