@@ -11,8 +11,8 @@
 //!                                        ▼                                          ▼
 //!                                    sweeping: every descendant, SIGTERM, SIGKILL, until none ──▶ Ended, exit
 //! ```
-//! While stopping, torchrun is held by SIGSTOP until the ranks have ended: it would take their exit statuses, and it would
-//! signal them by its own ideas of time.
+//! While stopping, torchrun is held by SIGSTOP from the first rank's end until the last one's: it would take their exit statuses, and
+//! it would signal them by its own ideas of time. Until then its store answers ranks that agree on where to stop.
 //!
 //! What it owns is held together by a group of the kernel where the machine has one to give ([`cgroup`]); always by the
 //! process tree below the shim, which is the subreaper of all it starts; and, should the shim be killed, by what it noted

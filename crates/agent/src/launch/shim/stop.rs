@@ -1,7 +1,8 @@
 //! Ending what the shim owns, in bounded time whatever it does.
 //!
 //! ```text
-//!  begin ──SIGTERM, SIGCONT to each rank──▶ grace ──SIGKILL to all but torchrun, again and again──▶ ranks ended, or 5 s
+//!  begin ──SIGTERM, SIGCONT to each rank──▶ grace; the first has ended: SIGSTOP to torchrun
+//!     ──SIGKILL to all but torchrun, again and again──▶ ranks ended, or 5 s
 //!     ──SIGCONT to torchrun: it says what it has to say──▶ 10 s ──SIGKILL──▶ torchrun ended, or 10 s
 //!     ──sweep: what is left, SIGTERM, 2 s, then the whole group──▶ nothing left, or 30 s: then it hangs in the kernel
 //! ```
@@ -98,11 +99,20 @@ impl Shim {
             self.launcher.signal(Signal::TERM);
             return;
         }
-        self.launcher.signal(Signal::STOP);
+        self.hold_torchrun();
         self.ranks
             .values()
             .filter(|rank| rank.lives())
             .for_each(RankProcess::ask_to_end);
+    }
+
+    /// From the first rank's end on torchrun is held: it would take the statuses of the others, and end them by its own ideas of time.
+    /// Not before: the store in it is where ranks agree on the step to stop after, or meet for the save.
+    fn hold_torchrun(&self) {
+        let killed = self.stop.is_some_and(|stop| stop.killed);
+        if killed || self.ranks.values().any(|rank| !rank.lives()) {
+            self.launcher.signal(Signal::STOP);
+        }
     }
 
     /// A rank has failed. Behind the step that all were told to end after, the others have their time; before it they have nothing
@@ -141,6 +151,9 @@ impl Shim {
         stop.killed |= now >= stop.kill_at;
         let (killed, killed_at) = (stop.killed, stop.kill_at);
         let ranks_live = self.ranks.values().any(RankProcess::lives);
+        if ranks_live {
+            self.hold_torchrun();
+        }
         if killed && (ranks_live || self.ranks.is_empty()) {
             // Each time anew: what was started between two looks is among those of the next.
             self.all_but_torchrun()
