@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 
 const VALUE: &str = "hf_0123456789abcdef";
 
-/// The first attempt fails on rank 1, with the secret in its exception; the second ends well.
+/// The first attempt fails on rank 1, with the secret in its exception, once rank 0 has written its lines whole; the second ends well.
 const SCRIPT: &str = r#"
 import os, sys, time
 rank, attempt, token = os.environ["RANK"], os.environ["LOCKSTEP_ATTEMPT"], os.environ["HF_TOKEN"]
@@ -19,7 +19,10 @@ os.write(1, token[:9].encode())
 time.sleep(0.3)
 os.write(1, token[9:].encode() + b" was cut\n")
 os.write(1, b"\xff\xfe is not UTF-8\n" + b"x" * 3_000_000 + b" a long line ends\n")
+open(f"{__file__}.{rank}", "w").close()
 if attempt == "1" and rank == "1":
+    while not os.path.exists(f"{__file__}.0"):
+        time.sleep(0.05)
     raise RuntimeError(f"401 for {token}")
 if attempt == "1":
     time.sleep(60)
