@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
 use crate::fault::Fault;
+use crate::product::chosen::chosen;
 use crate::training::Losses;
 use crate::verdict::{self, Verdict};
 use crate::{agents, checkpoints, collector, nodes, ports, ranks, undisturbed};
@@ -46,24 +47,11 @@ fn the_faults_that_say_most() {
 #[test]
 #[ignore = "takes an hour: cargo xtask lab faults"]
 fn all() {
-    let setting = |name: &str| std::env::var(name).unwrap_or_default();
-    let repeats = setting("LOCKSTEP_FAULTS_REPEATS").parse().unwrap_or(1);
-    let only = setting("LOCKSTEP_FAULTS_ONLY");
-    let only: Vec<&str> = only
-        .split(',')
-        .map(str::trim)
-        .filter(|name| !name.is_empty())
-        .collect();
-    let unknown = only
-        .iter()
-        .find(|name| !ALL.iter().any(|fault| fault.name == **name));
-    let names = ALL.map(|fault| fault.name).join(", ");
-    assert!(
-        unknown.is_none(),
-        "there is no fault {unknown:?}; there are: {names}"
-    );
+    let repeats = std::env::var("LOCKSTEP_FAULTS_REPEATS").unwrap_or_default();
+    let repeats = repeats.parse().unwrap_or(1);
+    let is_chosen = chosen("LOCKSTEP_FAULTS_ONLY", "fault", &ALL.map(|fault| fault.name));
     let mut faults = ALL.to_vec();
-    faults.retain(|fault| only.is_empty() || only.contains(&fault.name));
+    faults.retain(|fault| is_chosen(fault.name));
     run(&faults, repeats);
 }
 

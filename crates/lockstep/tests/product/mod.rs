@@ -2,5 +2,6 @@
 //! targets of this package, each of which says `#[path = "../product/mod.rs"] mod product;`.
 
 pub(crate) mod api;
+pub(crate) mod chosen;
 pub(crate) mod process;
 pub(crate) mod surroundings;

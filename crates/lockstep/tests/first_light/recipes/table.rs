@@ -6,6 +6,8 @@
 
 use std::fmt::Write as _;
 
+use crate::product::chosen::chosen;
+
 use super::{ALL, EVERY, Recipe, Trained, two_nodes};
 
 /// What frames the table.
@@ -15,26 +17,10 @@ const END: &str = "=== end of the table ===";
 #[test]
 #[ignore = "takes minutes: cargo xtask lab recipes"]
 fn all() {
-    let only = std::env::var("LOCKSTEP_RECIPES_ONLY").unwrap_or_default();
-    let only: Vec<&str> = only
-        .split(',')
-        .map(str::trim)
-        .filter(|name| !name.is_empty())
-        .collect();
-    let unknown = only
-        .iter()
-        .find(|name| !ALL.iter().any(|recipe| recipe.name == **name));
-    let names = ALL.map(|recipe| recipe.name).join(", ");
-    assert!(
-        unknown.is_none(),
-        "there is no recipe {unknown:?}; there are: {names}"
-    );
+    let is_chosen = chosen("LOCKSTEP_RECIPES_ONLY", "recipe", &ALL.map(|recipe| recipe.name));
     let cluster = two_nodes();
     let mut rows = Vec::new();
-    for recipe in ALL
-        .iter()
-        .filter(|recipe| only.is_empty() || only.contains(&recipe.name))
-    {
+    for recipe in ALL.iter().filter(|recipe| is_chosen(recipe.name)) {
         let trained = recipe.train(&cluster);
         // At once: the table comes minutes later.
         println!(

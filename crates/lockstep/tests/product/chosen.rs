@@ -1,0 +1,18 @@
+//! Rows of a table that a variable names, divided by commas; all of them when it names none.
+
+/// Whether a row was chosen. Panics on a name that no row has.
+pub(crate) fn chosen(variable: &str, kind: &str, names: &[&str]) -> impl Fn(&str) -> bool + use<> {
+    let only = std::env::var(variable).unwrap_or_default();
+    let only: Vec<String> = only
+        .split(',')
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .collect();
+    let unknown = only.iter().find(|name| !names.contains(&name.as_str()));
+    assert!(
+        unknown.is_none(),
+        "there is no {kind} {unknown:?}; there are: {}",
+        names.join(", ")
+    );
+    move |name| only.is_empty() || only.iter().any(|one| one == name)
+}
