@@ -70,7 +70,7 @@ def test_a_rank_tells_where_it_is_and_its_output_stays_clean(ranks):
     assert (finished.code, finished.output) == (0, "")
     for rank in range(2):
         status, text = answers[rank]
-        assert status == 200 and f'File "{SCRIPTS / "asked.py"}", line 18 in waits_here' in text, text
+        assert status == 200 and f'File "{SCRIPTS / "asked.py"}", line 24 in waits_here' in text, text
         assert {hello.get("worker_server") for hello in finished.of("hello", rank)} == {f"rank-{rank}.sock"}
     if has["counters"]:
         assert json.loads(answers["counters"][1])["pytorch.wait_counter.c10d.init_process_group"]["total_calls"] == 1
@@ -184,14 +184,14 @@ def test_it_is_left_out_where_its_threads_would_come_near_the_limit(limits, monk
 
 
 DEEP = """
-import os, pathlib, sys, threading
+import os, pathlib, sys, torch
 sys.path.insert(0, sys.argv[1])
 from lockstep_probe.server import WorkerServer
 folder = pathlib.Path(sys.argv[2])
 (folder / "rank-0.sock").touch()  # of a rank before this one
 server = WorkerServer({"LOCKSTEP_PROBE_SOCKET": str(folder / "probe.sock"), "RANK": "0"})
-server.start()
-server.start()
+server.start(torch)
+server.start(torch)
 os.write(2, b"said by the script\\n")
 assert server.name == "rank-0.sock" and (folder / "rank-0.sock").is_socket()
 """

@@ -161,7 +161,7 @@ class Probe:
         if self.saved_tensors is not None:
             self.call(self.saved_tensors.torch_imported, torch)
         try:
-            self.server.start()
+            self.server.start(torch)
         except Exception as error:
             self.note(f"its stacks cannot be asked for, the worker server does not start: {head(str(error), 200)}")
         self.say_hello()

@@ -38,14 +38,13 @@ class WorkerServer:
         self._local_ranks = int(environ.get("LOCAL_WORLD_SIZE") or 1)
         self.name = None  # of the socket in the probe's folder, once the server listens
 
-    def start(self):
-        """Starts it once, where this torch has it; raises what goes wrong."""
+    def start(self, torch):
+        """Starts it once, where `torch` has it; raises what goes wrong."""
         if not self._wanted or self._pid is not None:
             return
         self._pid = os.getpid()
-        try:
-            from torch._C._distributed_c10d import _WorkerServer
-        except ImportError:  # before 2.4, or built without torch.distributed
+        start = getattr(getattr(torch._C, "_distributed_c10d", None), "_WorkerServer", None)
+        if start is None:  # before 2.4, or built without torch.distributed
             return
         check_room(self._local_ranks, threads_left())
         path = os.path.join(self._folder, self._file)
@@ -53,7 +52,7 @@ class WorkerServer:
             os.unlink(path)  # of this rank before it replaced itself by exec
         self._address = short(self._folder, self._file)
         with without_line(b"Server listening"):
-            server = _WorkerServer(self._address, -1)
+            server = start(self._address, -1)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
         atexit.register(self._close)
         self.name = self._file

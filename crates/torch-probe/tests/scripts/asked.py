@@ -8,6 +8,12 @@ import time
 import torch
 import torch.distributed as dist
 
+if "forks" in sys.argv:  # before the group: torch 2.7's Gloo hangs at the end of a child that has it
+    if os.fork() == 0:
+        sys.exit(0)  # through the exit functions it inherited
+    os.wait()
+    pathlib.Path("forked").touch()
+
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))
 
@@ -18,10 +24,5 @@ def waits_here(seconds):
         time.sleep(0.01)
 
 
-if "forks" in sys.argv:
-    if os.fork() == 0:
-        sys.exit(0)  # through the exit functions it inherited
-    os.wait()
-    pathlib.Path("forked").touch()
 waits_here(30)
 dist.destroy_process_group()
