@@ -76,6 +76,44 @@ async fn a_blackwell_gpu_has_counters_of_another_kind() {
 }
 
 #[tokio::test]
+async fn links_without_counters_are_measured_by_rates() {
+    let folder = folder();
+    let collector = Collector::start().await;
+    let agent = Running::start(AgentConfig {
+        nvml: simulated(
+            folder.path(),
+            "h100x2:link-down,link=3,after=0s,without=138+139+202+204",
+        ),
+        ..config_towards(folder.path(), &collector.url())
+    });
+    let of_link = |metric: &str, link: u32| {
+        let series = format!("gpu_nvlink_{metric}_bytes_total{{gpu=\"0\", nvlink=\"{link}\"}}");
+        collector.heard().values(&series)
+    };
+    // The first round begins, the next is ten seconds later.
+    until("a second round", SOON, || of_link("transmit", 0).len() > 1).await;
+    let total = "link_transmit_bytes_total{gpu=\"0\", link=\"nvlink\"}";
+    let total = collector.heard().values(total).last().copied().unwrap();
+    agent.stop().await;
+    for metric in ["transmit", "receive"] {
+        let sent = of_link(metric, 17);
+        assert_eq!(sent[0], 0.0, "{metric}: counted from the start on");
+        assert!(sent[1] > 1e9, "{metric}: {sent:?}");
+        assert!(of_link(metric, 3).iter().all(|bytes| *bytes == 0.0), "it is down");
+    }
+    // 17 links that are alike make the sum, which another metric of GPM tells each second.
+    let (one, all) = (of_link("transmit", 0)[1], total / 17.0);
+    assert!((0.6..1.7).contains(&(one / all)), "{one} of {all}");
+    let unanswered = collector.heard().inventories.last().unwrap().gpus[0]
+        .unanswered
+        .clone();
+    assert!(
+        !unanswered.iter().any(|what| what.starts_with("gpm")),
+        "{unanswered:?}"
+    );
+}
+
+#[tokio::test]
 async fn an_idle_gpu_is_idle_and_not_dead() {
     let samples = read_once("h100x1:idle").await;
     let busy = samples["gpu_utilization_ratio{gpu=\"0\",node=\"n1\"}"];

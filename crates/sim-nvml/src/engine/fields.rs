@@ -21,6 +21,7 @@ pub(crate) const ALL_LINKS: u32 = u32::MAX;
 /// Field `id`, in the numbering of the node's driver, at scope `scope`, at `t`.
 pub(crate) fn read(gpu: &Gpu, id: u32, scope: u32, t: f64) -> Result<Value, Status> {
     match gpu.driver.at(t).field_id_v12(id) {
+        id if gpu.without.contains(&id) => Err(Status::NotSupported),
         id @ (1..=31 | 142..=145 | 226 | 227 | 230) => memory_health(gpu, id, t),
         id @ (32..=59 | 84..=91 | 96..=119 | 132..=137 | 146..=168) => links(gpu, id, scope, t),
         id @ 138..=141 => traffic(gpu, id, scope, t),

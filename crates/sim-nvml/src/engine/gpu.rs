@@ -25,6 +25,8 @@ pub(crate) struct Gpu {
     pub has_peers: bool,
     pub noise: Noise,
     pub driver: DriverHistory,
+    /// Field values it has no answer for, in NVML 12's numbers.
+    pub without: Vec<u32>,
     pub links: Links,
     pub partitions: Partitions,
 }

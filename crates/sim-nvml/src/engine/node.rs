@@ -120,6 +120,7 @@ fn gpu(spec: &Spec, incidents: &[&Incident], driver: &DriverHistory, index: u32)
         has_peers: spec.count > 1 || spec.nodes > 1,
         noise,
         driver: driver.clone(),
+        without: spec.without.clone(),
         partitions,
     }
 }

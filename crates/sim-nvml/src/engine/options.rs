@@ -46,6 +46,14 @@ impl<'a> Options<'a> {
         self.take(key, || "a whole number".to_owned(), |value| value.parse().ok())
     }
 
+    /// `138` or `138+139`.
+    pub(crate) fn numbers(&mut self, key: &'static str) -> Result<Option<Vec<u32>>, SpecError> {
+        let expected = || "numbers such as 138 or 138+139".to_owned();
+        self.take(key, expected, |value| {
+            value.split('+').map(|number| number.parse().ok()).collect()
+        })
+    }
+
     pub(crate) fn duration(&mut self, key: &'static str) -> Result<Option<Duration>, SpecError> {
         self.take(
             key,

@@ -23,6 +23,7 @@
 //! instances=A+B  mig's; default as many of the smallest as fit, none for none
 //! nodes=N   nodes in the cluster; default 1      node=K   which of them this is, from 0
 //! seed=S    another seed, other noise and UUIDs  driver=V the driver's version; default 580.95.05
+//! without=F+G  field values the GPUs have no answer for, in NVML 12's numbers: 138+139
 //! D         500ms, 30s, 2m, 1h
 //! ```
 
@@ -47,6 +48,8 @@ pub(crate) struct Spec {
     pub nodes: u32,
     pub seed: u64,
     pub driver: Driver,
+    /// Field values without an answer, in NVML 12's numbers.
+    pub without: Vec<u32>,
 }
 
 /// The most GPUs one node has: sixteen, as in an HGX-2.
@@ -55,7 +58,7 @@ const GPUS_MAX: u32 = 16;
 pub(crate) const NODES_MAX: u32 = 65_536;
 const DEFAULT_AFTER: Duration = Duration::from_secs(10);
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "gpu",
     "after",
     "for",
@@ -73,6 +76,7 @@ const KEYS: [&str; 17] = [
     "node",
     "seed",
     "driver",
+    "without",
 ];
 
 /// Why a spec was refused, and what it may say instead.
@@ -129,6 +133,7 @@ impl Spec {
             .unwrap_or(0);
         let seed = options.number_u64("seed")?.unwrap_or(0);
         let driver = options.driver("driver")?.unwrap_or_default();
+        let without = options.numbers("without")?.unwrap_or_default();
         let idle = scenario == "idle";
         let incidents = if idle || scenario == "healthy" {
             Vec::new()
@@ -152,6 +157,7 @@ impl Spec {
             nodes,
             seed,
             driver,
+            without,
         })
     }
 }
@@ -339,6 +345,7 @@ mod tests {
         assert_eq!((spec.nodes, spec.node, spec.seed), (16, 15, 7));
         assert_eq!(spec.driver.to_string(), "570.172.08");
         assert_eq!(parse("h100x8,node=40").unwrap().node, 40);
+        assert_eq!(parse("h100x8:idle,without=138+139").unwrap().without, [138, 139]);
     }
 
     #[test]
@@ -398,6 +405,7 @@ mod tests {
             ("h100x8,nodes=4,node=4", "a number from 0 to 3"),
             ("h100x8,seed=-1", "a whole number"),
             ("h100x8,driver=newest", "a driver version such as 580.95.05"),
+            ("h100x8,without=138+", "numbers such as 138 or 138+139"),
         ];
         for (text, expected) in cases {
             let message = parse(text).expect_err(text).to_string();

@@ -391,6 +391,16 @@ fn gpm_averages_agree_with_counters() {
         (counted / measured - 1.0).abs() < 1e-6,
         "{counted} and {measured}"
     );
+    // Each link by itself, both ways: 62 and 63 are link 0's.
+    for (id, link) in [(62, 0), (63, 0), (73, 5), (96, 17)] {
+        let counted =
+            (field(gpu, 139, link, 8.0).unwrap() - field(gpu, 139, link, 7.0).unwrap()) as f64 / 1024.0;
+        let measured = metric(gpu, id, 7.0, 8.0).unwrap();
+        assert!(
+            (counted / measured - 1.0).abs() < 1e-5,
+            "{id}: {counted} and {measured}"
+        );
+    }
     let pcie = (gpu.pcie_bytes(Direction::Receive, 8.0) - gpu.pcie_bytes(Direction::Receive, 7.0)) as f64
         / 1_048_576.0;
     assert!((pcie / metric(gpu, 21, 7.0, 8.0).unwrap() - 1.0).abs() < 1e-6);
@@ -408,6 +418,17 @@ fn gpm_has_the_limits_of_the_hardware() {
     for id in (1..=13).chain([20, 21]).chain(60..=97) {
         assert!(!gpm::label(id).short.is_empty(), "{id}");
     }
+}
+
+#[test]
+fn a_field_may_be_left_without_an_answer() {
+    let node = node("h100x8:healthy,without=138+139");
+    let gpu = &node.gpus[0];
+    for scope in [ALL_LINKS, 0] {
+        assert_eq!(field(gpu, 138, scope, 8.0), Err(Status::NotSupported));
+        assert!(field(gpu, 140, scope, 8.0).is_ok());
+    }
+    assert!(metric(gpu, 62, 7.0, 8.0).unwrap() > 0.0, "and GPM still tells");
 }
 
 #[test]

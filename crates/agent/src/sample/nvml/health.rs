@@ -24,14 +24,14 @@ const THRESHOLDS: [(&str, &str, TemperatureThreshold); 4] = [
 ];
 
 /// The slower tiers of one GPU.
-pub(super) struct Health {
+pub(super) struct Health<'a> {
     slow: Tier<{ fields::SLOW.len() }>,
     rare: Tier<{ fields::RARE.len() }>,
-    nvlinks: Nvlinks,
+    nvlinks: Nvlinks<'a>,
     limits: Limits,
 }
 
-impl Health {
+impl<'a> Health<'a> {
     /// Nothing read yet.
     pub(super) fn new(numbering: Numbering) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Health {
     }
 
     /// Reads what is due every ten seconds.
-    pub(super) fn read_slow(&mut self, asker: &mut Asker<'_>, out: &mut Writer<'_>) -> Result<(), GpuLost> {
+    pub(super) fn read_slow(&mut self, asker: &mut Asker<'a>, out: &mut Writer<'_>) -> Result<(), GpuLost> {
         self.slow.read(asker, out)?;
         read_what_fields_lack(asker, out)?;
         if let Some(celsius) = asker.ask("temperature", |gpu| gpu.temperature(TemperatureSensor::Gpu))? {

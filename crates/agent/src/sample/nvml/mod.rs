@@ -30,6 +30,7 @@ mod counters;
 mod fabric;
 mod fields;
 mod health;
+mod link_rates;
 mod links;
 mod mig;
 mod nvlink;

@@ -7,6 +7,7 @@ use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 
 use super::asker::{Asker, GpuLost};
+use super::link_rates::LinkRates;
 use super::raw::{ALL_LINKS, FieldBatch};
 use crate::sample::series::Writer;
 
@@ -65,21 +66,23 @@ struct Link {
 
 /// The links of one GPU.
 #[derive(Default)]
-pub(super) struct Nvlinks {
+pub(super) struct Nvlinks<'a> {
     count: Option<usize>,
     /// Places in [`QUESTIONS`].
     asked: Vec<usize>,
     batch: Option<FieldBatch>,
+    /// Where no field tells the bytes.
+    rates: LinkRates<'a>,
     /// Links that were down, and links that had errors, a bit each.
     troubled: u64,
     erred: u64,
 }
 
-impl Nvlinks {
+impl<'a> Nvlinks<'a> {
     /// Writes how the links are; gives what they can carry together in one direction, in bytes a second.
     pub(super) fn read(
         &mut self,
-        asker: &mut Asker<'_>,
+        asker: &mut Asker<'a>,
         out: &mut Writer<'_>,
     ) -> Result<Option<f64>, GpuLost> {
         let Some(count) = self.count(asker)? else {
@@ -88,6 +91,12 @@ impl Nvlinks {
         let mut links = self.ask(asker, count)?;
         if links.iter().any(|link| link.up.is_none()) {
             ask_state_by_call(asker, &mut links)?;
+        }
+        if !self.is_counted() {
+            let up: Vec<bool> = links.iter().map(|link| link.up == Some(true)).collect();
+            for (link, [sent, received]) in links.iter_mut().zip(self.rates.read(asker, &up)?) {
+                (link.sent, link.received) = (Some(sent), Some(received));
+            }
         }
         let active = links.iter().filter(|link| link.up == Some(true)).count();
         out.put("gpu_nvlinks", count as f64);
@@ -145,6 +154,14 @@ impl Nvlinks {
             self.batch = None;
         }
         Ok(links)
+    }
+
+    /// Whether there is a field for the bytes of a link.
+    fn is_counted(&self) -> bool {
+        let kinds = self.asked.iter().map(|&question| QUESTIONS[question].2);
+        kinds
+            .into_iter()
+            .any(|kind| matches!(kind, Kind::SentKib | Kind::Sent))
     }
 
     fn put_links(&mut self, links: &[Link], out: &mut Writer<'_>) {

@@ -43,7 +43,7 @@ pub(super) struct Readings<'a> {
     family: Family,
     busy: Busy,
     traffic: Traffic<'a>,
-    health: Health,
+    health: Health<'a>,
     fabric: Fabric,
     mig: MigInstances<'a>,
     processes: Processes,
