@@ -1,6 +1,6 @@
-//! Keeps what is resident small. Most of an agent's memory is pages of its own program: its loading, arguments and certificates touch
-//! code and tables that are not needed again. Once all is running, those pages are let go of; what is still used comes back
-//! from the page cache at its next use, which costs some hundred microseconds once.
+//! Keeps what is resident small. Most of an agent's memory is pages of its own program and of the system's libraries: its loading,
+//! arguments and certificates touch code and tables that are not needed again. Once all is running, those pages are let go of; what
+//! is still used comes back from the page cache at its next use, which costs some hundred microseconds once.
 //!
 //! ```text
 //! r--p  headers, relocations, constants     let go of: never written
@@ -8,6 +8,8 @@
 //! r--p  what the loader wrote, then locked  kept
 //! rw-p  data                                kept
 //! ```
+//!
+//! Libraries that are opened later, NVML among them, are left alone: the loader may be writing to them.
 //!
 //! `unsafe` is here for one call, `madvise`.
 #![allow(unsafe_code, reason = "letting go of pages has no safe form")]
@@ -18,16 +20,19 @@ use std::path::Path;
 
 use rustix::mm::{Advice, madvise};
 
+/// Libraries that are loaded with the program, by the beginning of their names.
+const LOADED_WITH_IT: [&str; 4] = ["ld-linux", "libc.so", "libgcc_s.so", "libm.so"];
+
 /// Lets go of the pages of this program's code and constants. Trouble changes nothing, and is only logged.
 pub(crate) fn release() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let Ok(program) = fs::read_link("/proc/self/exe") else {
         return;
     };
-    for range in unwritten_of(&program, &maps) {
+    for range in unwritten(&program, &maps) {
         let (start, length) = (std::ptr::with_exposed_provenance_mut(range.start), range.len());
-        // SAFETY: the range is a mapping of this program's file that nobody has written: position-independent code and what lies
-        // in front of it are not changed by the loader. A page that is read again holds what it held.
+        // SAFETY: the range is a mapping of a file that nobody has written: position-independent code and what lies in front of
+        // it are not changed by the loader. A page that is read again holds what it held.
         let released = unsafe { madvise(start, length, Advice::LinuxDontNeed) };
         if let Err(error) = released {
             tracing::debug!(%error, "the pages of the program cannot be let go of");
@@ -35,26 +40,47 @@ pub(crate) fn release() {
     }
 }
 
-/// The mappings of a program up to its code. Read-only ones behind it were written when the program was loaded.
-fn unwritten_of(program: &Path, maps: &str) -> Vec<Range<usize>> {
-    let mappings: Vec<_> = maps.lines().filter_map(|line| mapping(program, line)).collect();
-    let Some(code) = mappings.iter().rposition(|(rights, _)| *rights == "r-xp") else {
-        return Vec::new();
-    };
-    let unwritten = mappings.into_iter().take(code + 1);
-    unwritten
-        .filter(|(rights, _)| matches!(*rights, "r--p" | "r-xp"))
-        .map(|(_, range)| range)
+/// The mappings of the program, and of each library that is loaded with it, up to its code. Read-only ones behind it were written
+/// when it was loaded.
+fn unwritten(program: &Path, maps: &str) -> Vec<Range<usize>> {
+    let mappings: Vec<Mapping<'_>> = maps.lines().filter_map(Mapping::read).collect();
+    let files = mappings.chunk_by(|one, next| one.file == next.file);
+    let files = files.filter(|mappings| is_loaded_at_start(program, mappings[0].file));
+    let up_to_code = files.filter_map(|mappings| {
+        let code = mappings.iter().rposition(|mapping| mapping.rights == "r-xp")?;
+        Some(&mappings[..=code])
+    });
+    up_to_code
+        .flatten()
+        .filter(|mapping| matches!(mapping.rights, "r--p" | "r-xp"))
+        .map(|mapping| mapping.range.clone())
         .collect()
 }
 
-/// Rights and place of a mapping of the program, from a line of `/proc/self/maps`.
-fn mapping<'a>(program: &Path, line: &'a str) -> Option<(&'a str, Range<usize>)> {
-    let mut words = line.split_ascii_whitespace();
-    let (range, rights) = (words.next()?, words.next()?);
-    let address = |text: &str| usize::from_str_radix(text, 16).ok();
-    let (start, end) = range.split_once('-')?;
-    (Path::new(words.nth(3)?) == program).then_some((rights, address(start)?..address(end)?))
+fn is_loaded_at_start(program: &Path, file: &Path) -> bool {
+    let name = file.file_name().and_then(|name| name.to_str());
+    file == program || name.is_some_and(|name| LOADED_WITH_IT.iter().any(|of_it| name.starts_with(of_it)))
+}
+
+/// A line of `/proc/self/maps` with a file.
+struct Mapping<'a> {
+    rights: &'a str,
+    range: Range<usize>,
+    file: &'a Path,
+}
+
+impl<'a> Mapping<'a> {
+    fn read(line: &'a str) -> Option<Self> {
+        let mut words = line.split_ascii_whitespace();
+        let (range, rights) = (words.next()?, words.next()?);
+        let address = |text: &str| usize::from_str_radix(text, 16).ok();
+        let (start, end) = range.split_once('-')?;
+        Some(Self {
+            rights,
+            range: address(start)?..address(end)?,
+            file: Path::new(words.nth(3)?),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -67,28 +93,31 @@ mod tests {
 55e0b000-55e0f000 r-xp 00001000 fe:00 12 /usr/bin/lockstep
 55e0f000-55e10000 r--p 00005000 fe:00 12 /usr/bin/lockstep
 55e10000-55e11000 rw-p 00006000 fe:00 12 /usr/bin/lockstep
-7f000000-7f001000 r-xp 00000000 fe:00 13 /usr/lib/libc.so.6
+7f000000-7f001000 r--p 00000000 fe:00 13 /usr/lib/libc.so.6
+7f001000-7f002000 r-xp 00001000 fe:00 13 /usr/lib/libc.so.6
+7f002000-7f003000 r--p 00002000 fe:00 13 /usr/lib/libc.so.6
+7f004000-7f005000 r-xp 00000000 fe:00 14 /usr/lib/libnvidia-ml.so.1
+7f005000-7f006000 rw-p 00000000 00:00 0
 7fff0000-7fff1000 r-xp 00000000 00:00 0 [vdso]
 ";
 
     #[test]
     fn only_what_nobody_wrote_is_let_go_of() {
-        let unwritten = |program: &str| unwritten_of(Path::new(program), MAPS);
-        assert_eq!(
-            unwritten("/usr/bin/lockstep"),
-            [0x55e0_a000..0x55e0_b000, 0x55e0_b000..0x55e0_f000]
-        );
-        assert!(unwritten("/usr/bin/other").is_empty());
+        let libc = [0x7f00_0000..0x7f00_1000, 0x7f00_1000..0x7f00_2000];
+        let own = [0x55e0_a000..0x55e0_b000, 0x55e0_b000..0x55e0_f000];
+        let of = |program: &str| unwritten(Path::new(program), MAPS);
+        assert_eq!(of("/usr/bin/lockstep"), [own, libc.clone()].concat());
+        assert_eq!(of("/usr/bin/other"), libc);
     }
 
     /// What is resident of this program's code and constants, in KiB.
     fn resident_kib() -> u64 {
         let program = fs::read_link("/proc/self/exe").unwrap();
-        let unwritten = unwritten_of(&program, &fs::read_to_string("/proc/self/maps").unwrap());
+        let counted = unwritten(&program, &fs::read_to_string("/proc/self/maps").unwrap());
         let (mut counts, mut sum) = (false, 0);
         for line in fs::read_to_string("/proc/self/smaps").unwrap().lines() {
-            if let Some((_, range)) = mapping(&program, line) {
-                counts = unwritten.contains(&range);
+            if let Some(mapping) = Mapping::read(line) {
+                counts = counted.contains(&mapping.range);
             } else if let Some(kib) = line.strip_prefix("Rss:").filter(|_| std::mem::take(&mut counts)) {
                 sum += kib.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap();
             }
@@ -99,7 +128,7 @@ mod tests {
     /// Makes all of this program's code resident.
     fn populate() {
         let program = fs::read_link("/proc/self/exe").unwrap();
-        for range in unwritten_of(&program, &fs::read_to_string("/proc/self/maps").unwrap()) {
+        for range in unwritten(&program, &fs::read_to_string("/proc/self/maps").unwrap()) {
             let start = std::ptr::with_exposed_provenance_mut(range.start);
             // SAFETY: the range is mapped, and its pages are only read.
             unsafe { madvise(start, range.len(), Advice::LinuxPopulateRead) }.unwrap();
