@@ -36,6 +36,8 @@ const PUNCH_BYTES: u64 = 1 << 20;
 const BACKLOG_BYTES_MAX: u64 = 1 << 30;
 /// What may be the beginning of a secret is not sent before its end can be seen, or this long.
 const HELD_BACK: Duration = Duration::from_secs(1);
+/// As much of a secret at the end of what is there is hidden, though the rest of it may never come: less says little.
+const TELLING_BYTES: usize = 8;
 /// torchrun's own output, as the protocol numbers it. It is short, and read whole for its last words: nothing is punched out.
 pub const LAUNCHER: i32 = -1;
 
@@ -190,8 +192,11 @@ impl LogFile {
         let mut end = bytes.len().min(before + CHUNK_BYTES);
         if (read as u64) < wanted {
             let begun = secrets.begun_at_end(&bytes);
+            let tail = bytes.len() - begun;
             if begun > 0 && self.holds_back(from + read as u64) {
-                end = end.min(bytes.len() - begun);
+                end = end.min(tail);
+            } else if begun >= TELLING_BYTES {
+                bytes[tail..].fill(b'*');
             }
         }
         secrets.hide(&mut bytes);
@@ -410,6 +415,14 @@ mod tests {
             tail.extend(send_all(&mut logs, &secrets));
         }
         assert_eq!(tail, b" sk-0", "it did not");
+        // The rank is killed in the midst of the value.
+        rank.write_all(format!(" {}", &value[..TELLING_BYTES]).as_bytes()).unwrap();
+        let mut tail = send_all(&mut logs, &secrets);
+        let deadline = Instant::now() + 10 * HELD_BACK;
+        while tail.len() < 1 + TELLING_BYTES && Instant::now() < deadline {
+            tail.extend(send_all(&mut logs, &secrets));
+        }
+        assert_eq!(tail, format!(" {}", "*".repeat(TELLING_BYTES)).as_bytes());
         assert!(logs.complete());
     }
 }
