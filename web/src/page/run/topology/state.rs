@@ -12,6 +12,8 @@ pub(super) enum State {
     Failed,
     /// It fell with another.
     Fell,
+    /// It was ended, as all were told to stop.
+    Stopped,
     /// Its node is not heard.
     Lost,
     /// It stands still.
@@ -51,6 +53,7 @@ impl State {
         match self {
             Self::Failed => "failed",
             Self::Fell => "fell with it",
+            Self::Stopped => "stopped",
             Self::Lost => "lost",
             Self::Stuck => "stuck",
             Self::Late => "late",
@@ -66,7 +69,7 @@ impl State {
             Self::Failed | Self::Lost => "bg-error/25 border-error",
             Self::Stuck => "bg-warning/35 border-warning",
             Self::Late => "bg-warning/15 border-warning border-dashed",
-            Self::Fell | Self::Awaited => "bg-base-100 border-base-300 border-dashed",
+            Self::Fell | Self::Stopped | Self::Awaited => "bg-base-100 border-base-300 border-dashed",
             Self::Well => "bg-base-100 border-base-300",
             Self::Done => "bg-success/15 border-success/60",
         }
@@ -81,6 +84,8 @@ impl State {
 /// Each rank of an attempt.
 pub(super) fn standings(attempt: &AttemptView, around: &Around) -> Vec<(Rank, Standing)> {
     let ended = attempt.ended_ms.is_some();
+    let outcome = attempt.outcome.as_ref();
+    let stopped = outcome.is_some_and(|outcome| outcome.cause == "stopped");
     let nodes = attempt.nodes.iter();
     nodes
         .flat_map(|node| {
@@ -88,7 +93,7 @@ pub(super) fn standings(attempt: &AttemptView, around: &Around) -> Vec<(Rank, St
                 let down = !ended && around.down.contains(&node.node);
                 let standing = Standing {
                     node: node.node.clone(),
-                    state: state(rank, down, around),
+                    state: state(rank, down, stopped, around),
                 };
                 (rank.rank, standing)
             })
@@ -96,8 +101,10 @@ pub(super) fn standings(attempt: &AttemptView, around: &Around) -> Vec<(Rank, St
         .collect()
 }
 
-fn state(rank: &RankView, down: bool, around: &Around) -> State {
+/// `down`: its node is not heard; `stopped`: all were told to end, and did.
+fn state(rank: &RankView, down: bool, stopped: bool, around: &Around) -> State {
     match &rank.exit {
+        Some(exit) if stopped && exit.signal.is_some() && !exit.out_of_memory => State::Stopped,
         Some(_) if rank.cascade => State::Fell,
         Some(exit) if exit.failed() => State::Failed,
         Some(_) => State::Done,
@@ -154,7 +161,21 @@ mod tests {
             (&rank(Some(7), Some(1), false, false), false, &well, State::Failed),
             (&rank(Some(7), Some(1), true, false), false, &well, State::Fell),
         ] {
-            assert_eq!(state(rank, down, around), expected, "{rank:?}");
+            assert_eq!(state(rank, down, false, around), expected, "{rank:?}");
         }
+    }
+
+    #[test]
+    fn a_rank_killed_as_the_run_was_stopped_did_not_fail() {
+        let mut killed = rank(Some(7), None, false, false);
+        killed.exit = Some(RankExit {
+            signal: Some(9),
+            ..RankExit::default()
+        });
+        let around = Around::default();
+        assert_eq!(state(&killed, false, true, &around), State::Stopped);
+        assert_eq!(state(&killed, false, false, &around), State::Failed);
+        let threw = rank(Some(7), Some(1), false, false);
+        assert_eq!(state(&threw, false, true, &around), State::Failed);
     }
 }
