@@ -32,7 +32,7 @@ use crate::sample::host::{self, Filesystems, HostReader};
 use crate::sample::nvml::burst::Burst;
 use crate::sample::nvml::library::Library;
 use crate::sample::nvml::meter::Meter;
-use crate::sample::nvml::reader::NvmlReader;
+use crate::sample::nvml::reader::{NvmlReader, SETTLES_WITHIN};
 use crate::sample::nvml::watchdog::Watchdog;
 use crate::sample::own::OwnReader;
 use crate::sample::schedule::{Tick, Waiting, Worker};
@@ -44,9 +44,6 @@ use crate::uplink::link::{LinkError, now_ms};
 use crate::uplink::spool::Spool;
 use crate::uplink::{Events, Link, control, session};
 
-/// How long the first connection waits for NVML, so that the hello names the GPUs. A driver that takes longer hangs, and
-/// that is worth telling.
-const NVML_PATIENCE: Duration = Duration::from_secs(5);
 /// How long after a tick its samples are gathered: readers need about a tenth of this on a healthy node.
 const GATHER_AFTER: Duration = Duration::from_millis(200);
 /// The tick after which what only start-up needed is let go of: the collector is connected then, and every reader has read in each
@@ -142,8 +139,14 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
     }
     let setting = Setting::from(&*node.config);
     let inventory = sampler.inventory.subscribe();
-    let supervisor = Supervisor::start(setting, node.samples.clone(), inventory, node.shutdown.clone());
     let mut settled = sampler.settled.subscribe();
+    let supervisor = Supervisor::start(
+        setting,
+        node.samples.clone(),
+        inventory,
+        settled.clone(),
+        node.shutdown.clone(),
+    );
     let jobs = unmanaged::Setting {
         node: node.config.node.clone(),
         data_dir: node.config.data_dir.clone(),
@@ -161,7 +164,7 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
     let ticker = sampler.start(spool.clone(), heard, clock)?;
     tasks.spawn(ticker.run(node.shutdown.clone()));
     let known = settled.wait_for(|settled| *settled);
-    let known = tokio::time::timeout(NVML_PATIENCE, known);
+    let known = tokio::time::timeout(SETTLES_WITHIN, known);
     tokio::select! {
         // Whether known or not, it is time to say hello.
         _ = known => start_uplink(&tasks, &node, spool, &supervisor),

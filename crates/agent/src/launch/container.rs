@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use domain::container::{Mount, Runtime, check};
 use domain::run::container::{Place, is_of_the_client};
-use domain::run::spec::{Backend, Spec};
+use domain::run::spec::Spec;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
@@ -24,9 +24,12 @@ const OF_THE_IMAGE: [&str; 9] = [
 ];
 
 /// What preflight found out, in the attempt's folder.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Noted {
     pub(crate) runtime: Runtime,
+    /// Whether the container gets GPUs.
+    #[serde(default)]
+    pub(crate) has_gpus: bool,
 }
 
 impl Noted {
@@ -48,7 +51,7 @@ pub(crate) struct Needs<'a> {
 /// A path that no mount can carry, in words.
 pub(crate) fn place(
     spec: &Spec,
-    runtime: Runtime,
+    noted: Noted,
     folder: &Folder,
     around: &Surroundings,
     needs: Needs<'_>,
@@ -58,13 +61,17 @@ pub(crate) fn place(
         (None, BTreeMap::new())
     } else {
         let group = rustix::process::getegid();
-        of_user(runtime, &format!("{}:{}", own.as_raw(), group.as_raw()), folder)
+        of_user(
+            noted.runtime,
+            &format!("{}:{}", own.as_raw(), group.as_raw()),
+            folder,
+        )
     };
     Ok(Place {
-        runtime,
+        runtime: noted.runtime,
         name: folder.unique_name(),
         mounts: mounts(spec, folder, around, needs)?,
-        has_gpus: spec.backend != Backend::Gloo && !around.driver.is_empty(),
+        has_gpus: noted.has_gpus,
         user,
         env,
     })
@@ -92,10 +99,22 @@ fn mounts(
     needs: Needs<'_>,
 ) -> Result<Vec<Mount>, String> {
     let mut mounts = Vec::new();
+    let wish = spec.container.iter().flat_map(|wish| &wish.mounts);
+    let wished: Vec<String> = wish
+        .filter_map(|text| check::mount(text).ok())
+        .map(|mount| mount.target)
+        .collect();
     let mut add = |path: &Path, read_only: bool| {
         let text = path.display().to_string();
         check::path(&text)?;
-        let covered = |mount: &Mount| path.starts_with(&mount.source) && (read_only || !mount.read_only);
+        // Of a folder of ours that the run puts another over, what lies below is not seen.
+        let hidden = |folder: &str| {
+            let mut targets = wished.iter().map(Path::new);
+            targets.any(|target| target.starts_with(folder) && path.starts_with(target))
+        };
+        let covered = |mount: &Mount| {
+            path.starts_with(&mount.source) && (read_only || !mount.read_only) && !hidden(&mount.target)
+        };
         if !mounts.iter().any(covered) {
             mounts.push(Mount {
                 source: text.clone(),
@@ -220,6 +239,8 @@ pub(crate) fn names(env: &BTreeMap<String, String>) -> BTreeSet<String> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+    use domain::run::container::ContainerWish;
+
     use super::*;
 
     #[test]
@@ -257,7 +278,7 @@ mod tests {
         };
         assert_eq!(
             told(&spec, Some(&format!("{checkpoints}/step-7"))),
-            [own.clone(), (code, false), (lib.clone(), true)]
+            [own.clone(), (code.clone(), false), (lib.clone(), true)]
         );
         // A script and a folder of the image are the image's.
         let spec = Spec {
@@ -266,6 +287,25 @@ mod tests {
             ..Spec::default()
         };
         assert_eq!(told(&spec, None), [own.clone(), (lib.clone(), true)]);
+        // What the run mounts over a folder of ours hides what lies in it.
+        let spec = Spec {
+            workdir: Some(code.clone()),
+            checkpoint_dir: Some(checkpoints.clone()),
+            container: Some(ContainerWish {
+                mounts: vec![format!("/data/other:{code}")],
+                ..ContainerWish::default()
+            }),
+            ..Spec::default()
+        };
+        assert_eq!(
+            told(&spec, None),
+            [
+                own.clone(),
+                (code, false),
+                (checkpoints, false),
+                (lib.clone(), true)
+            ]
+        );
         // The machine's system is never put over the image's.
         let system = std::fs::read_dir("/usr/bin")
             .unwrap()

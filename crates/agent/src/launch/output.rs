@@ -416,7 +416,8 @@ mod tests {
         }
         assert_eq!(tail, b" sk-0", "it did not");
         // The rank is killed in the midst of the value.
-        rank.write_all(format!(" {}", &value[..TELLING_BYTES]).as_bytes()).unwrap();
+        rank.write_all(format!(" {}", &value[..TELLING_BYTES]).as_bytes())
+            .unwrap();
         let mut tail = send_all(&mut logs, &secrets);
         let deadline = Instant::now() + 10 * HELD_BACK;
         while tail.len() < 1 + TELLING_BYTES && Instant::now() < deadline {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::state::{NodeCommand, Start};
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::{Notify, OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -31,6 +31,7 @@ use crate::launch::secrets::Secrets;
 use crate::launch::shim::{Owner, Scope};
 use crate::launch::torchrun::Surroundings;
 use crate::sample::Samples;
+use crate::sample::nvml::reader::SETTLES_WITHIN;
 
 /// Attempts one node follows at once: far more than have room on it; beyond, new ones are refused.
 const ATTEMPTS_MAX: usize = 64;
@@ -96,6 +97,8 @@ pub struct Supervisor {
     setting: Setting,
     samples: Samples,
     inventory: SharedInventory,
+    /// Whether the inventory names the GPUs, or that there are none.
+    settled: watch::Receiver<bool>,
     attempts: Mutex<BTreeMap<(RunId, AttemptNo), Arc<Attempt>>>,
     taken_up: Notify,
     tasks: TaskTracker,
@@ -111,12 +114,14 @@ impl Supervisor {
         setting: Setting,
         samples: Samples,
         inventory: SharedInventory,
+        settled: watch::Receiver<bool>,
         shutdown: CancellationToken,
     ) -> Arc<Self> {
         let supervisor = Arc::new(Self {
             setting,
             samples,
             inventory,
+            settled,
             attempts: Mutex::default(),
             taken_up: Notify::new(),
             tasks: TaskTracker::new(),
@@ -173,6 +178,12 @@ impl Supervisor {
                 ),
             ),
         }
+    }
+
+    /// Waits until the node's GPUs are known, but not for a driver that hangs: it must not hold up a run on CPUs.
+    pub(crate) async fn gpus_known(&self) {
+        let mut settled = self.settled.clone();
+        let _known_or_late = tokio::time::timeout(SETTLES_WITHIN, settled.wait_for(|settled| *settled)).await;
     }
 
     /// The scope that a shim gets around it, where the machine has systemd.
@@ -307,11 +318,13 @@ impl Supervisor {
     }
 
     fn surroundings(&self) -> Result<Surroundings, companions::CompanionsError> {
+        let inventory = self.inventory.borrow().clone();
         Ok(Surroundings {
             python: self.setting.python.clone(),
             companions: companions::unpack(&self.setting.data_dir)?,
             collector: self.setting.collector.clone(),
-            driver: self.inventory.borrow().driver_version.clone(),
+            driver: inventory.driver_version.clone(),
+            has_gpus: !inventory.gpus.is_empty() && inventory.simulated.is_none(),
             // Its own: an agent in a container starts the ranks in it.
             root: PathBuf::from("/"),
         })

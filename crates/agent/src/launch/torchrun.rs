@@ -41,6 +41,8 @@ pub struct Surroundings {
     pub collector: Option<String>,
     /// The NVIDIA driver's version; empty without one.
     pub driver: String,
+    /// Whether it has GPUs that can be used: simulated ones cannot.
+    pub has_gpus: bool,
     /// Where the host's files hang.
     pub root: PathBuf,
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use domain::container::{Container, Runtime};
 use domain::run::container::{ContainerWish, Place};
-use domain::run::spec::Spec;
+use domain::run::spec::{Backend, Spec};
 use serde::Deserialize;
 use tokio::process::Command;
 
@@ -148,10 +148,14 @@ pub(in crate::launch) async fn find(
         // What is made at the start only.
         ..Needs::default()
     };
-    let place = container::place(spec, runtime, &folder, around, needs).map_err(ContainerError::Mount)?;
+    let noted = Noted {
+        runtime,
+        has_gpus: spec.backend != Backend::Gloo && around.has_gpus,
+    };
+    let place = container::place(spec, noted, &folder, around, needs).map_err(ContainerError::Mount)?;
     folder.write(
         Noted::FILE,
-        &serde_json::to_vec(&Noted { runtime }).map_err(io::Error::other)?,
+        &serde_json::to_vec(&noted).map_err(io::Error::other)?,
     )?;
     Ok(Found {
         place,

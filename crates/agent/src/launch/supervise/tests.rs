@@ -9,6 +9,7 @@ use domain::ident::Rank;
 use domain::run::spec::Spec;
 use domain::run::state::{EndCause, NodeEnd, NodeReport, Start};
 use domain::series::is_stale;
+use domain::topology::Inventory;
 use rustix::process::Signal;
 use tokio::sync::watch;
 
@@ -39,6 +40,11 @@ mod nccl;
 mod versions;
 
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// That nothing has to be waited for until the GPUs are known.
+fn known() -> watch::Receiver<bool> {
+    watch::channel(true).1
+}
 
 struct Agent {
     supervisor: Arc<Supervisor>,
@@ -90,7 +96,7 @@ impl Agent {
         };
         let (samples, shutdown) = (Samples::new(), CancellationToken::new());
         let (_, inventory) = watch::channel(Arc::default());
-        let supervisor = Supervisor::start(setting, samples.clone(), inventory, shutdown.clone());
+        let supervisor = Supervisor::start(setting, samples.clone(), inventory, known(), shutdown.clone());
         Self {
             supervisor,
             samples,
@@ -239,6 +245,33 @@ async fn a_run_is_prepared_started_watched_and_stopped() {
     assert!(agent.samples.drain().iter().any(|sample| is_stale(sample.value)));
 }
 
+/// An agent that starts takes up preparations before NVML has answered.
+#[tokio::test]
+async fn a_preparation_waits_until_the_gpus_are_known() {
+    let mut agent = Agent::new();
+    agent.shutdown.cancel();
+    agent.shutdown = CancellationToken::new();
+    let (described, inventory) = watch::channel(Arc::default());
+    let (settle, settled) = watch::channel(false);
+    let setting = agent.supervisor.setting.clone();
+    let samples = agent.samples.clone();
+    agent.supervisor = Supervisor::start(setting, samples, inventory, settled, agent.shutdown.clone());
+    let preparing = agent.prepare();
+    let answering = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        described.send_replace(Arc::new(Inventory {
+            driver_version: "570.86.15".into(),
+            ..Inventory::default()
+        }));
+        settle.send_replace(true);
+    };
+    let (report, ()) = tokio::join!(preparing, answering);
+    let NodeReport::Prepared(prepared) = report else {
+        panic!("{report:?}")
+    };
+    assert_eq!(prepared.driver, "570.86.15");
+}
+
 #[tokio::test]
 async fn the_same_command_twice_is_carried_out_once() {
     let agent = Agent::new();
@@ -360,7 +393,13 @@ async fn the_ddp_recipe_trains_and_is_seen() {
     setting.python = Some(python);
     agent.shutdown = CancellationToken::new();
     let (_, inventory) = watch::channel(Arc::default());
-    agent.supervisor = Supervisor::start(setting, agent.samples.clone(), inventory, agent.shutdown.clone());
+    agent.supervisor = Supervisor::start(
+        setting,
+        agent.samples.clone(),
+        inventory,
+        known(),
+        agent.shutdown.clone(),
+    );
     let set = [("steps", "8"), ("width", "16"), ("layers", "1"), ("context", "8")];
     let spec = Spec {
         recipe: Some("ddp".into()),

@@ -36,6 +36,8 @@ use crate::sample::xid::Sightings;
 use crate::uplink::Events;
 use crate::uplink::link::now_ms;
 
+/// How long others wait until it is known whether there are GPUs: a driver that takes longer hangs, and that is worth telling.
+pub(crate) const SETTLES_WITHIN: Duration = Duration::from_secs(5);
 /// How long the thread that waits for Xid errors may take to let go of NVML: it waits a second at a time.
 const LET_GO_WITHIN: Duration = Duration::from_secs(4);
 

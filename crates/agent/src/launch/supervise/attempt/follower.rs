@@ -168,6 +168,8 @@ impl Follower {
         if self.has_ended() || self.attempt.entries().iter().any(answers) {
             return;
         }
+        // Commands come when they are; an agent that takes up a preparation of the one before it may be faster.
+        self.supervisor.gpus_known().await;
         let around = match self.supervisor.surroundings() {
             Ok(around) => around,
             Err(error) => {
@@ -553,7 +555,7 @@ fn container_place(
     let noted: Noted = folder
         .read(Noted::FILE)
         .map_err(|error| format!("the runtime that preflight found is not noted: {error}"))?;
-    container::place(&start.spec, noted.runtime, folder, around, needs).map(Some)
+    container::place(&start.spec, noted, folder, around, needs).map(Some)
 }
 
 /// Comes back when the attempt is to stop.

@@ -102,7 +102,13 @@ async fn an_agent_that_takes_no_runs_any_more_still_brings_orders_to_those_it_ha
     setting.accepts_runs = false;
     agent.shutdown = CancellationToken::new();
     let (_, inventory) = watch::channel(Arc::default());
-    agent.supervisor = Supervisor::start(setting, agent.samples.clone(), inventory, agent.shutdown.clone());
+    agent.supervisor = Supervisor::start(
+        setting,
+        agent.samples.clone(),
+        inventory,
+        known(),
+        agent.shutdown.clone(),
+    );
     let set = set(Some("600"));
     let accepted = agent.command(5, NodeCommand::TurnLive { live: 1, set }).unwrap();
     assert_eq!(accepted.report, NodeReport::Accepted { command: 5 });
