@@ -68,9 +68,9 @@ impl Cost {
         })
     }
 
-    /// CPU microseconds a value on the page, each second.
-    pub(super) fn cpu_us_a_value(&self) -> f64 {
-        self.cpu * 1e6 / self.values
+    /// CPU microseconds a value read.
+    pub(super) fn cpu_us_a_value_read(&self) -> f64 {
+        self.cpu * 1e6 / self.read
     }
 }
 

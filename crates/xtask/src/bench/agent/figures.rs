@@ -42,18 +42,18 @@ pub(super) fn table(costs: &[Measured]) -> String {
         .iter()
         .map(|(what, value)| row(costs, what, value, |_| None, ""))
         .collect();
-    let others = of(costs, Watcher::AllSmi).map(Cost::cpu_us_a_value);
+    let others = of(costs, Watcher::AllSmi).map(Cost::cpu_us_a_value_read);
     rows.push(row(
         costs,
-        "CPU µs a value and second",
-        Cost::cpu_us_a_value,
-        |cost| Some(cost.cpu_us_a_value() / others? <= CPU_RATIO_MAX),
+        "CPU µs a value read",
+        Cost::cpu_us_a_value_read,
+        |cost| Some(cost.cpu_us_a_value_read() / others? <= CPU_RATIO_MAX),
         "≤ 0.3 × all-smi",
     ));
     rows.push(row(
         costs,
-        "… a value read",
-        |cost| cost.cpu * 1e6 / cost.read,
+        "… on the page and second",
+        |cost| cost.cpu * 1e6 / cost.values,
         |_| None,
         "",
     ));
@@ -75,8 +75,8 @@ pub(super) fn table(costs: &[Measured]) -> String {
 /// What a reader must know beside.
 pub(super) fn notes(costs: &[Measured]) -> Vec<String> {
     let mut notes = vec![
-        "CPU is user and system time of all threads and of ended children, from /proc, a second and a value on the page. A value \
-         read: Lockstep reads slow figures every ten seconds only, and counts what it reads; what of the others' pages is read \
+        "CPU is user and system time of all threads and of ended children, from /proc. A value read: Lockstep reads slow figures every \
+         ten seconds only and eight of each GPU ten times a second, and counts what it reads; what of the others' pages is read \
          anew each second is not known, so all of it counts."
             .to_owned(),
         "Resident is the most in that time, with the pages of program and libraries. System calls are counted by strace, after \
