@@ -20,10 +20,18 @@ use std::path::Path;
 
 use rustix::mm::{Advice, madvise};
 
-/// Libraries that are loaded with the program, by the beginning of their names.
-const LOADED_WITH_IT: [&str; 4] = ["ld-linux", "libc.so", "libgcc_s.so", "libm.so"];
+/// Libraries that are loaded with the program, by the beginning of their names: those of glibc had its version in them up to 2.33.
+const LOADED_WITH_IT: [&str; 7] = [
+    "ld-2.",
+    "ld-linux",
+    "libc-2.",
+    "libc.so",
+    "libgcc_s.so",
+    "libm-2.",
+    "libm.so",
+];
 
-/// Lets go of the pages of this program's code and constants. Trouble changes nothing, and is only logged.
+/// Lets go of the pages of code and constants of this program and of what is loaded with it. Trouble changes nothing, and is only logged.
 pub(crate) fn release() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let Ok(program) = fs::read_link("/proc/self/exe") else {
@@ -35,7 +43,7 @@ pub(crate) fn release() {
         // it are not changed by the loader. A page that is read again holds what it held.
         let released = unsafe { madvise(start, length, Advice::LinuxDontNeed) };
         if let Err(error) = released {
-            tracing::debug!(%error, "the pages of the program cannot be let go of");
+            tracing::debug!(%error, "pages of the program and its libraries cannot be let go of");
         }
     }
 }
@@ -110,7 +118,7 @@ mod tests {
         assert_eq!(of("/usr/bin/other"), libc);
     }
 
-    /// What is resident of this program's code and constants, in KiB.
+    /// What is resident of the code and constants that may be let go of, in KiB.
     fn resident_kib() -> u64 {
         let program = fs::read_link("/proc/self/exe").unwrap();
         let counted = unwritten(&program, &fs::read_to_string("/proc/self/maps").unwrap());
@@ -125,7 +133,7 @@ mod tests {
         sum
     }
 
-    /// Makes all of this program's code resident.
+    /// Makes all of that resident.
     fn populate() {
         let program = fs::read_link("/proc/self/exe").unwrap();
         for range in unwritten(&program, &fs::read_to_string("/proc/self/maps").unwrap()) {

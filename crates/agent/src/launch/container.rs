@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use domain::container::{Mount, Runtime, check};
 use domain::run::container::{Place, is_of_the_client};
-use domain::run::spec::Spec;
+use domain::run::spec::{Backend, Spec};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
@@ -27,9 +27,9 @@ const OF_THE_IMAGE: [&str; 9] = [
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Noted {
     pub(crate) runtime: Runtime,
-    /// Whether the container gets GPUs.
+    /// Whether the container gets GPUs. Older agents did not note it, and asked at the start.
     #[serde(default)]
-    pub(crate) has_gpus: bool,
+    pub(crate) has_gpus: Option<bool>,
 }
 
 impl Noted {
@@ -71,10 +71,15 @@ pub(crate) fn place(
         runtime: noted.runtime,
         name: folder.unique_name(),
         mounts: mounts(spec, folder, around, needs)?,
-        has_gpus: noted.has_gpus,
+        has_gpus: noted.has_gpus.unwrap_or(gets_gpus(spec, around)),
         user,
         env,
     })
+}
+
+/// Whether a container of this run gets GPUs here.
+pub(crate) fn gets_gpus(spec: &Spec, around: &Surroundings) -> bool {
+    spec.backend != Backend::Gloo && around.has_gpus
 }
 
 /// The ranks must be the agent's to watch and to end, and their files its to read. Root in a container of a Podman without rights
@@ -287,25 +292,35 @@ mod tests {
             ..Spec::default()
         };
         assert_eq!(told(&spec, None), [own.clone(), (lib.clone(), true)]);
-        // What the run mounts over a folder of ours hides what lies in it.
-        let spec = Spec {
+        // What the run mounts into a folder of ours hides what lies there.
+        let deep = path("code/saved/run");
+        let mounted_at = |target: &str| Spec {
             workdir: Some(code.clone()),
-            checkpoint_dir: Some(checkpoints.clone()),
+            checkpoint_dir: Some(deep.clone()),
             container: Some(ContainerWish {
-                mounts: vec![format!("/data/other:{code}")],
+                mounts: vec![format!("/data/other:{target}")],
                 ..ContainerWish::default()
             }),
             ..Spec::default()
         };
-        assert_eq!(
-            told(&spec, None),
-            [
-                own.clone(),
-                (code, false),
-                (checkpoints, false),
-                (lib.clone(), true)
-            ]
-        );
+        let [workdir, beside] = [(code.clone(), false), (lib.clone(), true)];
+        for target in [&code, &checkpoints] {
+            assert_eq!(
+                told(&mounted_at(target), None),
+                [
+                    own.clone(),
+                    workdir.clone(),
+                    (deep.clone(), false),
+                    beside.clone()
+                ]
+            );
+        }
+        for target in ["/elsewhere", &format!("{code}/other"), &format!("{deep}/latest")] {
+            assert_eq!(
+                told(&mounted_at(target), None),
+                [own.clone(), workdir.clone(), beside.clone()]
+            );
+        }
         // The machine's system is never put over the image's.
         let system = std::fs::read_dir("/usr/bin")
             .unwrap()

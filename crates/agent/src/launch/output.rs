@@ -190,16 +190,19 @@ impl LogFile {
         let wanted = (self.sent - from) + CHUNK_BYTES as u64 + reach;
         let read = file.take(wanted).read_to_end(&mut bytes)?;
         let mut end = bytes.len().min(before + CHUNK_BYTES);
+        let mut hidden_from = bytes.len();
         if (read as u64) < wanted {
             let begun = secrets.begun_at_end(&bytes);
             let tail = bytes.len() - begun;
             if begun > 0 && self.holds_back(from + read as u64) {
                 end = end.min(tail);
             } else if begun >= TELLING_BYTES {
-                bytes[tail..].fill(b'*');
+                hidden_from = tail;
             }
         }
+        // Whole ones first: the end of one may be the beginning of another.
         secrets.hide(&mut bytes);
+        bytes[hidden_from..].fill(b'*');
         bytes.truncate(end);
         bytes.drain(..before.min(end));
         Ok(bytes)
@@ -425,5 +428,26 @@ mod tests {
         }
         assert_eq!(tail, format!(" {}", "*".repeat(TELLING_BYTES)).as_bytes());
         assert!(logs.complete());
+    }
+
+    #[test]
+    fn a_secret_that_ends_as_it_begins_is_hidden_whole() {
+        let value = "abcdefghabcdefgh";
+        let secrets = Secrets::from(BTreeMap::from([("KEY".to_owned(), SecretValue::new(value))]));
+        let (data, _, mut rank) = rank_0();
+        rank.write_all(value.as_bytes()).unwrap();
+        let mut logs = Logs::default();
+        logs.look(&Folder::at(data.path()), 0);
+        let mut all_sent = || {
+            let (mut taken, deadline) = (Vec::new(), Instant::now() + 10 * HELD_BACK);
+            while taken.len() < value.len() && Instant::now() < deadline {
+                taken.extend(send_all(&mut logs, &secrets));
+            }
+            // The collector has lost it, and gets it again.
+            logs.acknowledge(0, "stdout", 0);
+            String::from_utf8(taken).unwrap()
+        };
+        let hidden = "*".repeat(value.len());
+        assert_eq!((all_sent(), all_sent()), (hidden.clone(), hidden));
     }
 }

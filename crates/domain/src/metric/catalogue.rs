@@ -287,12 +287,12 @@ pub const CATALOGUE: &[Metric] = &[
     counter(
         "gpu_nvlink_transmit_bytes_total",
         &["gpu", "nvlink"],
-        "Bytes sent over one NVLink since the driver was loaded.",
+        "Bytes sent over one NVLink since the driver was loaded; where only rates are known, since the agent started.",
     ),
     counter(
         "gpu_nvlink_receive_bytes_total",
         &["gpu", "nvlink"],
-        "Bytes received over one NVLink since the driver was loaded.",
+        "Bytes received over one NVLink since the driver was loaded; where only rates are known, since the agent started.",
     ),
     gauge(
         "gpu_nvlink_up",

@@ -35,8 +35,8 @@ pub(crate) fn run(layout: &Layout, Options {}: &Options) -> Result<ExitCode> {
     result(&table);
     let text = format!(
         "Written by `cargo xtask lab knobs` at {revision} on {}, {}: each change is asked for with `lockstep run apply RUN CHANGE --wait` \
-         while two ranks train the script of `examples/` as it is, on top of those before it to the same script, and judged; at the end they are taken \
-         back one by one with `lockstep run revert RUN`. Figures are before → after. Losses are compared at the steps that both sides have; a change in place has none of them.\n\n{table}",
+         while two ranks train the script of `examples/` as it is, and judged: in train_loop.py on top of those before it, and all taken back one by one \
+         with `lockstep run revert RUN` at the end, in train_trainer.py each taken back at once. Figures are before → after. Losses are compared at the steps that both sides have; a change in place has none of them.\n\n{table}",
         machine::today(),
         machine::describe(),
     );

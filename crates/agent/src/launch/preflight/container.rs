@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use domain::container::{Container, Runtime};
 use domain::run::container::{ContainerWish, Place};
-use domain::run::spec::{Backend, Spec};
+use domain::run::spec::Spec;
 use serde::Deserialize;
 use tokio::process::Command;
 
@@ -150,7 +150,7 @@ pub(in crate::launch) async fn find(
     };
     let noted = Noted {
         runtime,
-        has_gpus: spec.backend != Backend::Gloo && around.has_gpus,
+        has_gpus: Some(container::gets_gpus(spec, around)),
     };
     let place = container::place(spec, noted, &folder, around, needs).map_err(ContainerError::Mount)?;
     folder.write(

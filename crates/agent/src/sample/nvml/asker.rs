@@ -25,7 +25,7 @@ pub(crate) fn is_of_driver(error: &NvmlError) -> bool {
 }
 
 /// Whether this GPU, library or user will never have an answer.
-fn is_refusal(error: &NvmlError) -> bool {
+pub(super) fn is_refusal(error: &NvmlError) -> bool {
     matches!(
         error,
         NvmlError::NotSupported

@@ -3,7 +3,7 @@
 
 use nvml_wrapper::error::NvmlError;
 
-use super::asker::{Asker, GpuLost};
+use super::asker::{Asker, GpuLost, is_refusal};
 use super::counters::{MIB, first_sample};
 use super::links::{Flow, Pair};
 use super::raw::Gpm;
@@ -19,47 +19,57 @@ const LINKS_BEFORE: usize = 18;
 #[derive(Default)]
 pub(super) struct LinkRates<'a> {
     gpm: Option<Gpm<'a>>,
-    flows: Vec<Flow>,
+    /// Of links that are up, or were.
+    flows: Vec<Option<Flow>>,
 }
 
 impl<'a> LinkRates<'a> {
-    /// Bytes sent and received over each link since the first look, of those that are `up` or were; nothing without GPM.
+    /// Bytes sent and received over each link since it was first seen up; nothing without GPM.
     pub(super) fn read(
         &mut self,
         asker: &mut Asker<'a>,
         up: &[bool],
-    ) -> Result<impl Iterator<Item = Pair> + '_, GpuLost> {
+    ) -> Result<impl Iterator<Item = Option<Pair>> + '_, GpuLost> {
         self.ask(asker, up)?;
-        Ok(self.flows.iter().map(Flow::total))
+        Ok(self.flows.iter().map(|flow| flow.as_ref().map(Flow::total)))
     }
 
     fn ask(&mut self, asker: &mut Asker<'a>, up: &[bool]) -> Result<(), GpuLost> {
         if asker.is_refused(WHAT) {
+            *self = Self::default();
+            return Ok(());
+        }
+        let active: Vec<usize> = (0..up.len()).filter(|link| up[*link]).collect();
+        // GPM takes no empty question.
+        if active.is_empty() {
             return Ok(());
         }
         let Some(gpm) = &mut self.gpm else {
             self.gpm = first_sample(asker)?;
             if self.gpm.is_some() {
-                self.flows.resize_with(up.len(), Flow::default);
+                self.flows = up.iter().map(|up| up.then(Flow::default)).collect();
             }
             return Ok(());
         };
-        let active: Vec<usize> = (0..up.len()).filter(|link| up[*link]).collect();
         let ids = active.iter().flat_map(|link| ids(*link));
-        let Some(interval) = asker.ask("gpm metrics", |_| gpm.ask(ids))?.flatten() else {
+        // By a name of its own: what becomes of it says nothing of the counters of the whole GPU.
+        let Some(interval) = asker.ask(WHAT, |_| gpm.ask(ids))?.flatten() else {
             return Ok(());
         };
         let answers: Vec<Result<f64, NvmlError>> = gpm.answers().collect();
         for (link, pair) in active.iter().zip(answers.chunks(2)) {
             if let [Ok(received), Ok(sent)] = pair {
                 let rates: Pair = [sent * MIB, received * MIB];
-                self.flows[*link].rated_if(Some((interval, rates)));
+                match &mut self.flows[*link] {
+                    Some(flow) => _ = flow.rated_if(Some((interval, rates))),
+                    // From here on.
+                    first => *first = Some(Flow::default()),
+                }
             }
         }
-        let refused = |answer: &Result<f64, NvmlError>| matches!(answer, Err(NvmlError::NotSupported));
-        if !answers.is_empty() && answers.iter().all(refused) {
+        let is_refused = |answer: &Result<f64, NvmlError>| answer.as_ref().is_err_and(is_refusal);
+        if answers.iter().all(is_refused) {
             asker.refuse(WHAT);
-            *self = Self::default();
         }
         Ok(())
     }

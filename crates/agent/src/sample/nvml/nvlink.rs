@@ -94,8 +94,8 @@ impl<'a> Nvlinks<'a> {
         }
         if !self.is_counted() {
             let up: Vec<bool> = links.iter().map(|link| link.up == Some(true)).collect();
-            for (link, [sent, received]) in links.iter_mut().zip(self.rates.read(asker, &up)?) {
-                (link.sent, link.received) = (Some(sent), Some(received));
+            for (link, bytes) in links.iter_mut().zip(self.rates.read(asker, &up)?) {
+                (link.sent, link.received) = bytes.map(|[sent, received]| (sent, received)).unzip();
             }
         }
         let active = links.iter().filter(|link| link.up == Some(true)).count();

@@ -138,10 +138,11 @@ fn row(
 mod tests {
     use super::*;
 
+    /// Reads a hundred values a second; a page holds half of them.
     fn cost(cpu: f64, resident_mib: f64) -> Cost {
         Cost {
-            values: 100.0,
-            read: 50.0,
+            values: 50.0,
+            read: 100.0,
             cpu,
             resident_mib,
             ..Cost::default()
@@ -151,7 +152,13 @@ mod tests {
     #[test]
     fn each_aim_is_judged_by_its_own_figure() {
         let costs = [
-            (Watcher::AllSmi, cost(0.01, 11.0)),
+            (
+                Watcher::AllSmi,
+                Cost {
+                    values: 100.0,
+                    ..cost(0.01, 11.0)
+                },
+            ),
             (Watcher::Lockstep, cost(0.003, 15.9)),
             (Watcher::LockstepWithCollector, cost(0.004, 16.1)),
         ];
@@ -164,6 +171,7 @@ mod tests {
                 .to_owned()
         };
         assert!(line("CPU µs").contains("all-smi: yes; NO"), "{table}");
+        assert!(line("on the page and second").contains("0.600"), "{table}");
         assert!(line("resident").contains("16 MiB: yes; NO"), "{table}");
         assert!(line("resident").contains("–"), "{table}");
     }

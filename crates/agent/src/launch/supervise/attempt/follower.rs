@@ -169,7 +169,10 @@ impl Follower {
             return;
         }
         // Commands come when they are; an agent that takes up a preparation of the one before it may be faster.
-        self.supervisor.gpus_known().await;
+        tokio::select! {
+            () = stopped(&self.attempt.folder) => return,
+            () = self.supervisor.gpus_known() => {}
+        }
         let around = match self.supervisor.surroundings() {
             Ok(around) => around,
             Err(error) => {
