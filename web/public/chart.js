@@ -29,6 +29,11 @@ const seconds = (value) => {
   return size < 1e-3 ? `${precise(value * 1e6)} µs` : `${precise(value * 1e3)} ms`;
 };
 
+// From which to which value the y axis goes: uPlot's own choice, but nothing but zeros are no reason for an axis up to 100.
+const height = (_, min, max) => {
+  if (min == null) return [null, null];
+  return min === 0 && max === 0 ? [0, 1] : window.uPlot.rangeNum(min, max, 0.1, true);
+};
 const UNITS = { ratio: (value) => `${precise(value * 100)} %`, seconds, plain: scaled };
 
 // 24 hours, and no more digits than the distance of ticks needs.
@@ -132,7 +137,7 @@ class Chart {
       hooks: { draw: [(plot) => this.drawMarks(plot)] },
       // Room for half of the last time below the axis.
       padding: [null, 28, null, null],
-      scales: { x: { time: true } },
+      scales: { x: { time: true }, y: { range: height } },
       axes: [
         // A time with its seconds is some sixty pixels wide.
         { ...axis, space: 80, size: this.small ? 24 : 36, values: timeOfDay },

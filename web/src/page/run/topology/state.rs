@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use domain::api::runs::{AttemptView, RankView};
 use domain::ident::Rank;
+use domain::run::state::RankExit;
 
 /// From worst to best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,10 +102,15 @@ pub(super) fn standings(attempt: &AttemptView, around: &Around) -> Vec<(Rank, St
         .collect()
 }
 
+/// Ended by a signal, or by its own handler of SIGTERM, but not by the kernel for memory.
+fn was_told(exit: &RankExit) -> bool {
+    !exit.out_of_memory && (exit.signal.is_some() || exit.code == Some(128 + 15))
+}
+
 /// `down`: its node is not heard; `stopped`: all were told to end, and did.
 fn state(rank: &RankView, down: bool, stopped: bool, around: &Around) -> State {
     match &rank.exit {
-        Some(exit) if stopped && exit.signal.is_some() && !exit.out_of_memory => State::Stopped,
+        Some(exit) if stopped && was_told(exit) => State::Stopped,
         Some(_) if rank.cascade => State::Fell,
         Some(exit) if exit.failed() => State::Failed,
         Some(_) => State::Done,
@@ -118,7 +124,7 @@ fn state(rank: &RankView, down: bool, stopped: bool, around: &Around) -> State {
 
 #[cfg(test)]
 mod tests {
-    use domain::run::state::{RankExit, Stall, StallCause};
+    use domain::run::state::{Stall, StallCause};
 
     use super::*;
 
@@ -175,6 +181,8 @@ mod tests {
         let around = Around::default();
         assert_eq!(state(&killed, false, true, &around), State::Stopped);
         assert_eq!(state(&killed, false, false, &around), State::Failed);
+        let ended = rank(Some(7), Some(143), false, false);
+        assert_eq!(state(&ended, false, true, &around), State::Stopped);
         let threw = rank(Some(7), Some(1), false, false);
         assert_eq!(state(&threw, false, true, &around), State::Failed);
     }
