@@ -106,6 +106,18 @@ impl Agent {
         }
     }
 
+    /// Another agent in its place, set up otherwise.
+    async fn set_up(&mut self, change: impl FnOnce(&mut Setting)) {
+        self.shutdown.cancel();
+        self.supervisor.stopped().await;
+        let mut setting = self.supervisor.setting.clone();
+        change(&mut setting);
+        self.shutdown = CancellationToken::new();
+        let (_, inventory) = watch::channel(Arc::default());
+        let (samples, shutdown) = (self.samples.clone(), self.shutdown.clone());
+        self.supervisor = Supervisor::start(setting, samples, inventory, known(), shutdown);
+    }
+
     /// The agent ends, as by a crash: shims are not asked. Another takes its place.
     async fn restarted(self) -> Self {
         self.shutdown.cancel();
@@ -388,18 +400,7 @@ async fn the_ddp_recipe_trains_and_is_seen() {
         return;
     };
     let mut agent = Agent::new();
-    agent.shutdown.cancel();
-    let mut setting = agent.supervisor.setting.clone();
-    setting.python = Some(python);
-    agent.shutdown = CancellationToken::new();
-    let (_, inventory) = watch::channel(Arc::default());
-    agent.supervisor = Supervisor::start(
-        setting,
-        agent.samples.clone(),
-        inventory,
-        known(),
-        agent.shutdown.clone(),
-    );
+    agent.set_up(|setting| setting.python = Some(python)).await;
     let set = [("steps", "8"), ("width", "16"), ("layers", "1"), ("context", "8")];
     let spec = Spec {
         recipe: Some("ddp".into()),

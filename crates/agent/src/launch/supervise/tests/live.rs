@@ -96,19 +96,7 @@ async fn an_order_reaches_every_rank_once_and_each_rank_s_word_comes_back_once()
 #[tokio::test]
 async fn an_agent_that_takes_no_runs_any_more_still_brings_orders_to_those_it_has() {
     let mut agent = obedient().await;
-    agent.shutdown.cancel();
-    agent.supervisor.stopped().await;
-    let mut setting = agent.supervisor.setting.clone();
-    setting.accepts_runs = false;
-    agent.shutdown = CancellationToken::new();
-    let (_, inventory) = watch::channel(Arc::default());
-    agent.supervisor = Supervisor::start(
-        setting,
-        agent.samples.clone(),
-        inventory,
-        known(),
-        agent.shutdown.clone(),
-    );
+    agent.set_up(|setting| setting.accepts_runs = false).await;
     let set = set(Some("600"));
     let accepted = agent.command(5, NodeCommand::TurnLive { live: 1, set }).unwrap();
     assert_eq!(accepted.report, NodeReport::Accepted { command: 5 });
