@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use domain::container::{Mount, Runtime, check};
-use domain::run::container::{Place, is_of_the_client};
+use domain::run::container::{ContainerWish, Place, is_of_the_client};
 use domain::run::spec::{Backend, Spec};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
@@ -104,17 +104,14 @@ fn mounts(
     needs: Needs<'_>,
 ) -> Result<Vec<Mount>, String> {
     let mut mounts = Vec::new();
-    let wish = spec.container.iter().flat_map(|wish| &wish.mounts);
-    let wished: Vec<String> = wish
-        .filter_map(|text| check::mount(text).ok())
-        .map(|mount| mount.target)
-        .collect();
+    let wished = spec.container.as_ref().map(ContainerWish::wished_mounts);
+    let wished = wished.unwrap_or_default();
     let mut add = |path: &Path, read_only: bool| {
         let text = path.display().to_string();
         check::path(&text)?;
         // Of a folder of ours that the run puts another over, what lies below is not seen.
         let hidden = |folder: &str| {
-            let mut targets = wished.iter().map(Path::new);
+            let mut targets = wished.iter().map(|mount| Path::new(&mount.target));
             targets.any(|target| target.starts_with(folder) && path.starts_with(target))
         };
         let covered = |mount: &Mount| {
@@ -243,8 +240,6 @@ pub(crate) fn names(env: &BTreeMap<String, String>) -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-    use domain::run::container::ContainerWish;
 
     use super::*;
 

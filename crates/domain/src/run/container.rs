@@ -230,13 +230,16 @@ impl ContainerWish {
         }
     }
 
+    /// Its mounts, read.
+    #[must_use]
+    pub fn wished_mounts(&self) -> Vec<Mount> {
+        let read = self.mounts.iter().map(|text| check::mount(text));
+        read.filter_map(Result::ok).collect()
+    }
+
     /// Those of the wish win where both name a place.
     fn all_mounts(&self, place: &Place) -> Vec<Mount> {
-        let wished: Vec<Mount> = self
-            .mounts
-            .iter()
-            .filter_map(|text| check::mount(text).ok())
-            .collect();
+        let wished = self.wished_mounts();
         let targets: BTreeSet<&str> = wished.iter().map(|mount| mount.target.as_str()).collect();
         let ours = place
             .mounts
