@@ -128,14 +128,21 @@ def ranks(tmp_path_factory):
             if meanwhile is not None:
                 meanwhile(folder, listener)
             codes = [process.wait(timeout=TIMEOUT_S) for process in processes]
+        except subprocess.TimeoutExpired:
+            still = [rank for rank, process in enumerate(processes) if process.poll() is None]
+            raise AssertionError(f"after {TIMEOUT_S} s the ranks {still} still run; they have said:\n{output_of(folder, count)}") from None
         finally:
             for process in processes:
                 process.kill()
             listener.close()
-        output = "".join((folder / f"output-{rank}").read_text() for rank in range(count))
+        output = output_of(folder, count)
         return Finished(next((code for code in codes if code), 0), output, listener)
 
     return run
+
+
+def output_of(folder, count):
+    return "".join((folder / f"output-{rank}").read_text() for rank in range(count))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import PACKAGE
+from conftest import PACKAGE, SCRIPTS
 from recipe_modules import imported, refusal
 
 NAME = "rpc-parameter-server"
@@ -123,6 +123,19 @@ def test_staleness_is_counted_in_updates(make_server, capsys):
     assert "step 2 loss 1 gradients 8 staleness 1\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("mode, begins", [("async", 0), ("sync", 8)])
+def test_a_worker_that_begins_late_has_a_part_in_all_that_waits_for_it(make_server, monkeypatch, mode, begins):
+    with imported(NAME, "worker") as [worker]:
+        server = make_server(mode=mode, in_flight=8, gradients=24)
+        for index in range(8):  # of one worker, or of one that has them all
+            server.gradient(0, index, 0, 1.0, gradient(index, len(server.start().weights)))
+        assert server.version == 1
+        reference = SimpleNamespace(rpc_sync=lambda: server)
+        monkeypatch.setattr(worker.rpc, "remote", lambda *_: reference)
+        late = worker.Worker(SimpleNamespace(**vars(server.arguments), workers=3), 3, torch.device("cpu"))
+    assert (late.version, late.first) == (1, begins)
+
+
 def test_when_a_worker_is_lost_those_that_wait_are_told(make_server):
     server = make_server()
     waiting = send(server, range(3), version=0)
@@ -185,14 +198,15 @@ def test_as_they_come_it_learns_until_a_worker_is_killed_and_that_ends_the_run(r
     assert run.of("error", 1) != [], "the other worker did not wait for ever either"
 
 
-def test_through_distributed_autograd_it_learns(ranks):
-    run = ranks(RECIPE, "--mode=dist-autograd", "--log-every=1", "--steps=60", count=3)
+def test_through_distributed_autograd_it_learns_and_a_worker_that_begins_late_has_its_whole_share(ranks):
+    run = ranks(SCRIPTS / "late_worker.py", "--mode=dist-autograd", "--log-every=1", "--steps=60", count=3)
     assert run.code == 0, run.output
     printed = [float(loss) for loss in losses(run.output).values()]
     assert len(printed) == 60 and sum(printed[-10:]) / 10 < printed[0] - 0.5
     assert [record["step"] for record in run.of("step", 0)] == list(range(1, 61))
-    steps = [record["step"] for record in run.of("step", 1)]
-    assert len(steps) == 30 and steps == sorted(steps)
+    for rank in (1, 2):
+        steps = [record["step"] for record in run.of("step", rank)]
+        assert len(steps) == 30 and steps == sorted(steps)
     assert all(record["train_rpc_seconds"] > 0 for record in run.of("step", 1))
 
 

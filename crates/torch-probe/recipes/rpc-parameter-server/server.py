@@ -50,8 +50,11 @@ class Answer(NamedTuple):
 
 
 class Start(NamedTuple):
+    """What a worker begins with. Others may have begun before it: then `applied` is beyond `resumed_at`."""
+
     version: int
-    gradients: int  # applied before, by an earlier process
+    applied: int  # gradients, by now
+    resumed_at: int  # gradients applied by an earlier process
     weights: torch.Tensor
 
 
@@ -83,7 +86,7 @@ class ParameterServer:
         self._ended = []  # futures of workers that wait for the end
         self._next_weights = []  # futures of workers that have no part in this update
         self._saved_version = None
-        done = self._restore()
+        self._resumed_at = done = self._restore()
         total = arguments.steps if arguments.mode == "dist-autograd" else arguments.gradients
         self._buffer = Buffer(arguments.mode, arguments.batch_threshold, total, len(workers), arguments.in_flight, done)
         self._stop_asked = False
@@ -133,7 +136,7 @@ class ParameterServer:
 
     def start(self):
         with self._lock:
-            return Start(self.version, self._buffer.applied, self._weights())
+            return Start(self.version, self._buffer.applied, self._resumed_at, self._weights())
 
     @rpc.functions.async_execution
     def gradient(self, worker, index, version, loss, values):

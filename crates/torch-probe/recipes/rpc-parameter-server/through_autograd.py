@@ -30,8 +30,10 @@ def train(arguments, rank, device):
     names, references = holder.rpc_sync().parameters()
     logging.getLogger("torch.distributed.optim.optimizer").setLevel(logging.ERROR)  # it warns that server.Adam is no functional form: on purpose
     optimizer = DistributedOptimizer(server.Adam, references, lr=arguments.lr)
-    first = version = holder.rpc_sync().start().version
-    own = [number for number in range(first, arguments.steps) if share(number, arguments.workers) == rank - 1]
+    start = holder.rpc_sync().start()
+    version = start.version
+    # From where all began: the other workers may have stepped by now, and leave this one's share to it.
+    own = [number for number in range(start.resumed_at, arguments.steps) if share(number, arguments.workers) == rank - 1]
     for inputs, targets in task.batches(text, own):
         faults.strike(arguments, rank, version + 1)
         if arguments.step_delay_ms > 0:

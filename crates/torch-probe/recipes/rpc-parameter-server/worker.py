@@ -28,7 +28,9 @@ class Worker:
         self.server = rpc.remote("server", server.the_server)  # an RRef: calls through it run where the object lives
         self._peers = peers.Peers([0])
         start = self.server.rpc_sync().start()
-        self.version, self.first = start.version, start.gradients
+        self.version = start.version
+        # In step, others have gone on only with updates in which this worker has no part. Otherwise its part is the same however late it begins.
+        self.first = start.applied if arguments.mode == "sync" else start.resumed_at
         self._put(start.weights)
         self._batches = task.batches(text, [index for index in range(self.first, arguments.gradients) if self._is_own(index)])
 
