@@ -46,6 +46,8 @@ pub struct App {
     pub tokens: Tokens,
     /// Samples of agents that may be between their streams and the store.
     pub telemetry_room: Arc<Semaphore>,
+    /// Turns of agents' streams to read what will wait for that room.
+    pub telemetry_turns: Arc<Semaphore>,
     /// What remote write keeps between requests.
     pub remote_write: RemoteWrite,
     /// Tells browsers what changed.

@@ -195,6 +195,7 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
         alerts,
         tokens,
         telemetry_room: Arc::new(Semaphore::new(telemetry::SAMPLES_TOGETHER_MAX)),
+        telemetry_turns: Arc::new(Semaphore::new(telemetry::TURNS)),
         remote_write: RemoteWrite::default(),
         changes,
         metrics,

@@ -20,6 +20,7 @@ use domain::ident::NodeName;
 use domain::time::TimestampMs;
 use store::series::{APPEND_SAMPLES_MAX, AppendError, Block};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio_util::sync::PollSemaphore;
 use tonic::Status;
 use wire::proto::{Batch, Definitions, NodeEvent, Refusal, telemetry_up};
 
@@ -36,9 +37,12 @@ pub(super) use self::socket::routes;
 
 /// Batches that wait for the writer. When full, the agent's stream is not read, and its spool holds the rest.
 const BATCHES_MAX: usize = 64;
-/// Samples of all agents between their streams and the store, 16 MB of values: thousands of agents that catch up at once are
+/// Samples of all agents between their streams and the store, 8 MB of values: thousands of agents that catch up at once are
 /// read as fast as the store takes what they send.
-pub(crate) const SAMPLES_TOGETHER_MAX: usize = 2 << 20;
+pub(crate) const SAMPLES_TOGETHER_MAX: usize = 1 << 20;
+/// Streams that hold a batch which waits for room. Others are not read meanwhile: a thousand agents that catch up would have the
+/// collector hold a batch each.
+pub(crate) const TURNS: usize = 32;
 /// The longest event.
 const EVENT_BYTES_MAX: usize = 8 << 10;
 /// Events an agent may send a minute; a node in trouble repeats itself.
@@ -87,11 +91,12 @@ enum Untaken {
 
 impl Reader<'_> {
     async fn read(&mut self, up: &mut Up) -> Result<(), Status> {
-        while let Some(message) = up.next().await? {
+        let mut turns = PollSemaphore::new(Arc::clone(&self.app.telemetry_turns));
+        while let Some((message, turn)) = up.next_in_turn(|context| turns.poll_acquire(context)).await? {
             self.pulse.beat(self.app.now_ms());
             match message {
                 telemetry_up::Message::Definitions(definitions) => self.define(&definitions),
-                telemetry_up::Message::Batch(batch) => self.take(&batch).await?,
+                telemetry_up::Message::Batch(batch) => self.take(batch, turn).await?,
                 telemetry_up::Message::Event(event) => self.event(&event).await,
                 telemetry_up::Message::Hello(hello) => hello::again(self.app, self.node, hello).await?,
             }
@@ -114,10 +119,11 @@ impl Reader<'_> {
         }
     }
 
-    async fn take(&mut self, batch: &Batch) -> Result<(), Status> {
+    async fn take(&mut self, batch: Batch, turn: Option<OwnedSemaphorePermit>) -> Result<(), Status> {
         let received_us = now_us();
-        let room = self.room(batch).await?;
-        let work = match self.understand(batch) {
+        let room = self.room(&batch).await?;
+        drop(turn); // another stream may read what will wait for room
+        let work = match self.understand(&batch) {
             Ok(blocks) => Work::Store(Durable {
                 segment: batch.segment.as_str().into(),
                 seq: batch.seq,
@@ -126,9 +132,10 @@ impl Reader<'_> {
                 blocks,
                 room: Some(room),
             }),
-            Err(Untaken::Batch(reason)) => Work::Refuse(self.refuse(batch, reason)),
+            Err(Untaken::Batch(reason)) => Work::Refuse(self.refuse(&batch, reason)),
             Err(Untaken::Now(error)) => return Err(writer::refused(self.node, &error)),
         };
+        drop(batch); // what it says is in the work now, which may have to wait for the queue
         self.queue.send(work).await.map_err(|_| no_room())
     }
 

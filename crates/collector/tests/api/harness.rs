@@ -234,12 +234,12 @@ impl Agent {
             times_ms: vec![time_ms],
             values: values.to_vec(),
         };
-        self.send(telemetry_up::Message::Batch(wire::frame::encode(
-            segment,
-            seq,
-            &[frame],
-        )))
-        .await;
+        self.batch(segment, seq, frame).await;
+    }
+
+    pub(crate) async fn batch(&self, segment: &str, seq: u64, frame: Frame<u32>) {
+        let batch = wire::frame::encode(segment, seq, &[frame]);
+        self.send(telemetry_up::Message::Batch(batch)).await;
     }
 
     pub(crate) async fn next(&mut self) -> telemetry_down::Message {

@@ -1,6 +1,7 @@
 //! Samples from agents: from the join token to the query, across restarts.
 
 use domain::api::session::Role;
+use domain::series::Frame;
 use reqwest::StatusCode;
 use serde_json::json;
 use tonic::Code;
@@ -143,6 +144,37 @@ async fn live_is_not_held_up_by_backfill_and_each_keeps_its_order() {
             .1,
         "100"
     );
+}
+
+/// More agents than have a turn at once, more samples than have room at once, and messages longer than a frame.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_that_many_agents_catch_up_with_at_once_is_taken() {
+    const AGENTS: usize = 48;
+    const TICKS: i64 = 12_000;
+    let server = Server::start().await;
+    let token = join_token(&server).await;
+    let start_ms = now_ms() - 60_000;
+    let catch_up = async |agent: usize| {
+        let mut agent = Agent::connect(&server, &token, &format!("n{agent}"))
+            .await
+            .unwrap();
+        agent.define("old", 0, &[(POWER, "0")]).await;
+        for seq in 1..=2 {
+            let first_ms = start_ms + (seq as i64 - 1) * TICKS;
+            let frame = Frame {
+                series: vec![0],
+                times_ms: (first_ms..first_ms + TICKS).collect(),
+                values: vec![1.0; TICKS as usize],
+            };
+            agent.batch("old", seq, frame).await;
+        }
+        agent.acked("old", 2).await;
+    };
+    futures::future::join_all((0..AGENTS).map(catch_up)).await;
+    let counted = server
+        .query("sum(count_over_time(gpu_power_watts[2m]))", now_ms())
+        .await;
+    assert_eq!(counted[0].1, (AGENTS as i64 * 2 * TICKS).to_string());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,6 @@
 //! A chunk's bytes, and what queries have read of them so far. The second query for the same samples finds them decompressed,
 //! as narrow as pages leave them.
 
-use std::borrow::Cow;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -72,7 +71,7 @@ impl ChunkData {
     ) -> Result<(Option<i64>, Vec<Frame<SeriesId>>), Corrupt> {
         if chunk::is_rollup(&self.bytes) {
             let (resolution_ms, frames) = rollup::read(&self.bytes, view, |id| members.has(id))?;
-            let trimmed = |frame| cut::trim(Cow::Owned(frame), members, cut);
+            let trimmed = |frame| cut::trim(frame, members, cut);
             return Ok((
                 Some(resolution_ms),
                 frames.into_iter().filter_map(trimmed).collect(),

@@ -10,7 +10,6 @@
 //! Pieces are thinned one by one. A sample that another chunk's sample at its time rules out may then be left, but only
 //! where that one went for a newer one of the same step, which is left too: nobody looks at either.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use domain::series::{Frame, Selection, is_absent};
@@ -133,7 +132,7 @@ impl Cut {
 }
 
 /// The wanted series of a frame, at the ticks that matter; none when nothing does.
-pub(crate) fn trim(frame: Cow<'_, Frame<SeriesId>>, members: &Members, cut: &Cut) -> Option<Frame<SeriesId>> {
+pub(crate) fn trim(frame: Frame<SeriesId>, members: &Members, cut: &Cut) -> Option<Frame<SeriesId>> {
     let range = range_of(&frame.times_ms, cut.start_ms, cut.end_ms);
     let rows = wanted_rows(&frame.series, members);
     if range.is_empty() || rows.is_empty() {
@@ -148,7 +147,7 @@ pub(crate) fn trim(frame: Cow<'_, Frame<SeriesId>>, members: &Members, cut: &Cut
         Some(|row, tick| is_absent(frame.row(row)[tick])),
     );
     if rows.len() == frame.series.len() && ticks == Ticks::All(0..frame.times_ms.len()) {
-        return Some(frame.into_owned());
+        return Some(frame);
     }
     let mut values = Vec::with_capacity(rows.len() * ticks.len());
     for row in &rows {
@@ -212,7 +211,7 @@ mod tests {
             ],
         };
         let members = Members::new(wanted.iter().map(|id| (SeriesId(*id), 0)));
-        let frame = trim(Cow::Owned(frame), &members, cut).unwrap_or_default();
+        let frame = trim(frame, &members, cut).unwrap_or_default();
         (frame.times_ms, frame.values)
     }
 

@@ -1,6 +1,5 @@
 //! What a selection needs of a group: copies from memory, and chunks from disk where memory does not reach.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -159,7 +158,7 @@ impl Wanted {
             self.add(segment.chunk, frames);
         }
         let live = memory.live.into_iter();
-        let trimmed = live.filter_map(|frame| trim(Cow::Owned(frame), &self.members, cut));
+        let trimmed = live.filter_map(|frame| trim(frame, &self.members, cut));
         let trimmed: Vec<_> = trimmed.collect();
         self.add(i64::MAX, trimmed);
         Ok(())

@@ -297,7 +297,7 @@ impl GroupSamples {
         lanes.retain(|lane| !lane.times_ms.is_empty());
         self.leave_lanes(&lanes);
         let rows = &self.rows;
-        let segment = Segment::of_lanes(chunk, (first_batch, last_batch), &lanes, |row| {
+        let segment = Segment::of_lanes(chunk, (first_batch, last_batch), lanes, |row| {
             rows[row as usize].series
         });
         let segment = Arc::new(segment?);
@@ -443,7 +443,8 @@ impl GroupSamples {
         for lane in &self.lanes {
             let range = range_of(&lane.times_ms, start_ms, end_ms);
             if !range.is_empty() {
-                live.push(lane.frame(range, |row| self.rows[row as usize].series, &wanted));
+                let series = lane.rows.iter().map(|row| self.rows[*row as usize].series);
+                live.push(lane.frame(range, series, &wanted));
             }
         }
         Snapshot {

@@ -5,6 +5,7 @@
 //! times[0]    v   v   v
 //! times[1]    v   v   v         a tick is contiguous: what an agent says in one second is one copy
 //! ```
+//! Ticks lie in blocks that never move: growing copies nothing, and the blocks of one lane fit where another's were.
 
 use std::ops::Range;
 
@@ -14,8 +15,8 @@ use domain::time::TimestampMs;
 use super::SeriesId;
 use super::head::Counts;
 
-/// Ticks that room is made for at once: a lane never holds much more memory than it uses, and is moved a few times only.
-const GROW_TICKS: usize = 16;
+/// Ticks of a block: a lane never holds much more memory than it uses.
+const BLOCK_TICKS: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -23,8 +24,10 @@ pub(crate) struct Lane {
     pub(crate) late: bool,
     pub(crate) times_ms: Vec<TimestampMs>,
     pub(crate) rows: Vec<u32>,
-    /// Tick-major, `times_ms.len() * rows.len()`.
-    values: Vec<f64>,
+    /// Tick-major. Cells behind the last tick mean nothing.
+    blocks: Vec<Box<[f64]>>,
+    /// Ticks missing in the first block, so that not all lanes need another one at the same tick.
+    skipped: usize,
 }
 
 /// What became of a sample.
@@ -56,15 +59,14 @@ impl Cells<'_> {
 // === impl Lane: filling ===
 
 impl Lane {
-    /// A lane of the nth group. Groups make room at ticks of their own: if all did at once, the rooms they leave would be held
-    /// beside the new ones.
+    /// A lane of the nth group.
     pub(crate) fn new(late: bool, rows: &[u32], group: usize) -> Self {
-        let ticks = 1 + group % GROW_TICKS;
         Self {
             late,
-            times_ms: Vec::with_capacity(ticks),
+            times_ms: Vec::new(),
             rows: rows.to_vec(),
-            values: Vec::with_capacity(ticks * rows.len()),
+            blocks: Vec::new(),
+            skipped: group % BLOCK_TICKS,
         }
     }
 
@@ -83,13 +85,11 @@ impl Lane {
         for (tick, time_ms) in cells.times_ms.iter().enumerate() {
             self.make_room();
             let mut stored = 0;
-            for column in 0..self.rows.len() {
-                let value = cells.value(column, tick);
-                stored += u64::from(!is_absent(value));
-                self.values.push(value);
+            for (column, cell) in self.tick_mut(self.times_ms.len()).iter_mut().enumerate() {
+                *cell = cells.value(column, tick);
+                stored += u64::from(!is_absent(*cell));
             }
             if stored == 0 {
-                self.values.truncate(self.values.len() - self.rows.len());
                 continue;
             }
             self.times_ms.push(*time_ms);
@@ -114,8 +114,7 @@ impl Lane {
             },
             _ => self.insert_tick(self.times_ms.len(), time_ms, counts),
         };
-        let width = self.rows.len();
-        let cell = &mut self.values[tick * width + column];
+        let cell = &mut self.tick_mut(tick)[column];
         if is_absent(*cell) {
             *cell = value;
             Put::Stored
@@ -142,12 +141,12 @@ impl Lane {
     /// Adds a column without samples.
     pub(crate) fn add_column(&mut self, row: u32, counts: &mut Counts) -> usize {
         let width = self.rows.len();
-        let mut wider = Vec::with_capacity((self.times_ms.len() + GROW_TICKS) * (width + 1));
-        for tick in 0..self.times_ms.len() {
-            wider.extend_from_slice(&self.values[tick * width..(tick + 1) * width]);
-            wider.push(ABSENT);
+        for block in &mut self.blocks {
+            let ticks = block.chunks_exact(width);
+            *block = ticks
+                .flat_map(|tick| tick.iter().copied().chain([ABSENT]))
+                .collect();
         }
-        self.values = wider;
         self.rows.push(row);
         counts.cells += self.times_ms.len() as i64;
         width
@@ -155,21 +154,40 @@ impl Lane {
 
     fn insert_tick(&mut self, tick: usize, time_ms: TimestampMs, counts: &mut Counts) -> usize {
         self.make_room();
-        let width = self.rows.len();
+        for later in (tick..self.times_ms.len()).rev() {
+            for column in 0..self.rows.len() {
+                self.tick_mut(later + 1)[column] = self.value(later, column);
+            }
+        }
+        self.tick_mut(tick).fill(ABSENT);
         self.times_ms.insert(tick, time_ms);
-        self.values
-            .splice(tick * width..tick * width, std::iter::repeat_n(ABSENT, width));
-        counts.cells += width as i64;
+        counts.cells += self.rows.len() as i64;
         tick
     }
 
+    /// Makes room for one more tick.
     fn make_room(&mut self) {
-        if self.times_ms.len() == self.times_ms.capacity() {
-            self.times_ms.reserve_exact(GROW_TICKS);
+        let ticks = self.times_ms.len();
+        if ticks == self.times_ms.capacity() {
+            self.times_ms.reserve_exact(BLOCK_TICKS);
         }
-        if self.values.capacity() - self.values.len() < self.rows.len() {
-            self.values.reserve_exact(GROW_TICKS * self.rows.len());
+        if self.place(ticks).0 == self.blocks.len() {
+            let missing = if self.blocks.is_empty() { self.skipped } else { 0 };
+            let cells = (BLOCK_TICKS - missing) * self.rows.len();
+            self.blocks.push(vec![ABSENT; cells].into());
         }
+    }
+
+    fn tick_mut(&mut self, tick: usize) -> &mut [f64] {
+        let (block, from) = self.place(tick);
+        &mut self.blocks[block][from..from + self.rows.len()]
+    }
+
+    /// The block of a tick, and where in it the tick begins.
+    fn place(&self, tick: usize) -> (usize, usize) {
+        let at = tick + self.skipped;
+        let missing = if at < BLOCK_TICKS { self.skipped } else { 0 };
+        (at / BLOCK_TICKS, (at % BLOCK_TICKS - missing) * self.rows.len())
     }
 }
 
@@ -178,7 +196,12 @@ impl Lane {
 impl Lane {
     /// Cells, those without a sample included.
     pub(crate) fn cells(&self) -> usize {
-        self.values.len()
+        self.times_ms.len() * self.rows.len()
+    }
+
+    pub(crate) fn samples(&self) -> usize {
+        let ticks = (0..self.times_ms.len()).map(|tick| self.tick(tick));
+        ticks.flatten().filter(|value| !is_absent(**value)).count()
     }
 
     /// The first and last sample of a column within a range of ticks.
@@ -198,31 +221,34 @@ impl Lane {
         Some((self.times_ms[tick], self.value(tick, column)))
     }
 
-    /// The columns that `wanted` asks for, between two indexes of the axis. `series` names the group's rows.
+    /// The columns that `wanted` asks for, between two indexes of the axis. `series` names all columns.
     pub(crate) fn frame(
         &self,
         range: Range<usize>,
-        series: impl Fn(u32) -> SeriesId,
+        series: impl Iterator<Item = SeriesId> + Clone,
         wanted: impl Fn(SeriesId) -> bool,
     ) -> Frame<SeriesId> {
+        let columns = || series.clone().enumerate().filter(|(_, id)| wanted(*id));
         let mut frame = Frame {
             times_ms: self.times_ms[range.clone()].to_vec(),
-            ..Frame::default()
+            series: columns().map(|(_, id)| id).collect(),
+            values: Vec::new(),
         };
-        for (column, row) in self.rows.iter().enumerate() {
-            let id = series(*row);
-            if wanted(id) {
-                frame.series.push(id);
-                frame
-                    .values
-                    .extend(range.clone().map(|tick| self.value(tick, column)));
-            }
+        frame.values.reserve_exact(frame.series.len() * range.len());
+        for (column, _) in columns() {
+            let values = range.clone().map(|tick| self.value(tick, column));
+            frame.values.extend(values);
         }
         frame
     }
 
+    fn tick(&self, tick: usize) -> &[f64] {
+        let (block, from) = self.place(tick);
+        &self.blocks[block][from..from + self.rows.len()]
+    }
+
     fn value(&self, tick: usize, column: usize) -> f64 {
-        self.values[tick * self.rows.len() + column]
+        self.tick(tick)[column]
     }
 }
 

@@ -59,6 +59,11 @@ impl Memory {
         self.sealed.load(Ordering::Relaxed).max(0).unsigned_abs()
     }
 
+    /// Whether chunks that are kept for recent queries take more than they may.
+    pub(crate) fn keeps_too_much(&self) -> bool {
+        self.sealed.load(Ordering::Relaxed) > self.sealed_max
+    }
+
     /// Whether all of the head has to be sealed at once, full or not.
     pub(crate) fn is_full(&self) -> bool {
         self.unsealed.load(Ordering::Relaxed) >= self.unsealed_max.load(Ordering::Relaxed)
@@ -84,7 +89,7 @@ impl Memory {
             self.sealed.load(Ordering::Relaxed),
             self.kept_ms.load(Ordering::Relaxed),
         );
-        let next_ms = if sealed > self.sealed_max {
+        let next_ms = if self.keeps_too_much() {
             (kept_ms as f64 * self.sealed_max as f64 / sealed as f64) as i64
         } else {
             // Little by little: what was let go of does not come back.

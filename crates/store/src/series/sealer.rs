@@ -165,7 +165,7 @@ fn is_due(group: &Group, samples: &GroupSamples) -> bool {
             .is_some_and(|since| since.elapsed() >= SEAL_AGE)
 }
 
-type Pending = (GroupId, Arc<Segment>);
+type Pending = (Arc<Group>, Arc<Segment>);
 type Encoded = (GroupId, Arc<Segment>, Arc<ChunkData>);
 
 async fn seal(shared: &Arc<Shared>, due: Due) -> Result<(), sqlx::Error> {
@@ -176,12 +176,24 @@ async fn seal(shared: &Arc<Shared>, due: Due) -> Result<(), sqlx::Error> {
         .map_err(std::io::Error::other)?;
     for some in pending.chunks(CHUNKS_A_COMMIT) {
         write_chunks(shared, some.to_vec()).await?;
+        // A round may write many times what is kept: each group's older chunks go as its new one comes.
+        if shared.memory.keeps_too_much() {
+            evict(shared, some.iter().map(|(group, _)| group));
+        }
     }
+    evict(shared, &groups);
+    unlink_files(shared, &groups).await
+}
+
+/// Lets go of chunks too old to be kept for recent queries.
+fn evict<'a>(shared: &Shared, groups: impl IntoIterator<Item = &'a Arc<Group>>) {
     let before_ms =
         shared.now_ms.load(Ordering::Relaxed) - shared.memory.kept_ms(shared.config.head_horizon_ms);
-    let evicted = groups.iter().map(|group| group.lock().evict(before_ms)).sum();
+    let evicted = groups
+        .into_iter()
+        .map(|group| group.lock().evict(before_ms))
+        .sum();
     shared.memory.evicted(evicted);
-    unlink_files(shared, &groups).await
 }
 
 /// Freezes what is due. Also returns what was frozen earlier and could not be written then.
@@ -201,7 +213,7 @@ fn freeze_due(shared: &Shared, due: Due) -> (Vec<Arc<Group>>, Vec<Pending>) {
         pending.extend(
             samples
                 .unsealed_segments()
-                .map(|segment| (group.id, Arc::clone(segment))),
+                .map(|segment| (Arc::clone(group), Arc::clone(segment))),
         );
     }
     (groups, pending)
@@ -211,7 +223,7 @@ async fn write_chunks(shared: &Shared, pending: Vec<Pending>) -> Result<(), sqlx
     let encode = move || {
         let encoded = |(group, segment): Pending| -> Encoded {
             let data = ChunkData::new(chunk::encode(&segment.unsealed_frames()));
-            (group, segment, Arc::new(data))
+            (group.id, segment, Arc::new(data))
         };
         pending.into_iter().map(encoded).collect::<Vec<_>>()
     };

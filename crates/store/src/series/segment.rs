@@ -1,8 +1,8 @@
 //! A segment: frozen samples of a group. First as they were in the lanes; once their chunk is on disk, only its bytes, which
 //! recent queries read without asking the disk.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use domain::series::Frame;
@@ -13,7 +13,7 @@ use super::chunk_data::ChunkData;
 use super::codec::Corrupt;
 use super::cut::{self, Cut};
 use super::fetch::Members;
-use super::lane::Lane;
+use super::lane::{Lane, range_of};
 use super::rollup::View;
 
 /// What becomes a chunk.
@@ -31,9 +31,23 @@ pub(crate) struct Segment {
     pub(crate) first_batch: u64,
     pub(crate) last_batch: u64,
     /// The samples, until the chunk is on disk.
-    frames: Mutex<Arc<[Frame<SeriesId>]>>,
+    lanes: Mutex<Arc<[Frozen]>>,
     /// The chunk, once it is on disk.
     data: OnceLock<Arc<ChunkData>>,
+}
+
+/// A lane that takes no more samples, and the series of its columns. It stays as it was filled: frames of all that is frozen at
+/// once would be a second head.
+#[derive(Debug)]
+struct Frozen {
+    lane: Lane,
+    series: Vec<SeriesId>,
+}
+
+impl Frozen {
+    fn frame(&self, range: Range<usize>, wanted: impl Fn(SeriesId) -> bool) -> Frame<SeriesId> {
+        self.lane.frame(range, self.series.iter().copied(), wanted)
+    }
 }
 
 impl Segment {
@@ -41,24 +55,24 @@ impl Segment {
     pub(crate) fn of_lanes(
         chunk: i64,
         (first_batch, last_batch): (u64, u64),
-        lanes: &[Lane],
+        lanes: Vec<Lane>,
         series: impl Fn(u32) -> SeriesId,
     ) -> Option<Self> {
-        let frames: Arc<[_]> = lanes
-            .iter()
-            .map(|lane| lane.frame(0..lane.times_ms.len(), &series, |_| true))
-            .collect();
         let rows: HashSet<&u32> = lanes.iter().flat_map(|lane| &lane.rows).collect();
+        let frozen = |lane: Lane| Frozen {
+            series: lane.rows.iter().map(|row| series(*row)).collect(),
+            lane,
+        };
         Some(Self {
             chunk,
             min_ms: *lanes.iter().filter_map(|lane| lane.times_ms.first()).min()?,
             max_ms: lanes.iter().filter_map(Lane::last_ms).max()?,
-            samples: frames.iter().map(|frame| frame.samples() as u64).sum(),
+            samples: lanes.iter().map(|lane| lane.samples() as u64).sum(),
             series: rows.len(),
             cells: lanes.iter().map(|lane| lane.cells() as i64).sum(),
             first_batch,
             last_batch,
-            frames: Mutex::new(frames),
+            lanes: Mutex::new(lanes.into_iter().map(frozen).collect()),
             data: OnceLock::new(),
         })
     }
@@ -75,30 +89,33 @@ impl Segment {
     /// Its chunk is on disk: only its bytes are kept, and what queries read of them.
     pub(crate) fn sealed(&self, data: Arc<ChunkData>) {
         if self.data.set(data).is_ok() {
-            *self.lock_frames() = Arc::default();
+            *self.lock_lanes() = Arc::default();
         }
     }
 
     /// Its samples, while they are not in a chunk yet.
-    pub(crate) fn unsealed_frames(&self) -> Arc<[Frame<SeriesId>]> {
-        Arc::clone(&self.lock_frames())
+    pub(crate) fn unsealed_frames(&self) -> Vec<Frame<SeriesId>> {
+        let lanes = Arc::clone(&self.lock_lanes());
+        let all = |frozen: &Frozen| frozen.frame(0..frozen.lane.times_ms.len(), |_| true);
+        lanes.iter().map(all).collect()
     }
 
     /// The wanted series of each frame that holds any, at the ticks that matter.
     pub(crate) fn frames(&self, members: &Members, cut: &Cut) -> Result<Vec<Frame<SeriesId>>, Corrupt> {
         // Taken first: they are let go of after the bytes are there.
-        let frames = self.unsealed_frames();
+        let lanes = Arc::clone(&self.lock_lanes());
         let Some(data) = self.data.get() else {
-            let trimmed = frames
-                .iter()
-                .filter_map(|frame| cut::trim(Cow::Borrowed(frame), members, cut));
+            let trimmed = lanes.iter().filter_map(|frozen| {
+                let range = range_of(&frozen.lane.times_ms, cut.start_ms, cut.end_ms);
+                cut::trim(frozen.frame(range, |id| members.has(id)), members, cut)
+            });
             return Ok(trimmed.collect());
         };
         data.frames(View::default(), members, cut)
             .map(|(_, frames)| frames)
     }
 
-    fn lock_frames(&self) -> MutexGuard<'_, Arc<[Frame<SeriesId>]>> {
-        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_lanes(&self) -> MutexGuard<'_, Arc<[Frozen]>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,6 +3,8 @@
 //! Nothing but the length of a message stands between the socket and protobuf, and one task does both directions: at a
 //! thousand nodes a second every wake-up counts.
 
+use std::future::poll_fn;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -111,27 +113,49 @@ impl Up {
 
     /// The next message; `None` when the agent closed the stream.
     pub(super) async fn next(&mut self) -> Result<Option<telemetry_up::Message>, Status> {
+        let next = self.next_in_turn(|_| Poll::Ready(())).await?;
+        Ok(next.map(|(message, ())| message))
+    }
+
+    /// The next message and the turn it was read in. Without a turn nothing is read: what waits lies with the operating system.
+    pub(super) async fn next_in_turn<T>(
+        &mut self,
+        mut turn: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Result<Option<(telemetry_up::Message, T)>, Status> {
+        let Self {
+            socket,
+            silence,
+            heard,
+        } = self;
         loop {
+            let message = poll_fn(|context| {
+                let Poll::Ready(turn) = turn(context) else {
+                    *heard = true; // it may have spoken: nobody listens
+                    return Poll::Pending;
+                };
+                let message = socket.poll_next_unpin(context);
+                message.map(|message| (message, turn))
+            });
             tokio::select! {
                 biased;
-                message = self.socket.next() => {
-                    self.heard = true;
+                (message, turn) = message => {
+                    *heard = true;
                     match message {
                         None | Some(Ok(Message::Close(_))) => return Ok(None),
                         Some(Ok(Message::Binary(bytes))) => {
                             let message = TelemetryUp::decode(bytes)
                                 .map_err(|error| Status::invalid_argument(format!("a malformed message: {error}")))?;
                             // Otherwise a message of a newer agent that this collector does not know.
-                            if message.message.is_some() {
-                                return Ok(message.message);
+                            if let Some(message) = message.message {
+                                return Ok(Some((message, turn)));
                             }
                         }
                         Some(Ok(_)) => {}
                         Some(Err(error)) => return Err(Status::unavailable(error.to_string())),
                     }
                 }
-                _ = self.silence.tick() => {
-                    if !std::mem::take(&mut self.heard) {
+                _ = silence.tick() => {
+                    if !std::mem::take(heard) {
                         return Err(Status::deadline_exceeded(format!(
                             "nothing was heard for {} s",
                             SILENCE_MAX.as_secs()
