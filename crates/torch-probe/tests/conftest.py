@@ -127,22 +127,25 @@ def ranks(tmp_path_factory):
                     processes.append(subprocess.Popen(line, env=env, cwd=folder, stdout=output, stderr=output))
             if meanwhile is not None:
                 meanwhile(folder, listener)
-            codes = [process.wait(timeout=TIMEOUT_S) for process in processes]
-        except subprocess.TimeoutExpired:
-            still = [rank for rank, process in enumerate(processes) if process.poll() is None]
-            raise AssertionError(f"after {TIMEOUT_S} s the ranks {still} still run; they have said:\n{output_of(folder, count)}") from None
+            codes = [ended(process) for process in processes]
         finally:
             for process in processes:
                 process.kill()
             listener.close()
-        output = output_of(folder, count)
+        output = "".join((folder / f"output-{rank}").read_text() for rank in range(count))
+        still = [rank for rank, code in enumerate(codes) if code is None]
+        assert not still, f"after {TIMEOUT_S} s the ranks {still} still ran; they have said:\n{output}"
         return Finished(next((code for code in codes if code), 0), output, listener)
 
     return run
 
 
-def output_of(folder, count):
-    return "".join((folder / f"output-{rank}").read_text() for rank in range(count))
+def ended(process):
+    """Its exit status; None when it still runs."""
+    try:
+        return process.wait(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 @pytest.fixture

@@ -136,6 +136,18 @@ def test_a_worker_that_begins_late_has_a_part_in_all_that_waits_for_it(make_serv
     assert (late.version, late.first) == (1, begins)
 
 
+def test_with_distributed_autograd_a_checkpoint_is_gone_on_from_after_its_last_update(make_server, tmp_path):
+    asked = {"mode": "dist-autograd", "batch_threshold": 1, "in_flight": 1, "checkpoint_every": 2}
+    server = make_server(**asked)
+    for version in range(3):
+        server.stepped(version, 1.0)
+    half = make_server(**asked, resume=str(tmp_path / "step-000002")).start()
+    assert (half.version, half.resumed_at) == (2, 2)
+    whole = make_server(**asked, resume="latest")
+    assert (whole.start().version, whole.start().resumed_at) == (3, 3)
+    assert whole.serve() is False, "nothing is left to do"
+
+
 def test_when_a_worker_is_lost_those_that_wait_are_told(make_server):
     server = make_server()
     waiting = send(server, range(3), version=0)

@@ -40,8 +40,8 @@ const BATCHES_MAX: usize = 64;
 /// Samples of all agents between their streams and the store, 8 MB of values: thousands of agents that catch up at once are
 /// read as fast as the store takes what they send.
 pub(crate) const SAMPLES_TOGETHER_MAX: usize = 1 << 20;
-/// Streams that hold a batch which waits for room. Others are not read meanwhile: a thousand agents that catch up would have the
-/// collector hold a batch each.
+/// Streams that hold a whole batch which waits for room. Others are not read meanwhile: a thousand agents that catch up would
+/// have the collector hold a batch each.
 pub(crate) const TURNS: usize = 32;
 /// The longest event.
 const EVENT_BYTES_MAX: usize = 8 << 10;
@@ -92,13 +92,27 @@ enum Untaken {
 impl Reader<'_> {
     async fn read(&mut self, up: &mut Up) -> Result<(), Status> {
         let mut turns = PollSemaphore::new(Arc::clone(&self.app.telemetry_turns));
-        while let Some((message, turn)) = up.next_in_turn(|context| turns.poll_acquire(context)).await? {
+        let mut kept = None;
+        while let Some((message, turn)) = up
+            .next_in_turn(kept.take(), |context| turns.poll_acquire(context))
+            .await?
+        {
             self.pulse.beat(self.app.now_ms());
             match message {
-                telemetry_up::Message::Definitions(definitions) => self.define(&definitions),
+                telemetry_up::Message::Definitions(definitions) => {
+                    self.define(&definitions);
+                    kept = Some(turn);
+                }
                 telemetry_up::Message::Batch(batch) => self.take(batch, turn).await?,
-                telemetry_up::Message::Event(event) => self.event(&event).await,
-                telemetry_up::Message::Hello(hello) => hello::again(self.app, self.node, hello).await?,
+                // These wait for the database: others are read meanwhile.
+                telemetry_up::Message::Event(event) => {
+                    drop(turn);
+                    self.event(&event).await;
+                }
+                telemetry_up::Message::Hello(hello) => {
+                    drop(turn);
+                    hello::again(self.app, self.node, hello).await?;
+                }
             }
         }
         Ok(())

@@ -20,8 +20,8 @@ use super::sessions::Sorted;
 use super::wal::{self, Entry, Wal};
 use super::{AppendError, Appended, Block, Shared, lock, names, read};
 
-/// The most samples in one batch, 4 MB of values: a larger one would make the others wait too long, and on its way to disk it
-/// is held four times over.
+/// So many samples, 4 MB of values, are a full batch: a larger one would make the others wait too long, and on its way to disk
+/// it is held four times over.
 const BATCH_SAMPLES_MAX: usize = 1 << 19;
 /// So many samples are worth a commit of their own: nobody waits longer for others to join. A thousand nodes send as many in
 /// 100 ms, so it hastens only those who send in bulk.

@@ -337,6 +337,12 @@ impl GroupSamples {
         bytes
     }
 
+    /// Where the oldest chunk in memory ends.
+    pub(crate) fn oldest_chunk_ms(&self) -> Option<TimestampMs> {
+        let sealed = self.segments.front().filter(|segment| segment.is_sealed());
+        sealed.map(|segment| segment.max_ms)
+    }
+
     /// Lets go of segments whose chunks were merged: queries read the merged one, and would read these beside it. Returns the
     /// bytes they took.
     pub(crate) fn let_go(&mut self, chunks: &[i64]) -> usize {

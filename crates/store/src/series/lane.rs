@@ -5,7 +5,7 @@
 //! times[0]    v   v   v
 //! times[1]    v   v   v         a tick is contiguous: what an agent says in one second is one copy
 //! ```
-//! Ticks lie in blocks that never move: growing copies nothing, and the blocks of one lane fit where another's were.
+//! Ticks lie in blocks: another tick moves none of those before it, and the blocks of one lane fit where another's were.
 
 use std::ops::Range;
 
@@ -154,9 +154,18 @@ impl Lane {
 
     fn insert_tick(&mut self, tick: usize, time_ms: TimestampMs, counts: &mut Counts) -> usize {
         self.make_room();
-        for later in (tick..self.times_ms.len()).rev() {
-            for column in 0..self.rows.len() {
-                self.tick_mut(later + 1)[column] = self.value(later, column);
+        let width = self.rows.len();
+        let (first, from) = self.place(tick);
+        let (last, _) = self.place(self.times_ms.len());
+        for block in (first..=last).rev() {
+            let (before, cells) = self.blocks.split_at_mut(block);
+            let cells = &mut cells[0];
+            let from = if block == first { from } else { 0 };
+            cells.copy_within(from..cells.len() - width, from + width);
+            if block > first
+                && let Some(before) = before.last()
+            {
+                cells[..width].copy_from_slice(&before[before.len() - width..]);
             }
         }
         self.tick_mut(tick).fill(ABSENT);
@@ -257,4 +266,45 @@ pub(crate) fn range_of(times_ms: &[TimestampMs], start_ms: TimestampMs, end_ms: 
     let from = times_ms.partition_point(|time| *time < start_ms);
     let to = times_ms.partition_point(|time| *time <= end_ms);
     from..to.max(from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever the first block lacks, and wherever a tick is squeezed in, the others stay as they were.
+    #[test]
+    fn ticks_stay_in_order_over_blocks() {
+        for group in 0..BLOCK_TICKS {
+            for squeezed in 0..40 {
+                let mut lane = Lane::new(true, &[7, 8], group);
+                let mut counts = Counts::default();
+                for tick in (0..40).filter(|tick| *tick != squeezed) {
+                    let (time_ms, value) = (tick * 10, tick as f64);
+                    let cells = Cells {
+                        times_ms: &[time_ms, time_ms + 5],
+                        values: &[value, ABSENT, -value, ABSENT],
+                        columns: &[0, 1],
+                    };
+                    counts += lane.extend(cells);
+                }
+                lane.squeeze_in(0, squeezed * 10, squeezed as f64, &mut counts);
+                lane.add_column(9, &mut counts);
+                lane.put(2, 390, 1.0, &mut counts);
+
+                let frame = lane.frame(0..40, [7, 8, 9].map(SeriesId).into_iter(), |_| true);
+                assert_eq!(frame.times_ms, (0..40).map(|tick| tick * 10).collect::<Vec<_>>());
+                for tick in 0..40 {
+                    let (at, value) = (tick as usize, tick as f64);
+                    assert_eq!(frame.row(0)[at].to_bits(), value.to_bits());
+                    let second = if tick == squeezed { ABSENT } else { -value };
+                    assert_eq!(frame.row(1)[at].to_bits(), second.to_bits());
+                    let third = if tick == 39 { 1.0 } else { ABSENT };
+                    assert_eq!(frame.row(2)[at].to_bits(), third.to_bits());
+                }
+                assert_eq!((lane.cells(), counts.cells), (120, 120));
+                assert_eq!(lane.samples(), 80);
+            }
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use domain::time::TimestampMs;
 use tokio::sync::Notify;
 
 /// The head has room for a minute of each series at 1 Hz, however many there are: shorter chunks cost more than the memory.
@@ -20,6 +21,8 @@ pub(crate) struct Memory {
     sealed: AtomicI64,
     /// How far back chunks are kept for recent queries.
     kept_ms: AtomicI64,
+    /// Where the oldest of them ends.
+    oldest_ms: AtomicI64,
     less: Notify,
     /// Wakes the sealer.
     pub(crate) full: Notify,
@@ -35,6 +38,7 @@ impl Memory {
             sealed_max: most(sealed_max),
             sealed: AtomicI64::default(),
             kept_ms: AtomicI64::new(KEPT_MS_MAX),
+            oldest_ms: AtomicI64::new(TimestampMs::MIN),
             less: Notify::new(),
             full: Notify::new(),
         }
@@ -83,21 +87,33 @@ impl Memory {
         }
     }
 
-    /// How far back chunks are to be kept from now on: so long at least, and up to an hour while they take less than they may.
-    pub(crate) fn kept_ms(&self, least_ms: i64) -> i64 {
+    /// How far back chunks are to be kept: so long at least, and up to an hour while they take less than they may.
+    pub(crate) fn kept_ms(&self, least_ms: i64, now_ms: TimestampMs) -> i64 {
         let (sealed, kept_ms) = (
             self.sealed.load(Ordering::Relaxed),
             self.kept_ms.load(Ordering::Relaxed),
         );
         let next_ms = if self.keeps_too_much() {
-            (kept_ms as f64 * self.sealed_max as f64 / sealed as f64) as i64
+            let span_ms = now_ms.saturating_sub(self.oldest_ms.load(Ordering::Relaxed));
+            (kept_ms.min(span_ms) as f64 * self.sealed_max as f64 / sealed as f64) as i64
         } else {
             // Little by little: what was let go of does not come back.
             kept_ms + kept_ms / 64 + 1
         };
-        let next_ms = next_ms.clamp(least_ms, least_ms.max(KEPT_MS_MAX));
-        self.kept_ms.store(next_ms, Ordering::Relaxed);
-        next_ms
+        next_ms.clamp(least_ms, least_ms.max(KEPT_MS_MAX))
+    }
+
+    /// The same, for good: to be asked once a round, when all that is older is let go of.
+    pub(crate) fn keep_ms(&self, least_ms: i64, now_ms: TimestampMs) -> i64 {
+        let kept_ms = self.kept_ms(least_ms, now_ms);
+        self.kept_ms.store(kept_ms, Ordering::Relaxed);
+        kept_ms
+    }
+
+    /// Notes where the oldest chunk ends that was not let go of.
+    pub(crate) fn keeps_from(&self, oldest_ms: Option<TimestampMs>) {
+        self.oldest_ms
+            .store(oldest_ms.unwrap_or(TimestampMs::MIN), Ordering::Relaxed);
     }
 
     /// Notes that chunks were let go of.
@@ -158,22 +174,37 @@ mod tests {
 
     #[test]
     fn chunks_are_kept_for_an_hour_while_there_is_room() {
+        let now_ms = 10 * KEPT_MS_MAX;
         let memory = Memory::new(80, 1_000);
         memory.sealed_segment(0, 1_000);
-        assert_eq!(memory.kept_ms(5), KEPT_MS_MAX);
+        assert_eq!(memory.keep_ms(5, now_ms), KEPT_MS_MAX);
         memory.sealed_segment(0, 1_000);
-        assert_eq!(
-            [memory.kept_ms(5), memory.kept_ms(5)],
-            [KEPT_MS_MAX / 2, KEPT_MS_MAX / 4]
-        );
+        let kept = [memory.kept_ms(5, now_ms), memory.keep_ms(5, now_ms)];
+        assert_eq!(kept, [KEPT_MS_MAX / 2; 2], "asking alone changes nothing");
+        assert_eq!(memory.keep_ms(5, now_ms), KEPT_MS_MAX / 4);
         memory.evicted(1_500);
-        assert!((KEPT_MS_MAX / 4 + 1..KEPT_MS_MAX / 2).contains(&memory.kept_ms(5)));
+        assert!((KEPT_MS_MAX / 4 + 1..KEPT_MS_MAX / 2).contains(&memory.keep_ms(5, now_ms)));
         memory.sealed_segment(0, 1_000_000);
         assert_eq!(
-            memory.kept_ms(60_000),
+            memory.keep_ms(60_000, now_ms),
             60_000,
             "the least is kept whatever it takes"
         );
-        assert_eq!(memory.kept_ms(2 * KEPT_MS_MAX), 2 * KEPT_MS_MAX);
+        assert_eq!(memory.keep_ms(2 * KEPT_MS_MAX, now_ms), 2 * KEPT_MS_MAX);
+    }
+
+    #[test]
+    fn what_is_to_go_is_a_part_of_what_is_there() {
+        let now_ms = 10 * KEPT_MS_MAX;
+        let memory = Memory::new(80, 1_000);
+        memory.keeps_from(Some(now_ms - 600_000));
+        memory.sealed_segment(0, 2_000);
+        assert_eq!(
+            memory.kept_ms(5, now_ms),
+            300_000,
+            "half of ten minutes, not of an hour"
+        );
+        memory.keeps_from(None);
+        assert_eq!(memory.kept_ms(5, now_ms), KEPT_MS_MAX / 2);
     }
 }

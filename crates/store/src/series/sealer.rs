@@ -174,26 +174,39 @@ async fn seal(shared: &Arc<Shared>, due: Due) -> Result<(), sqlx::Error> {
     let (groups, pending) = tokio::task::spawn_blocking(freeze)
         .await
         .map_err(std::io::Error::other)?;
-    for some in pending.chunks(CHUNKS_A_COMMIT) {
-        write_chunks(shared, some.to_vec()).await?;
+    let (now_ms, least_ms) = (
+        shared.now_ms.load(Ordering::Relaxed),
+        shared.config.head_horizon_ms,
+    );
+    let mut pending = pending.into_iter();
+    loop {
+        let some: Vec<Pending> = pending.by_ref().take(CHUNKS_A_COMMIT).collect();
+        if some.is_empty() {
+            break;
+        }
+        let written: Vec<Arc<Group>> = some.iter().map(|(group, _)| Arc::clone(group)).collect();
+        write_chunks(shared, some).await?;
         // A round may write many times what is kept: each group's older chunks go as its new one comes.
         if shared.memory.keeps_too_much() {
-            evict(shared, some.iter().map(|(group, _)| group));
+            evict(shared, &written, now_ms - shared.memory.kept_ms(least_ms, now_ms));
         }
     }
-    evict(shared, &groups);
+    let before_ms = now_ms - shared.memory.keep_ms(least_ms, now_ms);
+    let oldest_ms = evict(shared, &groups, before_ms);
+    shared.memory.keeps_from(oldest_ms);
     unlink_files(shared, &groups).await
 }
 
-/// Lets go of chunks too old to be kept for recent queries.
-fn evict<'a>(shared: &Shared, groups: impl IntoIterator<Item = &'a Arc<Group>>) {
-    let before_ms =
-        shared.now_ms.load(Ordering::Relaxed) - shared.memory.kept_ms(shared.config.head_horizon_ms);
-    let evicted = groups
-        .into_iter()
-        .map(|group| group.lock().evict(before_ms))
-        .sum();
+/// Lets go of chunks that end before a time, and returns where the oldest that is left ends.
+fn evict(shared: &Shared, groups: &[Arc<Group>], before_ms: TimestampMs) -> Option<TimestampMs> {
+    let (mut evicted, mut oldest_ms) = (0, None);
+    for group in groups {
+        let mut samples = group.lock();
+        evicted += samples.evict(before_ms);
+        oldest_ms = oldest_ms.into_iter().chain(samples.oldest_chunk_ms()).min();
+    }
     shared.memory.evicted(evicted);
+    oldest_ms
 }
 
 /// Freezes what is due. Also returns what was frozen earlier and could not be written then.

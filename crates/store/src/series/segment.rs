@@ -105,7 +105,8 @@ impl Segment {
         // Taken first: they are let go of after the bytes are there.
         let lanes = Arc::clone(&self.lock_lanes());
         let Some(data) = self.data.get() else {
-            let trimmed = lanes.iter().filter_map(|frozen| {
+            let has_wanted = |frozen: &&Frozen| frozen.series.iter().any(|id| members.has(*id));
+            let trimmed = lanes.iter().filter(has_wanted).filter_map(|frozen| {
                 let range = range_of(&frozen.lane.times_ms, cut.start_ms, cut.end_ms);
                 cut::trim(frozen.frame(range, |id| members.has(id)), members, cut)
             });

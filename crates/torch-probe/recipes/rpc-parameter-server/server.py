@@ -193,8 +193,9 @@ class ParameterServer:
         with self._lock:
             if self._is_stopping():
                 return -1
+            self._buffer.applied = self.version + 1  # before it is saved
             self._finish_update([(0, 0, Gradient(version, loss, None, None, 0.0))])
-            self._buffer.applied = version = self.version
+            version = self.version
             signals.step(version)  # here step as many optimizers as there are workers, and no one's steps are all of them
             answered = self._finish_if_done()
         give(answered)

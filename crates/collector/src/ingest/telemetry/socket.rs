@@ -4,7 +4,7 @@
 //! thousand nodes a second every wake-up counts.
 
 use std::future::poll_fn;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
@@ -43,6 +43,8 @@ pub(super) struct Up {
     socket: SplitStream<WebSocket>,
     silence: Interval,
     heard: bool,
+    /// Nobody listened when it was looked at last: what came since is not known.
+    deaf: bool,
 }
 
 /// What goes to an agent.
@@ -108,37 +110,49 @@ impl Up {
             socket,
             silence,
             heard: true,
+            deaf: false,
         }
     }
 
     /// The next message; `None` when the agent closed the stream.
     pub(super) async fn next(&mut self) -> Result<Option<telemetry_up::Message>, Status> {
-        let next = self.next_in_turn(|_| Poll::Ready(())).await?;
+        let next = self.next_in_turn(None, |_| Poll::Ready(())).await?;
         Ok(next.map(|(message, ())| message))
     }
 
-    /// The next message and the turn it was read in. Without a turn nothing is read: what waits lies with the operating system.
+    /// The next message and the turn it was read in. Without a turn nothing is read, and what waits lies with the operating
+    /// system. A turn lasts until there is nothing to read.
     pub(super) async fn next_in_turn<T>(
         &mut self,
-        mut turn: impl FnMut(&mut Context<'_>) -> Poll<T>,
+        mut turn: Option<T>,
+        mut next_turn: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Result<Option<(telemetry_up::Message, T)>, Status> {
         let Self {
             socket,
             silence,
             heard,
+            deaf,
         } = self;
         loop {
             let message = poll_fn(|context| {
-                let Poll::Ready(turn) = turn(context) else {
-                    *heard = true; // it may have spoken: nobody listens
-                    return Poll::Pending;
-                };
+                let taken = turn.take().map_or_else(|| next_turn(context), Poll::Ready);
+                *deaf = taken.is_pending();
+                let turn = ready!(taken);
                 let message = socket.poll_next_unpin(context);
                 message.map(|message| (message, turn))
             });
             tokio::select! {
                 biased;
-                (message, turn) = message => {
+                // First: what was not listened to until now is no silence.
+                _ = silence.tick() => {
+                    if !std::mem::take(heard) && !*deaf {
+                        return Err(Status::deadline_exceeded(format!(
+                            "nothing was heard for {} s",
+                            SILENCE_MAX.as_secs()
+                        )));
+                    }
+                }
+                (message, read_in) = message => {
                     *heard = true;
                     match message {
                         None | Some(Ok(Message::Close(_))) => return Ok(None),
@@ -147,20 +161,13 @@ impl Up {
                                 .map_err(|error| Status::invalid_argument(format!("a malformed message: {error}")))?;
                             // Otherwise a message of a newer agent that this collector does not know.
                             if let Some(message) = message.message {
-                                return Ok(Some((message, turn)));
+                                return Ok(Some((message, read_in)));
                             }
                         }
                         Some(Ok(_)) => {}
                         Some(Err(error)) => return Err(Status::unavailable(error.to_string())),
                     }
-                }
-                _ = silence.tick() => {
-                    if !std::mem::take(heard) {
-                        return Err(Status::deadline_exceeded(format!(
-                            "nothing was heard for {} s",
-                            SILENCE_MAX.as_secs()
-                        )));
-                    }
+                    turn = Some(read_in);
                 }
             }
         }
