@@ -127,7 +127,7 @@ def ranks(tmp_path_factory):
                     processes.append(subprocess.Popen(line, env=env, cwd=folder, stdout=output, stderr=output))
             if meanwhile is not None:
                 meanwhile(folder, listener)
-            codes = [ended(process) for process in processes]
+            codes = endings(processes)
         finally:
             for process in processes:
                 process.kill()
@@ -140,12 +140,15 @@ def ranks(tmp_path_factory):
     return run
 
 
-def ended(process):
-    """Its exit status; None when it still runs."""
-    try:
-        return process.wait(timeout=TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return None
+def endings(processes):
+    """The exit status of each; None of those that still run when one of them has taken too long."""
+    codes = []
+    for process in processes:
+        try:
+            codes.append(process.wait(timeout=0 if None in codes else TIMEOUT_S))
+        except subprocess.TimeoutExpired:
+            codes.append(None)
+    return codes
 
 
 @pytest.fixture
