@@ -3,6 +3,8 @@
 //! `synchronous=FULL` is not negotiable: with NORMAL a power loss forgets commits that were acknowledged, and no kill -9 test
 //! would ever show it.
 
+mod local;
+
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -13,6 +15,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{Connection, Sqlite, SqlitePool, Transaction};
 
+pub(crate) use self::local::LocalReaders;
 use crate::OpenError;
 
 /// SQLite's own size; larger ones waste space on our mix of small rows and overflowing blobs.
@@ -30,6 +33,8 @@ pub(crate) struct Database {
     writer: SqlitePool,
     /// For everything that only reads.
     pub(crate) readers: SqlitePool,
+    /// The same for much at once, on a thread that may block.
+    pub(crate) local_readers: LocalReaders,
 }
 
 impl Database {
@@ -71,7 +76,11 @@ impl Database {
             .connect_with(reading)
             .await
             .map_err(failed)?;
-        Ok(Self { writer, readers })
+        Ok(Self {
+            writer,
+            readers,
+            local_readers: LocalReaders::new(path.to_owned(), vfs),
+        })
     }
 
     /// Begins a transaction that holds the write lock from its first statement, so that it never fails half-way for a lock.
@@ -85,6 +94,7 @@ impl Database {
     }
 
     pub(crate) async fn close(&self) {
+        self.local_readers.close();
         self.readers.close().await;
         self.writer.close().await;
     }

@@ -5,7 +5,7 @@ use domain::series::{ABSENT, Labels, METRIC_NAME, is_absent};
 use super::column::{Column, Columns, mapped};
 use super::range::Ranges;
 use super::rate::{self, Extrapolation};
-use super::{Evaluator, Result, calendar, extreme, math, over_time};
+use super::{Evaluator, Result, calendar, extreme, math, over_time, sums};
 use crate::error::EvalError;
 use crate::expr::Expr;
 use crate::format;
@@ -111,6 +111,13 @@ impl Evaluator<'_> {
                 return self
                     .over_series(&ranges, grid, keeps_name, |series| {
                         extreme::over(&ranges, series, is_better, statistic)
+                    })
+                    .map(Some);
+            }
+            if let Some(finish) = sums::finish(function) {
+                return self
+                    .over_series(&ranges, grid, keeps_name, |series| {
+                        sums::over(&ranges, series, finish, statistic)
                     })
                     .map(Some);
             }

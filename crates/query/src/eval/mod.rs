@@ -26,6 +26,7 @@ mod ranked;
 mod rate;
 mod select;
 mod spelling;
+mod sums;
 mod windows;
 
 use std::cell::RefCell;

@@ -74,7 +74,7 @@ pub(crate) fn decode(
     let read = |frame: &OpenFrame| {
         let rows = rows_of(&frame.series, &wanted);
         frame.load(bytes, &rows)?;
-        Ok(frame.samples(&rows, &Ticks::All(0..frame.axis.len())))
+        Ok(frame.samples(&rows))
     };
     frames.iter().map(read).collect()
 }
@@ -108,12 +108,14 @@ impl OpenFrame {
     /// Reads rows, ascending, that were not read before, out of the bytes of its chunk; returns how many bytes of memory they
     /// take.
     pub(crate) fn load(&self, chunk: &[u8], rows: &[usize]) -> Result<usize, Corrupt> {
-        self.column.load(&chunk[self.values.clone()], rows)
+        // No bytes where all was read before.
+        let column = chunk.get(self.values.clone()).unwrap_or_default();
+        self.column.load(column, rows)
     }
 
-    /// How many numbers are to be decompressed before these rows, ascending, are loaded.
-    pub(crate) fn unread(&self, rows: &[usize]) -> usize {
-        self.column.unread(rows)
+    /// Whether every row was read.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.column.is_loaded()
     }
 
     /// Whether some cell may be a hole.
@@ -126,15 +128,21 @@ impl OpenFrame {
         self.column.is_absent(row, tick)
     }
 
-    /// Loaded rows at some ticks.
-    pub(crate) fn samples(&self, rows: &[usize], ticks: &Ticks) -> Frame<SeriesId> {
-        let mut values = Vec::with_capacity(rows.len() * ticks.len());
-        for row in rows {
-            self.column.put(*row, ticks, &mut values);
+    /// Writes a loaded row at some ticks into a place for as many.
+    pub(crate) fn put(&self, row: usize, ticks: &Ticks, out: &mut [f64]) {
+        self.column.put(row, ticks, out);
+    }
+
+    /// Loaded rows at all ticks.
+    fn samples(&self, rows: &[usize]) -> Frame<SeriesId> {
+        let (ticks, count) = (Ticks::All(0..self.axis.len()), self.axis.len());
+        let mut values = vec![0.0; rows.len() * count];
+        for (row, out) in rows.iter().zip(values.chunks_exact_mut(count.max(1))) {
+            self.put(*row, &ticks, out);
         }
         Frame {
             series: rows.iter().map(|row| self.series[*row]).collect(),
-            times_ms: self.axis.times(ticks),
+            times_ms: self.axis.times(&ticks),
             values,
         }
     }

@@ -384,7 +384,7 @@ mod tests {
         cache.keep(cache.epoch(), 1, (0, 199), vec![stored]);
         let members = |id| Members::new([(SeriesId(id), 0)].into_iter());
         let read = |id| {
-            data.frames(View::default(), &members(id), &Cut::within(0, 199))
+            data.pieces(1, View::default(), &members(id), &Cut::within(0, 199))
                 .unwrap()
                 .1
         };
@@ -395,12 +395,12 @@ mod tests {
             assert!(
                 found
                     .iter()
-                    .all(|found| found.values == frame.row(id as usize - 1))
+                    .all(|found| found.frame().values == frame.row(id as usize - 1))
             );
             cache.recount([1]);
             sizes.push(cache.bytes());
         }
-        let row = 200 * size_of::<u16>();
+        let row = 200;
         assert!(sizes[1] >= sizes[0] + row, "{sizes:?}");
         assert_eq!(sizes[2], sizes[1]);
         assert_eq!([sizes[3], sizes[4]], [sizes[2] + row; 2]);

@@ -1,20 +1,15 @@
 //! A chunk's bytes, and what queries have read of them so far. The second query for the same samples finds them decompressed,
-//! as narrow as pages leave them.
+//! as narrow as they can be. A chunk of which all was read has no need of its bytes.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use domain::series::Frame;
-
-use super::SeriesId;
 use super::chunk::{self, OpenFrame};
 use super::codec::Corrupt;
 use super::cut::{self, Cut};
 use super::fetch::Members;
+use super::piece::Piece;
 use super::rollup::{self, View};
-
-/// Numbers that become values in the time that one takes to be decompressed.
-const COPIED_A_NUMBER: usize = 4;
 
 /// A chunk of either kind.
 #[derive(Debug)]
@@ -34,27 +29,25 @@ impl ChunkData {
         }
     }
 
-    /// As on disk.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// Bytes out of which some series are read at once; they are copied only if there is more in them.
+    pub(crate) fn read(bytes: &[u8], members: &Members, cut: &Cut) -> Result<Self, Corrupt> {
+        let mut data = Self::new(Vec::new());
+        if !chunk::is_rollup(bytes) {
+            let frames = data.open(bytes)?;
+            for frame in frames {
+                data.load(frame, bytes, &cut::wanted_rows(&frame.series, members), cut)?;
+            }
+            if frames.iter().all(OpenFrame::is_loaded) {
+                return Ok(data);
+            }
+        }
+        data.bytes = bytes.to_vec();
+        Ok(data)
     }
 
-    /// How much work it is to read some series, about, in numbers to decompress. Where nobody looked yet it takes each byte for
-    /// one, for all of them are looked at then.
-    pub(crate) fn work(&self, members: &Members, cut: &Cut) -> usize {
-        let Some(frames) = self.frames.get() else {
-            return self.bytes.len();
-        };
-        let work = |frame: &OpenFrame| {
-            let rows = cut::wanted_rows(&frame.series, members);
-            let copied = if cut.is_thin() {
-                0
-            } else {
-                rows.len() * frame.axis.len()
-            };
-            frame.unread(&rows) + copied / COPIED_A_NUMBER
-        };
-        frames.iter().map(work).sum()
+    /// As on disk; nothing of a chunk that was read as a whole.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// Bytes in memory.
@@ -62,43 +55,104 @@ impl ChunkData {
         self.bytes.len() + self.read.load(Ordering::Relaxed)
     }
 
+    /// The so-many-th frame of a chunk of samples that [`ChunkData::pieces`] were taken from.
+    pub(crate) fn frame(&self, at: usize) -> &OpenFrame {
+        &self.frames.get().expect("pieces were taken from it")[at]
+    }
+
     /// The wanted series at the ticks that matter, and the resolution of a roll-up.
-    pub(crate) fn frames(
-        &self,
+    pub(crate) fn pieces(
+        self: &Arc<Self>,
+        id: i64,
         view: View,
         members: &Members,
         cut: &Cut,
-    ) -> Result<(Option<i64>, Vec<Frame<SeriesId>>), Corrupt> {
+    ) -> Result<(Option<i64>, Vec<Piece>), Corrupt> {
         if chunk::is_rollup(&self.bytes) {
             let (resolution_ms, frames) = rollup::read(&self.bytes, view, |id| members.has(id))?;
-            let trimmed = |frame| cut::trim(frame, members, cut);
-            return Ok((
-                Some(resolution_ms),
-                frames.into_iter().filter_map(trimmed).collect(),
-            ));
+            let frames = frames.into_iter();
+            let trimmed = frames.filter_map(|frame| cut::trim(frame, members, cut));
+            let pieces = trimmed.map(|frame| Piece::new(id, frame));
+            return Ok((Some(resolution_ms), pieces.collect()));
         }
-        let mut frames = Vec::new();
-        for frame in self.open()? {
-            let load = |rows: &[usize]| {
-                let bytes = frame.load(&self.bytes, rows)?;
-                self.read.fetch_add(bytes, Ordering::Relaxed);
-                Ok(())
-            };
-            frames.extend(cut::read(frame, members, cut, load)?);
+        let mut pieces = Vec::new();
+        for (at, frame) in self.open(&self.bytes)?.iter().enumerate() {
+            let rows = cut::wanted_rows(&frame.series, members);
+            if self.load(frame, &self.bytes, &rows, cut)? {
+                let ticks = cut::ticks(frame, &rows, cut);
+                pieces.push(Piece::stored(id, self, (at, frame), rows, ticks));
+            }
         }
-        Ok((None, frames))
+        Ok((None, pieces))
     }
 
-    fn open(&self) -> Result<&[OpenFrame], Corrupt> {
+    /// Loads rows of a frame, unless none of its ticks lies in the cut's range; returns whether there is anything to read.
+    fn load(&self, frame: &OpenFrame, bytes: &[u8], rows: &[usize], cut: &Cut) -> Result<bool, Corrupt> {
+        if rows.is_empty() || frame.axis.range(cut.start_ms, cut.end_ms).is_empty() {
+            return Ok(false);
+        }
+        let read = frame.load(bytes, rows)?;
+        self.read.fetch_add(read, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    fn open(&self, bytes: &[u8]) -> Result<&[OpenFrame], Corrupt> {
         if let Some(frames) = self.frames.get() {
             return Ok(frames);
         }
-        let frames = chunk::open(&self.bytes, |_| true)?;
-        let bytes = frames.iter().map(OpenFrame::bytes).sum();
+        let frames = chunk::open(bytes, |_| true)?;
+        let memory = frames.iter().map(OpenFrame::bytes).sum();
         // Another query may have been quicker.
         if self.frames.set(frames).is_ok() {
-            self.read.fetch_add(bytes, Ordering::Relaxed);
+            self.read.fetch_add(memory, Ordering::Relaxed);
         }
         Ok(self.frames.get().expect("they were set"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use domain::series::Frame;
+
+    use super::*;
+    use crate::series::SeriesId;
+
+    #[test]
+    fn bytes_are_kept_while_there_is_more_in_them() {
+        let frame = |ids: [u32; 2], first_ms: i64| Frame {
+            series: ids.map(SeriesId).to_vec(),
+            times_ms: (first_ms..first_ms + 200).collect(),
+            values: (0..400).map(|n| f64::from(n * 37 % 101)).collect(),
+        };
+        let frames = [frame([1, 2], 0), frame([2, 3], 300)];
+        let bytes = chunk::encode(&frames);
+        let members = |ids: &[u32]| Members::new(ids.iter().map(|id| (SeriesId(*id), 0)));
+        let all = Cut::within(0, 1_000);
+        for (ids, cut, kept) in [
+            (&[1, 2, 3][..], &all, false),
+            (&[1, 2], &all, true),
+            (&[], &all, true),
+            (&[1, 2, 3], &Cut::within(0, 200), true),
+        ] {
+            let data = Arc::new(ChunkData::read(&bytes, &members(ids), cut).unwrap());
+            assert_eq!(!data.bytes.is_empty(), kept, "{ids:?}");
+            // What was not read then is read when it is wanted.
+            let later = members(if kept { &[2, 3] } else { ids });
+            let (_, pieces) = data.pieces(7, View::default(), &later, &all).unwrap();
+            for (piece, frame) in pieces.iter().map(Piece::frame).zip(&frames) {
+                let rows = |frame: &Frame<SeriesId>, id| {
+                    let row = frame.series.iter().position(|series| *series == id);
+                    row.map(|row| frame.row(row).to_vec())
+                };
+                for id in &piece.series {
+                    assert_eq!(rows(&piece, *id), rows(frame, *id));
+                }
+                assert_eq!(piece.times_ms, frame.times_ms);
+            }
+            assert_eq!(pieces.len(), 2);
+        }
+        assert!(ChunkData::read(&bytes[..50], &members(&[1]), &all).is_err());
     }
 }

@@ -90,10 +90,11 @@ pub(crate) fn values(
 ) -> Result<Vec<f64>, Corrupt> {
     let column = Column::open(bytes, rows, ticks)?;
     column.load(bytes, wanted)?;
-    let mut values = Vec::with_capacity(wanted.len() * ticks);
-    wanted
-        .iter()
-        .for_each(|row| column.put(*row, &Ticks::All(0..ticks), &mut values));
+    let mut values = vec![0.0; wanted.len() * ticks];
+    // A column without ticks has no values.
+    for (row, out) in wanted.iter().zip(values.chunks_exact_mut(ticks.max(1))) {
+        column.put(*row, &Ticks::All(0..ticks), out);
+    }
     Ok(values)
 }
 

@@ -1,6 +1,7 @@
 //! Work on as many cores as it is worth.
 
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use domain::series::SelectError;
 use tokio::runtime::Handle;
@@ -8,28 +9,44 @@ use tokio::task::JoinHandle;
 
 use super::lock;
 
-/// Things a core takes at once: often enough to end together, seldom enough that nobody waits for the queue.
+/// Things a core takes at once, when there are many: often enough to end together, seldom enough that nobody waits for the
+/// queue.
 const TAKEN_AT_ONCE: usize = 8;
+/// Work for which another core is asked to help: to wake one takes a third of it.
+const HELP_WORTH: Duration = Duration::from_micros(150);
 
-/// Does the same with each thing, on this thread, which may block, and on others of the blocking pool: at most `cores` in all.
-/// The answers come in no order. The first failure stops all.
+struct Queue<T, F> {
+    things: Mutex<std::vec::IntoIter<T>>,
+    work: F,
+}
+
+/// Does the same with each thing, on this thread, which may block, and on others of the blocking pool when what is done shows
+/// that the rest is worth it. The answers come in no order. The first failure stops all.
 pub(crate) fn on_cores<T: Send + 'static, R: Send + 'static>(
     runtime: &Handle,
     things: Vec<T>,
-    cores: usize,
     work: impl Fn(T) -> Result<R, SelectError> + Send + Sync + 'static,
 ) -> Result<Vec<R>, SelectError> {
-    let others = cores.min(available()).saturating_sub(1);
-    let queue = Arc::new((Mutex::new(things.into_iter()), work));
-    let other = |_| {
-        let queue = Arc::clone(&queue);
-        runtime.spawn_blocking(move || work_off(&queue.0, &queue.1))
-    };
-    let others: Vec<_> = (0..others).map(other).collect();
-    let own = work_off(&queue.0, &queue.1);
+    let all = things.len();
+    let things = Mutex::new(things.into_iter());
+    let queue = Arc::new(Queue { things, work });
+    let mut others: Vec<JoinHandle<_>> = Vec::new();
+    let begun = Instant::now();
+    let own = queue.work_off(|done| {
+        // Asked seldom: of small things a clock costs as much as one.
+        if !others.is_empty() || !done.is_power_of_two() {
+            return;
+        }
+        let rest = begun.elapsed().mul_f64((all - done) as f64 / done as f64);
+        let helpers = (rest.as_micros() / HELP_WORTH.as_micros()).min((available() - 1) as u128);
+        others.extend((0..helpers).map(|_| {
+            let queue = Arc::clone(&queue);
+            runtime.spawn_blocking(move || queue.work_off(|_| {}))
+        }));
+    });
     // Nothing is left to do: who has not begun need not.
     others.iter().for_each(JoinHandle::abort);
-    let mut done = Ok(Vec::new());
+    let mut done = own;
     for other in others {
         match runtime.block_on(other) {
             Ok(some) => done = joined(done, some),
@@ -37,7 +54,7 @@ pub(crate) fn on_cores<T: Send + 'static, R: Send + 'static>(
             Err(error) => done = Err(SelectError::Store(Box::new(error))),
         }
     }
-    joined(done, own)
+    done
 }
 
 /// Cores there are, asked once: the answer is read from a dozen files, and a query would ask ten times.
@@ -51,27 +68,32 @@ fn joined<R>(
     more: Result<Vec<R>, SelectError>,
 ) -> Result<Vec<R>, SelectError> {
     let (mut done, more) = (done?, more?);
-    if done.is_empty() {
-        return Ok(more);
-    }
     done.extend(more);
     Ok(done)
 }
 
-fn work_off<T, R>(
-    queue: &Mutex<std::vec::IntoIter<T>>,
-    work: &impl Fn(T) -> Result<R, SelectError>,
-) -> Result<Vec<R>, SelectError> {
-    let mut done = Vec::new();
-    loop {
-        let some: Vec<T> = lock(queue).by_ref().take(TAKEN_AT_ONCE).collect();
-        if some.is_empty() {
-            return Ok(done);
+impl<T, R, F: Fn(T) -> Result<R, SelectError>> Queue<T, F> {
+    /// Works until nothing is left; `after` hears how many are done here.
+    fn work_off(&self, mut after: impl FnMut(usize)) -> Result<Vec<R>, SelectError> {
+        let mut done = Vec::new();
+        loop {
+            let some = self.take();
+            if some.is_empty() {
+                return Ok(done);
+            }
+            for thing in some {
+                let one = (self.work)(thing).inspect_err(|_| lock(&self.things).by_ref().for_each(drop))?;
+                done.push(one);
+                after(done.len());
+            }
         }
-        for thing in some {
-            let one = work(thing).inspect_err(|_| lock(queue).by_ref().for_each(drop))?;
-            done.push(one);
-        }
+    }
+
+    /// The next things, fewer towards the end, so that the last ones are not all on one core.
+    fn take(&self) -> Vec<T> {
+        let mut things = lock(&self.things);
+        let share = things.len().div_ceil(2 * available());
+        things.by_ref().take(share.min(TAKEN_AT_ONCE)).collect()
     }
 }
 
@@ -79,21 +101,39 @@ fn work_off<T, R>(
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+    use std::collections::HashSet;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread::ThreadId;
 
     use domain::series::BudgetExceeded;
 
     use super::*;
 
-    #[test]
-    fn everything_is_done_once_whatever_the_cores() {
+    /// Does some things, each of which takes so long; returns the threads that did.
+    fn threads(things: u32, each: Duration) -> HashSet<ThreadId> {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        for cores in [0, 1, 2, 100] {
-            let mut done =
-                on_cores(runtime.handle(), (0..1_000).collect(), cores, |n: u32| Ok(n * 2)).unwrap();
-            done.sort_unstable();
-            assert_eq!(done, (0..1_000).map(|n| n * 2).collect::<Vec<_>>());
+        let work = move |n: u32| {
+            std::thread::sleep(each);
+            Ok((n, std::thread::current().id()))
+        };
+        let mut done = on_cores(runtime.handle(), (0..things).collect(), work).unwrap();
+        done.sort_unstable_by_key(|(n, _)| *n);
+        assert!(
+            done.iter().map(|(n, _)| *n).eq(0..things),
+            "each is done, and once"
+        );
+        done.into_iter().map(|(_, thread)| thread).collect()
+    }
+
+    #[test]
+    fn others_help_when_it_is_worth_it() {
+        let slow = threads(40, Duration::from_millis(5));
+        assert_eq!(slow.len(), available());
+        assert!(slow.contains(&std::thread::current().id()));
+        for few in [0, 1] {
+            assert_eq!(threads(few, Duration::from_millis(5)).len(), few as usize);
         }
+        threads(100_000, Duration::ZERO);
     }
 
     #[test]
@@ -101,11 +141,17 @@ mod tests {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let tried = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&tried);
-        let failing = move |_| {
+        let failing = move |n: u32| {
+            std::thread::sleep(Duration::from_millis(1));
             counted.fetch_add(1, Ordering::Relaxed);
-            Err::<(), _>(BudgetExceeded::Cancelled.into())
+            if n < 10 {
+                Ok(())
+            } else {
+                Err(BudgetExceeded::Cancelled.into())
+            }
         };
-        assert!(on_cores(runtime.handle(), vec![(); 100_000], 2, failing).is_err());
-        assert!(tried.load(Ordering::Relaxed) <= 4, "{tried:?}");
+        assert!(on_cores(runtime.handle(), (0..100_000).collect(), failing).is_err());
+        let most = 10 + TAKEN_AT_ONCE * available();
+        assert!(tried.load(Ordering::Relaxed) <= most, "{tried:?}");
     }
 }

@@ -17,7 +17,6 @@ use domain::time::TimestampMs;
 
 use super::SeriesId;
 use super::chunk::OpenFrame;
-use super::codec::Corrupt;
 use super::column::{Ticks, first_after};
 use super::fetch::Members;
 use super::lane::range_of;
@@ -149,9 +148,9 @@ pub(crate) fn trim(frame: Frame<SeriesId>, members: &Members, cut: &Cut) -> Opti
     if rows.len() == frame.series.len() && ticks == Ticks::All(0..frame.times_ms.len()) {
         return Some(frame);
     }
-    let mut values = Vec::with_capacity(rows.len() * ticks.len());
-    for row in &rows {
-        ticks.put(frame.row(*row), &mut values, |value| value);
+    let mut values = vec![0.0; rows.len() * ticks.len()];
+    for (row, out) in rows.iter().zip(values.chunks_exact_mut(ticks.len().max(1))) {
+        ticks.put(frame.row(*row), out, |value| value);
     }
     Some(Frame {
         series: rows.iter().map(|row| frame.series[*row]).collect(),
@@ -160,25 +159,14 @@ pub(crate) fn trim(frame: Frame<SeriesId>, members: &Members, cut: &Cut) -> Opti
     })
 }
 
-/// The same of a frame in a chunk, of which only the wanted rows are loaded, and only what matters becomes values.
-pub(crate) fn read(
-    frame: &OpenFrame,
-    members: &Members,
-    cut: &Cut,
-    load: impl FnOnce(&[usize]) -> Result<(), Corrupt>,
-) -> Result<Option<Frame<SeriesId>>, Corrupt> {
+/// The ticks that matter to some rows, loaded, of a frame in a chunk.
+pub(crate) fn ticks(frame: &OpenFrame, rows: &[usize], cut: &Cut) -> Ticks {
     let range = frame.axis.range(cut.start_ms, cut.end_ms);
-    let rows = wanted_rows(&frame.series, members);
-    if range.is_empty() || rows.is_empty() {
-        return Ok(None);
-    }
-    load(&rows)?;
     let time = |tick| frame.axis.time(tick);
     let first_after = |time_ms, range| frame.axis.first_after(time_ms, range);
     let is_absent = |row, tick| frame.is_absent(row, tick);
     let is_absent = frame.may_have_holes().then_some(is_absent);
-    let ticks = cut.ticks(range, time, first_after, &rows, is_absent);
-    Ok(Some(frame.samples(&rows, &ticks)))
+    cut.ticks(range, time, first_after, rows, is_absent)
 }
 
 /// Where the wanted ones of some series lie among them.

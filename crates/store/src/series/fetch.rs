@@ -1,32 +1,24 @@
 //! What a selection needs of a group: copies from memory, and chunks from disk where memory does not reach.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use domain::series::{Budget, Frame, SelectError};
+use domain::series::{Budget, SelectError};
 use domain::time::TimestampMs;
-use futures::TryStreamExt;
-use tokio::runtime::Handle;
+use rusqlite::Connection;
 
 use super::chunk_cache::{Epoch, StoredChunk};
 use super::chunk_data::ChunkData;
+use super::codec::Corrupt;
 use super::cut::{Cut, trim};
 use super::head::{Group, Latest, Snapshot};
-use super::rollup::HOUR_MS;
+use super::piece::Piece;
+use super::rollup::View;
 use super::{SeriesId, Shared, lock};
 
-/// Groups whose chunks are read in one statement.
-const GROUPS_A_QUERY: usize = 64;
-/// Of so many groups, whole hours are read: some ten kilobytes an hour each. Of more only what the query needs.
-const WIDENED_GROUPS_MAX: usize = 512;
-
-/// Chunks of some groups within a range, found in the index by group and end.
+/// Chunks of a group within a range, found in the index by group and end.
 /// Of all resolutions in one statement: what ages out meanwhile is seen once, as it was or as its roll-up.
-const CHUNKS: &str =
-    "SELECT chunks.group_id, chunks.id, chunks.level, chunks.min_ms, chunks.max_ms, chunks.series, chunks.samples, chunks.data
-     FROM json_each(?) AS wanted
-     JOIN chunks ON chunks.group_id = wanted.value AND chunks.resolution_ms IN (0, 60000, 3600000)
-     AND chunks.max_ms >= ? AND chunks.min_ms <= ?";
+const CHUNKS: &str = "SELECT id, level, min_ms, max_ms, series, samples, data FROM chunks
+     WHERE group_id = ? AND resolution_ms IN (0, 60000, 3600000) AND max_ms >= ? AND min_ms <= ?";
 
 /// The wanted series of a group and their rows there, ascending by id.
 #[derive(Debug, Clone)]
@@ -56,14 +48,6 @@ impl Members {
     }
 }
 
-/// Samples of some series of a group, out of a chunk or out of what will be the next one.
-#[derive(Debug)]
-pub(crate) struct Piece {
-    /// The older chunk's sample wins where two have the same time.
-    pub(crate) chunk: i64,
-    pub(crate) frame: Frame<SeriesId>,
-}
-
 /// What is read of one group.
 #[derive(Debug)]
 pub(crate) struct Wanted {
@@ -73,16 +57,6 @@ pub(crate) struct Wanted {
     pub(crate) pieces: Vec<Piece>,
     /// Series of which only the newest sample matters, and memory knew it; they are members no more.
     pub(crate) latest: Vec<(SeriesId, TimestampMs, f64)>,
-}
-
-/// A chunk as it lies on disk.
-#[derive(Debug)]
-pub(crate) struct Chunk {
-    /// Which of the groups that were asked for.
-    pub(crate) group: usize,
-    pub(crate) id: i64,
-    pub(crate) members: Members,
-    pub(crate) data: Arc<ChunkData>,
 }
 
 impl Wanted {
@@ -138,36 +112,27 @@ impl Wanted {
         frozen.chain(live).sum()
     }
 
-    /// How much there is to decode and to merge, about: compressed bytes, and a byte for each sample that is not.
-    pub(crate) fn bytes(&self) -> usize {
-        let segments = self.memory.segments.iter().map(|segment| match segment.data() {
-            Some(data) => data.len(),
-            None => segment.samples as usize,
-        });
-        let live = self.memory.live.iter().map(|frame| frame.values.len());
-        let pieces = self.pieces.iter().map(|piece| piece.frame.values.len());
-        segments.chain(live).chain(pieces).sum()
-    }
-
     /// Turns what memory has into pieces.
     pub(crate) fn decode_memory(&mut self, cut: &Cut) -> Result<(), SelectError> {
         let memory = std::mem::take(&mut self.memory);
         for segment in &memory.segments {
-            let frames = segment.frames(&self.members, cut);
-            let frames = frames.map_err(|error| SelectError::Store(Box::new(error)))?;
-            self.add(segment.chunk, frames);
+            let pieces = segment.pieces(&self.members, cut).map_err(damaged)?;
+            self.pieces.extend(pieces);
         }
         let live = memory.live.into_iter();
         let trimmed = live.filter_map(|frame| trim(frame, &self.members, cut));
-        let trimmed: Vec<_> = trimmed.collect();
-        self.add(i64::MAX, trimmed);
+        self.pieces
+            .extend(trimmed.map(|frame| Piece::new(i64::MAX, frame)));
         Ok(())
     }
+}
 
-    fn add(&mut self, chunk: i64, frames: Vec<Frame<SeriesId>>) {
-        let pieces = frames.into_iter().map(|frame| Piece { chunk, frame });
-        self.pieces.extend(pieces);
-    }
+fn damaged(error: Corrupt) -> SelectError {
+    SelectError::Store(Box::new(error))
+}
+
+fn failed(error: rusqlite::Error) -> SelectError {
+    SelectError::Store(Box::new(error))
 }
 
 /// Samples of some series over some time, not all of which are wanted.
@@ -189,105 +154,105 @@ impl Part {
     }
 }
 
-/// Gets the chunks that memory does not have, from those kept since an earlier query or from disk.
-pub(crate) fn read_chunks(
-    shared: &Shared,
-    runtime: &Handle,
-    epoch: Epoch,
-    wanted: &[Wanted],
-    cut: &Cut,
-    budget: &Budget,
-) -> Result<Vec<Chunk>, SelectError> {
-    let (mut chunks, mut unknown) = (Vec::new(), Vec::new());
-    for (at, group) in wanted.iter().enumerate() {
-        let known = lock(&shared.chunk_cache).get(group.group.id.0, (cut.start_ms, cut.end_ms));
-        shared.counters.note_chunk_lookup(known.is_some());
-        match known {
-            Some(known) => {
-                for stored in &known {
-                    group.pay(stored, cut, budget)?;
-                }
-                chunks.extend(known.into_iter().filter_map(|stored| group.chunk(at, stored)));
-            }
-            None => unknown.push(at),
-        }
-    }
-    let (start_ms, end_ms) = match unknown.len() <= WIDENED_GROUPS_MAX {
-        true => widened(cut.start_ms, cut.end_ms),
-        false => (cut.start_ms, cut.end_ms),
-    };
-    for some in unknown.chunks(GROUPS_A_QUERY) {
-        let rows = runtime.block_on(select(shared, wanted, some, (start_ms, end_ms), cut, budget))?;
-        for (at, stored) in some.iter().zip(rows) {
-            let group = &wanted[*at];
-            // Nothing comes behind the last one until a change says so.
-            let end_ms = match end_ms >= group.memory.chunks_end_ms {
-                true => TimestampMs::MAX,
-                false => end_ms,
-            };
-            let within = stored
-                .iter()
-                .filter(|chunk| chunk.overlaps(cut.start_ms, cut.end_ms));
-            chunks.extend(within.cloned().filter_map(|stored| group.chunk(*at, stored)));
-            let id = group.group.id.0;
-            lock(&shared.chunk_cache).keep(epoch, id, (start_ms, end_ms), stored);
-        }
-    }
-    Ok(chunks)
+/// What of the disk a query reads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Range {
+    /// From before memory was looked at: what left it later is not on disk in this epoch.
+    pub(crate) epoch: Epoch,
+    /// The cut's range, or more, so that the next query finds what it needs.
+    pub(crate) start_ms: TimestampMs,
+    pub(crate) end_ms: TimestampMs,
 }
-
-/// The whole hours around a range: what is asked a little earlier or later the next time is known then.
-fn widened(start_ms: TimestampMs, end_ms: TimestampMs) -> (TimestampMs, TimestampMs) {
-    let before = start_ms.saturating_sub(start_ms.rem_euclid(HOUR_MS));
-    let behind = end_ms.saturating_add(HOUR_MS - 1 - end_ms.rem_euclid(HOUR_MS));
-    (before, behind)
-}
-
-/// The chunks of some of the groups, in the order of these. Rows come one by one and are paid for as they come, so that no
-/// query gathers more than it may.
-async fn select(
-    shared: &Shared,
-    wanted: &[Wanted],
-    some: &[usize],
-    (start_ms, end_ms): (TimestampMs, TimestampMs),
-    cut: &Cut,
-    budget: &Budget,
-) -> Result<Vec<Vec<StoredChunk>>, SelectError> {
-    let ids: Vec<i64> = some.iter().map(|at| wanted[*at].group.id.0).collect();
-    let places: HashMap<i64, usize> = ids.iter().copied().zip(0..).collect();
-    let mut found = vec![Vec::new(); some.len()];
-    let mut rows = sqlx::query_as::<_, Row>(CHUNKS)
-        .bind(serde_json::Value::from(ids).to_string())
-        .bind(start_ms)
-        .bind(end_ms)
-        .fetch(&shared.database.readers);
-    while let Some((group, id, level, min_ms, max_ms, series, samples, data)) = rows
-        .try_next()
-        .await
-        .map_err(|error| SelectError::Store(Box::new(error)))?
-    {
-        let Some(place) = places.get(&group).copied() else {
-            continue;
-        };
-        let stored = StoredChunk {
-            id,
-            merged: level != 0,
-            min_ms,
-            max_ms,
-            series: series.unsigned_abs(),
-            samples: samples.unsigned_abs(),
-            data: Arc::new(ChunkData::new(data)),
-        };
-        wanted[some[place]].pay(&stored, cut, budget)?;
-        found[place].push(stored);
-    }
-    Ok(found)
-}
-
-/// A row of [`CHUNKS`].
-type Row = (i64, i64, i64, TimestampMs, TimestampMs, i64, i64, Vec<u8>);
 
 impl Wanted {
+    /// Adds the pieces of chunks that memory does not have, from those kept since an earlier query or from disk; returns the
+    /// longest bucket of those that are roll-ups.
+    pub(crate) fn read_disk(
+        &mut self,
+        shared: &Shared,
+        range: Range,
+        view: View,
+        cut: &Cut,
+        budget: &Budget,
+    ) -> Result<i64, SelectError> {
+        let id = self.group.id.0;
+        let known = lock(&shared.chunk_cache).get(id, (cut.start_ms, cut.end_ms));
+        shared.counters.note_chunk_lookup(known.is_some());
+        let is_known = known.is_some();
+        let chunks = match known {
+            Some(chunks) => {
+                for chunk in &chunks {
+                    self.pay(chunk, cut, budget)?;
+                }
+                chunks
+            }
+            None => self.select(shared, range, cut, budget)?,
+        };
+        let mut resolution_ms = 0;
+        let within = |chunk: &&StoredChunk| chunk.overlaps(cut.start_ms, cut.end_ms);
+        for chunk in chunks.iter().filter(within) {
+            if !self.has(chunk) {
+                let read = chunk.data.pieces(chunk.id, view, &self.members, cut);
+                let (bucket_ms, pieces) = read.map_err(damaged)?;
+                resolution_ms = resolution_ms.max(bucket_ms.unwrap_or(0));
+                self.pieces.extend(pieces);
+            }
+        }
+        if is_known {
+            lock(&shared.chunk_cache).recount([id]);
+        }
+        Ok(resolution_ms)
+    }
+
+    /// Reads the chunks of a range, and keeps them for the next query.
+    fn select(
+        &self,
+        shared: &Shared,
+        range: Range,
+        cut: &Cut,
+        budget: &Budget,
+    ) -> Result<Vec<StoredChunk>, SelectError> {
+        let connection = shared.database.local_readers.take().map_err(failed)?;
+        let chunks = self.select_with(&connection, range, cut, budget)?;
+        connection.give_back();
+        // Nothing comes behind the last one until a change says so.
+        let end_ms = match range.end_ms >= self.memory.chunks_end_ms {
+            true => TimestampMs::MAX,
+            false => range.end_ms,
+        };
+        let (id, known) = (self.group.id.0, (range.start_ms, end_ms));
+        lock(&shared.chunk_cache).keep(range.epoch, id, known, chunks.clone());
+        Ok(chunks)
+    }
+
+    /// Rows are paid for as they come, so that no query gathers more than it may, and what is wanted of them is read where they
+    /// lie.
+    fn select_with(
+        &self,
+        connection: &Connection,
+        range: Range,
+        cut: &Cut,
+        budget: &Budget,
+    ) -> Result<Vec<StoredChunk>, SelectError> {
+        let mut chunks = Vec::new();
+        let mut statement = connection.prepare_cached(CHUNKS).map_err(failed)?;
+        let mut rows = statement
+            .query((self.group.id.0, range.start_ms, range.end_ms))
+            .map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let (mut chunk, bytes) = stored(row).map_err(failed)?;
+            self.pay(&chunk, cut, budget)?;
+            let is_read = chunk.overlaps(cut.start_ms, cut.end_ms) && !self.has(&chunk);
+            chunk.data = Arc::new(if is_read {
+                ChunkData::read(bytes, &self.members, cut).map_err(damaged)?
+            } else {
+                ChunkData::new(bytes.to_vec())
+            });
+            chunks.push(chunk);
+        }
+        Ok(chunks)
+    }
+
     /// Whether memory has the samples of a chunk. A merged one has the id of one that memory may have too, and holds more.
     fn has(&self, stored: &StoredChunk) -> bool {
         let mut segments = self.memory.segments.iter();
@@ -306,15 +271,20 @@ impl Wanted {
         };
         Ok(budget.take(0, part.cost(self.members.len() as u64, cut))?)
     }
+}
 
-    fn chunk(&self, group: usize, stored: StoredChunk) -> Option<Chunk> {
-        (!self.has(&stored)).then(|| Chunk {
-            group,
-            id: stored.id,
-            members: self.members.clone(),
-            data: stored.data,
-        })
-    }
+/// A row of [`CHUNKS`], and the bytes that are not copied yet.
+fn stored<'a>(row: &'a rusqlite::Row<'_>) -> Result<(StoredChunk, &'a [u8]), rusqlite::Error> {
+    let chunk = StoredChunk {
+        id: row.get(0)?,
+        merged: row.get::<_, i64>(1)? != 0,
+        min_ms: row.get(2)?,
+        max_ms: row.get(3)?,
+        series: row.get::<_, i64>(4)?.unsigned_abs(),
+        samples: row.get::<_, i64>(5)?.unsigned_abs(),
+        data: Arc::new(ChunkData::new(Vec::new())),
+    };
+    Ok((chunk, row.get_ref(6)?.as_blob()?))
 }
 
 #[cfg(test)]
@@ -339,13 +309,6 @@ mod tests {
                 && step.contains("max_ms>?")
         };
         assert!(steps.iter().any(|(_, _, _, step)| is_search(step)), "{steps:?}");
-    }
-
-    #[test]
-    fn whole_hours_are_read() {
-        assert_eq!(widened(HOUR_MS, HOUR_MS), (HOUR_MS, 2 * HOUR_MS - 1));
-        assert_eq!(widened(-1, HOUR_MS - 1), (-HOUR_MS, HOUR_MS - 1));
-        assert_eq!(widened(i64::MIN, i64::MAX), (i64::MIN, i64::MAX));
     }
 
     #[test]

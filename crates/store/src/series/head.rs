@@ -471,6 +471,7 @@ mod tests {
     use crate::series::chunk_data::ChunkData;
     use crate::series::cut::Cut;
     use crate::series::fetch::Members;
+    use crate::series::piece::Piece;
 
     fn group(rows: u32) -> GroupSamples {
         let mut group = GroupSamples::default();
@@ -602,7 +603,8 @@ mod tests {
         segment.sealed(ChunkData::new(chunk::encode(&segment.unsealed_frames())).into());
         assert_eq!(group.first_unsealed_batch(), None);
         let (members, cut) = (Members::new([(SeriesId(0), 0)].into_iter()), Cut::within(0, 10));
-        let frames = segment.frames(&members, &cut).expect("it is sound");
+        let pieces = segment.pieces(&members, &cut).expect("it is sound");
+        let frames: Vec<_> = pieces.iter().map(Piece::frame).collect();
         assert_eq!(frames[0].values, [1.0]);
         assert!(group.evict(100) > 0);
         assert!(group.snapshot(0, 10, |_| true).disk);

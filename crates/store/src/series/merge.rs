@@ -8,8 +8,9 @@ use hashbrown::HashSet;
 
 use super::SeriesId;
 use super::cut::Cut;
-use super::fetch::{Piece, Wanted};
+use super::fetch::Wanted;
 use super::lock;
+use super::piece::Piece;
 
 /// Times that series share.
 pub(crate) type Axis = Arc<[TimestampMs]>;
@@ -43,8 +44,8 @@ pub(crate) fn merge(wanted: Wanted, cut: &Cut, axes: &Mutex<Axes>) -> Vec<Found>
     // Oldest chunk first.
     pieces.sort_by_key(|piece| piece.chunk);
     let mut places: Vec<Vec<Place>> = vec![Vec::new(); wanted.members.len()];
-    for (piece, Piece { frame, .. }) in pieces.iter().enumerate() {
-        for (row, id) in frame.series.iter().enumerate() {
+    for (piece, Piece { series, .. }) in pieces.iter().enumerate() {
+        for (row, id) in series.iter().enumerate() {
             if let Some(member) = wanted.members.place(*id) {
                 places[member].push(Place { piece, row });
             }
@@ -79,19 +80,18 @@ fn found(id: SeriesId, times_ms: Axis, values: Arc<[f64]>) -> Option<Found> {
     is_there.then_some(Found { id, times_ms, values })
 }
 
-/// Parts one after the other, copied once.
-fn joined<'a, T: Copy + Default + 'a>(parts: impl Iterator<Item = &'a [T]> + Clone) -> Arc<[T]> {
-    let mut some = parts.clone();
-    if let (Some(only), None) = (some.next(), some.next()) {
-        return only.into();
-    }
-    let length = parts.clone().map(<[T]>::len).sum();
+/// Parts of some pieces one after the other, each written by `put` where it is to lie.
+fn joined<T: Copy + Default, P: Copy>(
+    parts: impl Iterator<Item = (P, usize)> + Clone,
+    put: impl Fn(P, &mut [T]),
+) -> Arc<[T]> {
+    let length = parts.clone().map(|(_, length)| length).sum();
     let mut all: Arc<[T]> = std::iter::repeat_n(T::default(), length).collect();
     let mut rest = Arc::get_mut(&mut all).expect("nobody else has it yet");
-    for part in parts {
+    for (part, length) in parts {
         let here;
-        (here, rest) = rest.split_at_mut(part.len());
-        here.copy_from_slice(part);
+        (here, rest) = rest.split_at_mut(length);
+        put(part, here);
     }
     all
 }
@@ -106,15 +106,16 @@ struct Merger<'a> {
 
 impl Merger<'_> {
     fn series(&mut self, mut places: Vec<Place>) -> (Axis, Arc<[f64]>) {
-        places.sort_by_key(|place| self.times(*place).first().copied());
+        places.sort_by_key(|place| self.piece(*place).range());
         if let Some(axis) = self.joined_axis(&places) {
-            return (axis, joined(places.iter().map(|place| self.values(*place))));
+            let parts = places.iter().map(|place| (*place, self.piece(*place).len()));
+            return (
+                axis,
+                joined(parts, |place, out| self.piece(place).put_values(place.row, out)),
+            );
         }
         let (times, values) = self.interleaved(places);
-        (
-            lock(self.axes).shared([times.as_slice()].into_iter()),
-            values.into(),
-        )
+        (lock(self.axes).of_times(times.into()), values.into())
     }
 
     fn joined_axis(&mut self, places: &[Place]) -> Option<Axis> {
@@ -122,9 +123,10 @@ impl Merger<'_> {
         if let Some((_, axis)) = self.joined.iter().find(|(key, _)| is_this(key)) {
             return axis.clone();
         }
-        let parts = places.iter().map(|place| self.times(*place));
-        let mut pairs = parts.clone().zip(parts.clone().skip(1));
-        let apart = pairs.all(|(one, next)| one.last() < next.first());
+        let parts = places.iter().map(|place| self.piece(*place));
+        let ranges = parts.clone().filter_map(Piece::range);
+        let mut pairs = ranges.clone().zip(ranges.skip(1));
+        let apart = pairs.all(|((_, last), (next, _))| last < next);
         let axis = apart.then(|| lock(self.axes).shared(parts));
         let key = places.iter().map(|place| place.piece).collect();
         self.joined.push((key, axis.clone()));
@@ -136,9 +138,12 @@ impl Merger<'_> {
         places.sort_unstable();
         let mut samples: Vec<(TimestampMs, f64)> = Vec::new();
         for place in places {
-            let cells = self.times(place).iter().zip(self.values(place));
-            let present = cells.filter(|(_, value)| !is_absent(**value));
-            samples.extend(present.map(|(time_ms, value)| (*time_ms, *value)));
+            let piece = self.piece(place);
+            let (mut times_ms, mut values) = (vec![0; piece.len()], vec![0.0; piece.len()]);
+            piece.put_times(&mut times_ms);
+            piece.put_values(place.row, &mut values);
+            let cells = times_ms.into_iter().zip(values);
+            samples.extend(cells.filter(|(_, value)| !is_absent(*value)));
         }
         samples.sort_by_key(|(time_ms, _)| *time_ms);
         samples.dedup_by_key(|(time_ms, _)| *time_ms);
@@ -151,22 +156,26 @@ impl Merger<'_> {
         Some(lock(self.axes).sample(id, times_ms[at], values[at]))
     }
 
-    fn times(&self, place: Place) -> &[TimestampMs] {
-        &self.pieces[place.piece].frame.times_ms
-    }
-
-    fn values(&self, place: Place) -> &[f64] {
-        self.pieces[place.piece].frame.row(place.row)
+    fn piece(&self, place: Place) -> &Piece {
+        &self.pieces[place.piece]
     }
 }
 
 impl Axes {
-    /// The one axis of these parts, none of which begins before the one before it ends.
-    fn shared<'a>(&mut self, parts: impl Iterator<Item = &'a [TimestampMs]> + Clone) -> Axis {
-        if let Some(last) = self.last.as_ref().filter(|last| is_of(last, parts.clone())) {
+    /// The one axis of these pieces, none of which begins before the one before it ends.
+    fn shared<'a>(&mut self, pieces: impl Iterator<Item = &'a Piece> + Clone) -> Axis {
+        if let Some(last) = self.last.as_ref().filter(|last| is_of(last, pieces.clone())) {
             return Arc::clone(last);
         }
-        let axis = joined(parts);
+        let parts = pieces.map(|piece| (piece, piece.len()));
+        self.of_times(joined(parts, Piece::put_times))
+    }
+
+    /// The one axis with these times.
+    fn of_times(&mut self, axis: Axis) -> Axis {
+        if let Some(last) = self.last.as_ref().filter(|last| **last == axis) {
+            return Arc::clone(last);
+        }
         // Most queries meet one axis only, which nobody has to find again among others.
         if let Some(last) = self.last.take() {
             self.known.insert(last);
@@ -182,19 +191,19 @@ impl Axes {
             id,
             times_ms: match &self.last {
                 Some(last) if **last == [time_ms] => Arc::clone(last),
-                _ => self.shared([&[time_ms][..]].into_iter()),
+                _ => self.of_times([time_ms].into()),
             },
             values: [value].into(),
         }
     }
 }
 
-fn is_of<'a>(axis: &[TimestampMs], parts: impl Iterator<Item = &'a [TimestampMs]>) -> bool {
+fn is_of<'a>(axis: &[TimestampMs], pieces: impl Iterator<Item = &'a Piece>) -> bool {
     let mut rest = axis;
-    for part in parts {
-        match rest.strip_prefix(part) {
-            Some(behind) => rest = behind,
-            None => return false,
+    for piece in pieces {
+        match rest.split_at_checked(piece.len()) {
+            Some((times_ms, behind)) if piece.has_times(times_ms) => rest = behind,
+            _ => return false,
         }
     }
     rest.is_empty()
@@ -209,14 +218,12 @@ mod tests {
     use super::*;
 
     fn piece(chunk: i64, ids: &[u32], times_ms: &[i64], values: &[f64]) -> Piece {
-        Piece {
-            chunk,
-            frame: Frame {
-                series: ids.iter().map(|id| SeriesId(*id)).collect(),
-                times_ms: times_ms.to_vec(),
-                values: values.to_vec(),
-            },
-        }
+        let frame = Frame {
+            series: ids.iter().map(|id| SeriesId(*id)).collect(),
+            times_ms: times_ms.to_vec(),
+            values: values.to_vec(),
+        };
+        Piece::new(chunk, frame)
     }
 
     fn merged(pieces: Vec<Piece>, latest: bool) -> Vec<Found> {
@@ -262,7 +269,11 @@ mod tests {
     #[test]
     fn equal_axes_are_one_whoever_came_between() {
         let mut axes = Axes::default();
-        let mut axis = |parts: &[&[TimestampMs]]| axes.shared(parts.iter().copied());
+        let mut axis = |parts: &[&[TimestampMs]]| {
+            let part = |times_ms: &&[TimestampMs]| piece(1, &[], times_ms, &[]);
+            let pieces: Vec<Piece> = parts.iter().map(part).collect();
+            axes.shared(pieces.iter())
+        };
         let one = axis(&[&[1, 2, 3]]);
         let again = axis(&[&[1], &[2, 3]]);
         let other = axis(&[&[1, 2]]);

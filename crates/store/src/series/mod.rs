@@ -31,6 +31,7 @@ mod chunk_cache;
 mod chunk_data;
 mod codec;
 mod column;
+mod packed;
 mod pages;
 
 mod age;
@@ -54,6 +55,7 @@ mod cores;
 mod cut;
 mod fetch;
 mod merge;
+mod piece;
 
 mod load;
 mod open;

@@ -15,6 +15,7 @@ use pco::wrapped::{ChunkDecompressor, FileCompressor, FileDecompressor};
 use pco::{ChunkConfig, PagingSpec};
 
 use super::codec::{Corrupt, Reader, put_varint};
+use super::packed::{Packed, Word};
 
 /// The fewest numbers of a page; ten bytes are less than a hundredth of more.
 const PAGE_MIN: usize = 128;
@@ -23,22 +24,22 @@ pub(crate) const NUMBERS_MAX: usize = 1 << 24;
 
 /// Rows of numbers, each read when it is first wanted.
 #[derive(Debug)]
-pub(crate) struct Pages<T> {
+pub(crate) struct Pages {
     rows: usize,
     /// Numbers a row.
     ticks: usize,
     rows_a_page: usize,
     /// Where pco's header begins in the column.
     header: usize,
-    pages: Box<[Page<T>]>,
+    pages: Box<[Page]>,
 }
 
 #[derive(Debug)]
-struct Page<T> {
+struct Page {
     /// Where it begins behind pco's bins, and where it ends; the last one at the end of all.
     start: usize,
     end: Option<usize>,
-    numbers: OnceLock<Box<[T]>>,
+    numbers: OnceLock<Packed>,
 }
 
 /// Writes the numbers of so many rows, at most [`NUMBERS_MAX`] and not none.
@@ -73,7 +74,7 @@ pub(crate) fn put<T: Number>(out: &mut Vec<u8>, numbers: &[T], rows: usize, conf
     out.extend_from_slice(&bytes);
 }
 
-impl<T: Number> Pages<T> {
+impl Pages {
     /// Reads where the pages of what [`put`] wrote lie: at the reader's place, to the end of the column.
     pub(crate) fn open(
         column: &[u8],
@@ -109,56 +110,53 @@ impl<T: Number> Pages<T> {
         })
     }
 
-    /// Reads the pages of these rows, ascending, that were not read before, out of the column that it was opened with; returns
-    /// how many bytes of memory they take.
-    pub(crate) fn load(&self, column: &[u8], rows: &[usize]) -> Result<usize, Corrupt> {
-        let missing = self.missing(rows);
-        if missing.is_empty() {
+    /// Reads the pages of these rows, ascending, that were not read before, out of the column that it was opened with, where they
+    /// are numbers of a type; returns how many bytes of memory they take.
+    pub(crate) fn load<T: Number + Word>(&self, column: &[u8], rows: &[usize]) -> Result<usize, Corrupt> {
+        let is_missing = |row: &&usize| self.page(**row).numbers.get().is_none();
+        let Some(first) = rows.iter().find(is_missing) else {
             return Ok(0);
-        }
-        let (file, rest) = FileDecompressor::new(&column[self.header..]).map_err(damaged)?;
+        };
+        let header = column.get(self.header..).ok_or(TOO_EARLY)?;
+        let (file, rest) = FileDecompressor::new(header).map_err(damaged)?;
         let (mut chunk, rest) = file.chunk_decompressor::<T, _>(rest).map_err(damaged)?;
         let mut bytes = 0;
-        for at in missing {
-            let page = &self.pages[at];
-            let here = self.rows_a_page.min(self.rows - at * self.rows_a_page);
-            let mut numbers = vec![T::default(); here * self.ticks].into_boxed_slice();
+        let mut numbers = vec![T::default(); self.rows_a_page * self.ticks];
+        for row in rows.iter().filter(|row| *row >= first) {
+            let (at, page) = (row / self.rows_a_page, self.page(*row));
+            if page.numbers.get().is_some() {
+                continue;
+            }
+            let rows_here = self.rows_a_page.min(self.rows - at * self.rows_a_page);
+            let numbers = &mut numbers[..rows_here * self.ticks];
             let of_page = rest.get(page.start..page.end.unwrap_or(rest.len()));
-            read_page(
-                &mut chunk,
-                of_page.ok_or(Corrupt("a page ends too early"))?,
-                &mut numbers,
-            )?;
-            let new = size_of_val(&*numbers);
+            read_page(&mut chunk, of_page.ok_or(TOO_EARLY)?, numbers)?;
+            let packed = Packed::of(numbers);
+            let new = packed.bytes();
             // Another query may have been quicker.
-            if page.numbers.set(numbers).is_ok() {
+            if page.numbers.set(packed).is_ok() {
                 bytes += new;
             }
         }
         Ok(bytes)
     }
 
-    /// How many numbers are to be read before these rows, ascending, are loaded.
-    pub(crate) fn unread(&self, rows: &[usize]) -> usize {
-        self.missing(rows).len() * self.rows_a_page * self.ticks
+    /// Whether every row was loaded.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.pages.iter().all(|page| page.numbers.get().is_some())
     }
 
-    /// The pages with these rows that were not read before.
-    fn missing(&self, rows: &[usize]) -> Vec<usize> {
-        let mut pages: Vec<usize> = rows.iter().map(|row| row / self.rows_a_page).collect();
-        pages.dedup();
-        pages.retain(|page| self.pages[*page].numbers.get().is_none());
-        pages
-    }
-
-    /// A row that was loaded.
+    /// The numbers that a loaded row lies in, and where it begins among them.
     ///
     /// # Panics
-    /// When it was not.
-    pub(crate) fn row(&self, row: usize) -> &[T] {
-        let page = &self.pages[row / self.rows_a_page];
-        let numbers = page.numbers.get().expect("the row was loaded");
-        &numbers[row % self.rows_a_page * self.ticks..][..self.ticks]
+    /// When it was not loaded.
+    pub(crate) fn row(&self, row: usize) -> (&Packed, usize) {
+        let numbers = self.page(row).numbers.get().expect("the row was loaded");
+        (numbers, row % self.rows_a_page * self.ticks)
+    }
+
+    fn page(&self, row: usize) -> &Page {
+        &self.pages[row / self.rows_a_page]
     }
 
     /// Bytes of memory it takes without what is loaded.
@@ -181,6 +179,8 @@ fn read_page<T: Number>(
     }
 }
 
+const TOO_EARLY: Corrupt = Corrupt("a page ends too early");
+
 fn damaged(_: pco::errors::PcoError) -> Corrupt {
     Corrupt("a page cannot be decompressed")
 }
@@ -192,11 +192,20 @@ mod tests {
     use super::*;
 
     fn read(column: &[u8], rows: usize, ticks: usize, wanted: &[usize]) -> Result<Vec<u32>, Corrupt> {
-        let pages = Pages::<u32>::open(column, Reader(column), rows, ticks)?;
-        let bytes = pages.load(column, wanted)?;
-        assert!(bytes >= wanted.len() * ticks * size_of::<u32>());
-        assert_eq!(pages.load(&[], wanted), Ok(0), "they are there");
-        Ok(wanted.iter().flat_map(|row| pages.row(*row)).copied().collect())
+        let pages = Pages::open(column, Reader(column), rows, ticks)?;
+        let bytes = pages.load::<u32>(column, wanted)?;
+        assert!(bytes >= wanted.len() * (ticks - 1), "two numbers differ");
+        assert_eq!(pages.load::<u32>(&[], wanted), Ok(0), "they are there");
+        if wanted.len() == rows {
+            assert!(pages.is_loaded());
+        }
+        let mut numbers = Vec::new();
+        for row in wanted {
+            let (packed, first) = pages.row(*row);
+            let number = |tick| (packed.least() + packed.get(first + tick)) as u32;
+            numbers.extend((0..ticks).map(number));
+        }
+        Ok(numbers)
     }
 
     /// Any rows of a matrix are read as they were written.

@@ -1,26 +1,22 @@
-//! One selection on its way to an answer: searched, read from memory, fetched, decoded, merged, named.
+//! One selection on its way to an answer: searched, then group by group read from memory and disk and merged, and named.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use domain::series::matcher::CompiledMatcher;
 use domain::series::{Budget, SelectError, Selection, Series, SeriesSet};
+use domain::time::TimestampMs;
 use tokio::runtime::Handle;
 
-use super::chunk_cache::Epoch;
 use super::cores::on_cores;
 use super::cut::Cut;
-use super::fetch::{Chunk, Members, Piece, Wanted, read_chunks};
+use super::fetch::{Members, Range, Wanted};
 use super::merge::{Axes, Found, merge};
-use super::rollup::{self, View};
+use super::rollup::{self, HOUR_MS, View};
 use super::{Shared, lock, read};
 
-/// Groups in memory that are worth a second core; fewer are copied in a tenth of a millisecond.
-const GROUPS_A_CORE: usize = 64;
-/// Numbers to decompress that are worth a second core: a fifth of a millisecond.
-const NUMBERS_A_CORE: usize = 16 << 10;
-/// Bytes of pieces that are worth a second core.
-const BYTES_A_CORE: usize = 128 << 10;
+/// Of so many groups, whole hours are read: some ten kilobytes an hour each. Of more only what the query needs.
+const WIDENED_GROUPS_MAX: usize = 512;
 
 /// What all steps of reading one selection share.
 pub(crate) struct Reading {
@@ -55,24 +51,20 @@ impl Reading {
 
     /// Reads on this thread, which may block, and on others where that is worth it.
     pub(crate) fn run(self: Arc<Self>, runtime: &Handle) -> Result<SeriesSet, SelectError> {
-        // Before memory is looked at: what leaves it later is not on disk in this epoch.
         let epoch = lock(&self.shared.chunk_cache).epoch();
         let groups = self.search();
-        let (this, cores) = (Arc::clone(&self), groups.len() / GROUPS_A_CORE);
-        let groups = on_cores(runtime, groups, cores, move |mut group: Wanted| {
-            group.read_memory(&this.cut, &this.budget)?;
-            Ok(group)
-        })?;
-        let (mut groups, in_memory): (Vec<_>, Vec<_>) =
-            groups.into_iter().partition(|group| group.memory.disk);
-        if !groups.is_empty() {
-            Arc::clone(&self).read_disk(runtime, epoch, &mut groups)?;
-        }
-        groups.extend(in_memory);
-        let cores = groups.iter().map(Wanted::bytes).sum::<usize>() / BYTES_A_CORE;
+        let (start_ms, end_ms) = match groups.len() <= WIDENED_GROUPS_MAX {
+            true => widened(self.cut.start_ms, self.cut.end_ms),
+            false => (self.cut.start_ms, self.cut.end_ms),
+        };
+        let range = Range {
+            epoch,
+            start_ms,
+            end_ms,
+        };
         let this = Arc::clone(&self);
-        let merged = on_cores(runtime, groups, cores, move |wanted| this.merged(wanted))?;
-        Ok(self.named(merged.into_iter().flatten().collect()))
+        let found = on_cores(runtime, groups, move |group| this.read(group, range))?;
+        Ok(self.named(found.into_iter().flatten().collect()))
     }
 
     /// The matching series by group.
@@ -88,50 +80,16 @@ impl Reading {
         wanted.collect()
     }
 
-    /// Adds what chunks on disk have.
-    fn read_disk(
-        self: Arc<Self>,
-        runtime: &Handle,
-        epoch: Epoch,
-        groups: &mut [Wanted],
-    ) -> Result<(), SelectError> {
-        let chunks = read_chunks(&self.shared, runtime, epoch, groups, &self.cut, &self.budget)?;
-        let work = chunks
-            .iter()
-            .map(|chunk| chunk.data.work(&chunk.members, &self.cut));
-        let cores = work.sum::<usize>() / NUMBERS_A_CORE;
-        let this = Arc::clone(&self);
-        let decoded = on_cores(runtime, chunks, cores, move |chunk| this.decoded(&chunk))?;
-        let read = groups.iter().map(|group| group.group.id.0);
-        lock(&self.shared.chunk_cache).recount(read);
-        for (group, piece) in decoded.into_iter().flatten() {
-            groups[group].pieces.push(piece);
+    /// One group, from memory and then from disk: what leaves memory meanwhile is there before.
+    fn read(&self, mut group: Wanted, range: Range) -> Result<Vec<Found>, SelectError> {
+        self.budget.check_cancelled()?;
+        group.read_memory(&self.cut, &self.budget)?;
+        if group.memory.disk {
+            let bucket_ms = group.read_disk(&self.shared, range, self.view, &self.cut, &self.budget)?;
+            self.resolution_ms.fetch_max(bucket_ms, Ordering::Relaxed);
         }
-        Ok(())
-    }
-
-    fn decoded(&self, chunk: &Chunk) -> Result<Vec<(usize, Piece)>, SelectError> {
-        self.budget.check_cancelled()?;
-        let (resolution_ms, frames) = chunk
-            .data
-            .frames(self.view, &chunk.members, &self.cut)
-            .map_err(|error| SelectError::Store(Box::new(error)))?;
-        self.resolution_ms
-            .fetch_max(resolution_ms.unwrap_or(0), Ordering::Relaxed);
-        let piece = |frame| Piece {
-            chunk: chunk.id,
-            frame,
-        };
-        Ok(frames
-            .into_iter()
-            .map(|frame| (chunk.group, piece(frame)))
-            .collect())
-    }
-
-    fn merged(&self, mut wanted: Wanted) -> Result<Vec<Found>, SelectError> {
-        self.budget.check_cancelled()?;
-        wanted.decode_memory(&self.cut)?;
-        Ok(merge(wanted, &self.cut, &self.axes))
+        group.decode_memory(&self.cut)?;
+        Ok(merge(group, &self.cut, &self.axes))
     }
 
     /// With their labels, in the order of these. A series that was deleted meanwhile is left out.
@@ -152,5 +110,24 @@ impl Reading {
             series,
             resolution_ms: (resolution_ms > 0).then_some(resolution_ms),
         }
+    }
+}
+
+/// The whole hours around a range: what is asked a little earlier or later the next time is known then.
+fn widened(start_ms: TimestampMs, end_ms: TimestampMs) -> (TimestampMs, TimestampMs) {
+    let before = start_ms.saturating_sub(start_ms.rem_euclid(HOUR_MS));
+    let behind = end_ms.saturating_add(HOUR_MS - 1 - end_ms.rem_euclid(HOUR_MS));
+    (before, behind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_hours_are_read() {
+        assert_eq!(widened(HOUR_MS, HOUR_MS), (HOUR_MS, 2 * HOUR_MS - 1));
+        assert_eq!(widened(-1, HOUR_MS - 1), (-HOUR_MS, HOUR_MS - 1));
+        assert_eq!(widened(i64::MIN, i64::MAX), (i64::MIN, i64::MAX));
     }
 }

@@ -14,6 +14,7 @@ use super::codec::Corrupt;
 use super::cut::{self, Cut};
 use super::fetch::Members;
 use super::lane::{Lane, range_of};
+use super::piece::Piece;
 use super::rollup::View;
 
 /// What becomes a chunk.
@@ -101,7 +102,7 @@ impl Segment {
     }
 
     /// The wanted series of each frame that holds any, at the ticks that matter.
-    pub(crate) fn frames(&self, members: &Members, cut: &Cut) -> Result<Vec<Frame<SeriesId>>, Corrupt> {
+    pub(crate) fn pieces(&self, members: &Members, cut: &Cut) -> Result<Vec<Piece>, Corrupt> {
         // Taken first: they are let go of after the bytes are there.
         let lanes = Arc::clone(&self.lock_lanes());
         let Some(data) = self.data.get() else {
@@ -110,10 +111,10 @@ impl Segment {
                 let range = range_of(&frozen.lane.times_ms, cut.start_ms, cut.end_ms);
                 cut::trim(frozen.frame(range, |id| members.has(id)), members, cut)
             });
-            return Ok(trimmed.collect());
+            return Ok(trimmed.map(|frame| Piece::new(self.chunk, frame)).collect());
         };
-        data.frames(View::default(), members, cut)
-            .map(|(_, frames)| frames)
+        data.pieces(self.chunk, View::default(), members, cut)
+            .map(|(_, pieces)| pieces)
     }
 
     fn lock_lanes(&self) -> MutexGuard<'_, Arc<[Frozen]>> {

@@ -1,17 +1,20 @@
-//! Columns that were opened: rows are read when they are first wanted, and stay as narrow as they were written, a quarter of
-//! their values. Values are made of those that a query looks at, which is far fewer where its steps are wide.
+//! Columns that were opened: rows are read when they are first wanted, and stay as narrow as they can be, a quarter of their
+//! values or less. Values are made of those that a query looks at, which is far fewer where its steps are wide.
 
 use std::ops::Range;
 
 use domain::series::is_absent;
 use domain::time::TimestampMs;
-use pco::data_types::Number;
 
-use super::{
-    COLUMN_MAX, DECIMAL, FLOATS, INTEGER_MAX, OTHER_LENGTH, PCO, POWERS, REGULAR, SAME, count, decompressed,
-};
+use super::{COLUMN_MAX, DECIMAL, FLOATS, OTHER_LENGTH, PCO, POWERS, REGULAR, SAME, count, decompressed};
 use crate::series::codec::{Corrupt, Reader};
+use crate::series::packed::Packed;
 use crate::series::pages::Pages;
+
+/// Integers that an f64 holds exactly are less than this.
+const EXACT_MAX: u64 = 1 << 53;
+/// Times any number of 32 bits, less than half of that.
+const STEP_MAX: u64 = 1 << 20;
 
 /// Some ticks of a frame, ascending.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,10 +43,16 @@ pub(crate) struct Column {
 enum Form {
     Same(f64),
     Whole(Vec<f64>),
-    Floats(Pages<f64>),
-    Narrow(Pages<u16>, Scale),
-    Wide(Pages<u32>, Scale),
-    Long(Pages<u64>, Scale),
+    Floats(Pages),
+    Integers(Pages, Width, Scale),
+}
+
+/// Bytes of the integers before they were compressed.
+#[derive(Debug, Clone, Copy)]
+enum Width {
+    Two,
+    Four,
+    Eight,
 }
 
 /// What makes a number a value: `(base + step * number) / power`.
@@ -95,12 +104,13 @@ impl Column {
                     step: reader.varint()?,
                     power,
                 };
-                match reader.array()? {
-                    [2] => Form::Narrow(Pages::open(bytes, reader, rows, ticks)?, scale),
-                    [4] => Form::Wide(Pages::open(bytes, reader, rows, ticks)?, scale),
-                    [8] => Form::Long(Pages::open(bytes, reader, rows, ticks)?, scale),
+                let width = match reader.array()? {
+                    [2] => Width::Two,
+                    [4] => Width::Four,
+                    [8] => Width::Eight,
                     _ => return Err(Corrupt("a column's integers are of an unknown width")),
-                }
+                };
+                Form::Integers(Pages::open(bytes, reader, rows, ticks)?, width, scale)
             }
             _ => return Err(Corrupt("a column of values is of an unknown form")),
         };
@@ -116,21 +126,18 @@ impl Column {
     pub(crate) fn load(&self, bytes: &[u8], rows: &[usize]) -> Result<usize, Corrupt> {
         match &self.form {
             Form::Same(_) | Form::Whole(_) => Ok(0),
-            Form::Floats(pages) => pages.load(bytes, rows),
-            Form::Narrow(pages, _) => pages.load(bytes, rows),
-            Form::Wide(pages, _) => pages.load(bytes, rows),
-            Form::Long(pages, _) => pages.load(bytes, rows),
+            Form::Floats(pages) => pages.load::<f64>(bytes, rows),
+            Form::Integers(pages, Width::Two, _) => pages.load::<u16>(bytes, rows),
+            Form::Integers(pages, Width::Four, _) => pages.load::<u32>(bytes, rows),
+            Form::Integers(pages, Width::Eight, _) => pages.load::<u64>(bytes, rows),
         }
     }
 
-    /// How many numbers are to be read before these rows, ascending, are loaded.
-    pub(crate) fn unread(&self, rows: &[usize]) -> usize {
+    /// Whether every row was read.
+    pub(crate) fn is_loaded(&self) -> bool {
         match &self.form {
-            Form::Same(_) | Form::Whole(_) => 0,
-            Form::Floats(pages) => pages.unread(rows),
-            Form::Narrow(pages, _) => pages.unread(rows),
-            Form::Wide(pages, _) => pages.unread(rows),
-            Form::Long(pages, _) => pages.unread(rows),
+            Form::Same(_) | Form::Whole(_) => true,
+            Form::Floats(pages) | Form::Integers(pages, ..) => pages.is_loaded(),
         }
     }
 
@@ -139,29 +146,27 @@ impl Column {
         let form = match &self.form {
             Form::Same(_) => 0,
             Form::Whole(values) => size_of_val(values.as_slice()),
-            Form::Floats(pages) => pages.bytes(),
-            Form::Narrow(pages, _) => pages.bytes(),
-            Form::Wide(pages, _) => pages.bytes(),
-            Form::Long(pages, _) => pages.bytes(),
+            Form::Floats(pages) | Form::Integers(pages, ..) => pages.bytes(),
         };
         size_of::<Self>() + form + size_of_val(self.exceptions.as_slice())
     }
 
-    /// Appends the values of a loaded row.
-    pub(crate) fn put(&self, row: usize, ticks: &Ticks, out: &mut Vec<f64>) {
-        let start = out.len();
+    /// Writes the values of a loaded row into a place for as many.
+    pub(crate) fn put(&self, row: usize, ticks: &Ticks, out: &mut [f64]) {
         match &self.form {
-            Form::Same(value) => out.extend(std::iter::repeat_n(*value, ticks.len())),
+            Form::Same(value) => out.fill(*value),
             Form::Whole(values) => {
                 ticks.put(&values[row * self.ticks..][..self.ticks], out, |value| value);
             }
-            Form::Floats(pages) => ticks.put(pages.row(row), out, |value| value),
-            Form::Narrow(pages, scale) => scale.put(pages.row(row), ticks, out),
-            Form::Wide(pages, scale) => scale.put(pages.row(row), ticks, out),
-            Form::Long(pages, scale) => ticks.put(pages.row(row), out, |number| scale.value(number)),
+            Form::Floats(pages) => {
+                let (numbers, first) = pages.row(row);
+                let least = numbers.least();
+                numbers.put(first, ticks, out, |above| f64::from_bits(least + above));
+            }
+            Form::Integers(pages, _, scale) => scale.put(pages.row(row), ticks, out),
         }
         for (run, value) in self.exceptions_of(row) {
-            ticks.fill(run, *value, &mut out[start..]);
+            ticks.fill(run, *value, out);
         }
     }
 
@@ -183,7 +188,10 @@ impl Column {
             (_, Some((_, value))) => is_absent(*value),
             (Form::Same(value), _) => is_absent(*value),
             (Form::Whole(values), _) => is_absent(values[row * self.ticks + tick]),
-            (Form::Floats(pages), _) => is_absent(pages.row(row)[tick]),
+            (Form::Floats(pages), _) => {
+                let (numbers, first) = pages.row(row);
+                is_absent(f64::from_bits(numbers.least() + numbers.get(first + tick)))
+            }
             _ => false,
         }
     }
@@ -215,30 +223,28 @@ fn exceptions_of(reader: &mut Reader<'_>, cells: usize) -> Result<Vec<(Range<usi
 }
 
 impl Scale {
-    fn put<T: Number>(&self, numbers: &[T], ticks: &Ticks, out: &mut Vec<f64>)
-    where
-        f64: From<T>,
-        u64: From<T>,
-    {
-        // Below 2^53 an f64 adds integers as exactly, and several at once.
-        if self.step == 1 && self.base.unsigned_abs() < INTEGER_MAX.unsigned_abs() >> 1 {
-            let (low, power) = (self.base as f64, self.power);
+    fn put(&self, (numbers, first): (&Packed, usize), ticks: &Ticks, out: &mut [f64]) {
+        let least = numbers.least();
+        let low = self.integer(least);
+        // Below 2^53 an f64 multiplies and adds integers as exactly, and several at once.
+        if numbers.is_narrow() && self.step < STEP_MAX && low.unsigned_abs() < EXACT_MAX >> 1 {
+            let (low, step, power) = (low as f64, self.step as f64, self.power);
+            let integer = |above: u64| low + step * f64::from(above as u32);
             // Divisions are what takes longest here, and most counters are whole numbers.
             if power == 1.0 {
-                ticks.put(numbers, out, |number| low + f64::from(number));
+                numbers.put(first, ticks, out, integer);
             } else {
-                ticks.put(numbers, out, |number| (low + f64::from(number)) / power);
+                numbers.put(first, ticks, out, |above| integer(above) / power);
             }
         } else {
-            ticks.put(numbers, out, |number| self.value(u64::from(number)));
+            let value = |above| self.integer(least + above) as f64 / self.power;
+            numbers.put(first, ticks, out, value);
         }
     }
 
-    fn value(&self, number: u64) -> f64 {
-        let integer = self
-            .base
-            .wrapping_add(number.wrapping_mul(self.step).cast_signed());
-        integer as f64 / self.power
+    fn integer(&self, number: u64) -> i64 {
+        self.base
+            .wrapping_add(number.wrapping_mul(self.step).cast_signed())
     }
 }
 
@@ -258,11 +264,27 @@ impl Ticks {
         }
     }
 
-    /// Appends what `value` makes of a row's numbers at these ticks.
-    pub(crate) fn put<T: Copy>(&self, row: &[T], out: &mut Vec<f64>, value: impl Fn(T) -> f64) {
+    /// The first and the last one.
+    pub(crate) fn range(&self) -> Option<(usize, usize)> {
         match self {
-            Self::All(range) => out.extend(row[range.clone()].iter().map(|number| value(*number))),
-            Self::Some(ticks) => out.extend(ticks.iter().map(|tick| value(row[*tick]))),
+            Self::All(range) => (!range.is_empty()).then(|| (range.start, range.end - 1)),
+            Self::Some(ticks) => Some((*ticks.first()?, *ticks.last()?)),
+        }
+    }
+
+    /// Writes what `value` makes of a row's numbers at these ticks, into a place for as many.
+    pub(crate) fn put<T: Copy, V>(&self, row: &[T], out: &mut [V], value: impl Fn(T) -> V) {
+        match self {
+            Self::All(range) => {
+                for (place, number) in out.iter_mut().zip(&row[range.clone()]) {
+                    *place = value(*number);
+                }
+            }
+            Self::Some(ticks) => {
+                for (place, tick) in out.iter_mut().zip(ticks) {
+                    *place = value(row[*tick]);
+                }
+            }
         }
     }
 
@@ -350,11 +372,38 @@ impl Axis {
         }
     }
 
-    pub(crate) fn times(&self, ticks: &Ticks) -> Vec<TimestampMs> {
-        match ticks {
-            Ticks::All(range) => range.clone().map(|tick| self.time(tick)).collect(),
-            Ticks::Some(ticks) => ticks.iter().map(|tick| self.time(*tick)).collect(),
+    /// Writes the times of some ticks into a place for as many.
+    pub(crate) fn put(&self, ticks: &Ticks, out: &mut [TimestampMs]) {
+        match (self, ticks) {
+            (Self::Listed(times_ms), ticks) => ticks.put(times_ms, out, |time_ms| time_ms),
+            (_, Ticks::All(range)) => {
+                for (place, tick) in out.iter_mut().zip(range.clone()) {
+                    *place = self.time(tick);
+                }
+            }
+            (_, Ticks::Some(ticks)) => {
+                for (place, tick) in out.iter_mut().zip(ticks) {
+                    *place = self.time(*tick);
+                }
+            }
         }
+    }
+
+    /// The times of some ticks.
+    pub(crate) fn times(&self, ticks: &Ticks) -> Vec<TimestampMs> {
+        let mut times_ms = vec![0; ticks.len()];
+        self.put(ticks, &mut times_ms);
+        times_ms
+    }
+
+    /// Whether the times of some ticks are these.
+    pub(crate) fn is(&self, ticks: &Ticks, times_ms: &[TimestampMs]) -> bool {
+        let same = |(tick, time_ms): (usize, &TimestampMs)| self.time(tick) == *time_ms;
+        ticks.len() == times_ms.len()
+            && match ticks {
+                Ticks::All(range) => range.clone().zip(times_ms).all(same),
+                Ticks::Some(ticks) => ticks.iter().copied().zip(times_ms).all(same),
+            }
     }
 
     /// Bytes of memory it takes.

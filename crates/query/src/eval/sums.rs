@@ -1,0 +1,131 @@
+//! Sums and means over windows: several windows at once, because each addition of a compensated sum waits for the one before.
+
+use std::ops::Range;
+
+use domain::series::ABSENT;
+
+use super::numeric::Sum;
+use super::range::{RangeSeries, Ranges, Window};
+use crate::function::Function;
+
+/// Windows that are summed side by side.
+const LANES: usize = 8;
+
+/// What is made of a finite sum over so many values.
+type Finish = fn(Sum, f64) -> f64;
+
+/// How a function that is a sum, or a share of one, ends.
+pub(super) fn finish(function: Function) -> Option<Finish> {
+    match function {
+        Function::SumOverTime => Some(|sum, _| sum.total()),
+        // A sum that is finite at its end was so all the way: then the mean is just its share.
+        Function::AvgOverTime => Some(|sum, count| sum.sum / count + sum.compensation / count),
+        _ => None,
+    }
+}
+
+/// The function over each window, which is what `alone` gives for it. Windows whose sum is not finite are left to `alone`.
+pub(super) fn over(
+    ranges: &Ranges,
+    series: &RangeSeries,
+    finish: Finish,
+    alone: fn(&Window) -> f64,
+) -> Vec<f64> {
+    let windows: Vec<_> = ranges.windows(series).collect();
+    let mut out = Vec::with_capacity(windows.len());
+    let (some, rest) = windows.as_chunks::<LANES>();
+    for some in some {
+        let sums = sums(series.values(), some.each_ref().map(|(_, range)| range.clone()));
+        let each = some.iter().zip(sums);
+        out.extend(each.map(|((window, _), sum)| match window.values.len() {
+            0 => ABSENT,
+            count if sum.sum.is_finite() => finish(sum, count as f64),
+            _ => alone(window),
+        }));
+    }
+    out.extend(rest.iter().map(|(window, _)| match window.values.len() {
+        0 => ABSENT,
+        _ => alone(window),
+    }));
+    out
+}
+
+/// Compensated sums of some values, the same to the last bit as one after the other would be, unless they are not finite.
+fn sums(values: &[f64], mut windows: [Range<usize>; LANES]) -> [Sum; LANES] {
+    let (mut sum, mut compensation) = ([0.0_f64; LANES], [0.0_f64; LANES]);
+    // From the first value, not from nothing: -0 is not 0.
+    for (lane, window) in windows.iter_mut().enumerate() {
+        if let Some(at) = window.next() {
+            sum[lane] = values[at];
+        }
+    }
+    let together = windows.iter().map(ExactSizeIterator::len).min().unwrap_or(0);
+    let rows = windows
+        .each_ref()
+        .map(|window| &values[window.start..window.start + together]);
+    for at in 0..together {
+        let row = rows.map(|row| row[at]);
+        for lane in 0..LANES {
+            // What the addition loses, by Knuth: exactly what Neumaier's two cases give, without a choice.
+            let (before, value) = (sum[lane], row[lane]);
+            let after = before + value;
+            let added = after - before;
+            compensation[lane] += (before - (after - added)) + (value - added);
+            sum[lane] = after;
+        }
+    }
+    std::array::from_fn(|lane| {
+        let mut of_lane = Sum {
+            sum: sum[lane],
+            compensation: compensation[lane],
+        };
+        let rest = windows[lane].start + together..windows[lane].end;
+        values[rest].iter().for_each(|value| of_lane.add(*value));
+        of_lane
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn one_by_one(values: &[f64]) -> Sum {
+        let mut sum = Sum::new(values.first().copied().unwrap_or_default());
+        values.iter().skip(1).for_each(|value| sum.add(*value));
+        sum
+    }
+
+    proptest! {
+        #[test]
+        fn side_by_side_is_one_by_one(
+            values in prop::collection::vec(
+                prop_oneof![
+                    -1e3..1e3_f64,
+                    prop::num::f64::NORMAL,
+                    Just(-0.0),
+                    Just(1e16),
+                    Just(-1e16),
+                    Just(f64::INFINITY),
+                    Just(f64::NAN),
+                ],
+                1..60,
+            ),
+            places in prop::array::uniform8((any::<prop::sample::Index>(), any::<prop::sample::Index>())),
+        ) {
+            let windows = places.map(|(a, b)| {
+                let (a, b) = (a.index(values.len() + 1), b.index(values.len() + 1));
+                a.min(b)..a.max(b)
+            });
+            for (window, sum) in windows.clone().into_iter().zip(sums(&values, windows)) {
+                let expected = one_by_one(&values[window]);
+                prop_assert_eq!(sum.sum.is_finite(), expected.sum.is_finite());
+                if expected.sum.is_finite() {
+                    prop_assert_eq!(sum.sum.to_bits(), expected.sum.to_bits());
+                    prop_assert_eq!(sum.compensation, expected.compensation);
+                }
+            }
+        }
+    }
+}
