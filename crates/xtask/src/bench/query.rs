@@ -20,6 +20,7 @@ use clap::{Args, ValueEnum};
 use self::answers::Answers;
 use self::history::History;
 use self::kind::Kind;
+use self::server::Fed;
 use super::peer::Peer;
 use super::report::{Measured, Report};
 use super::table;
@@ -83,14 +84,34 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let scale = options.scale();
     let mut answers = Answers::new(layout, scale.repeats)?;
     let mut failed = Vec::new();
+    let mut servers = Vec::new();
+    let mut note = |name, error: &anyhow::Error, answers: &mut Answers| {
+        block(&format!("{name} failed"), &format!("{error:#}"));
+        answers.note(format!("{name} failed: {error:#}"));
+        failed.push(name);
+    };
     for peer in Peer::ALL {
         say("bench", &format!("{} begins", peer.name()));
-        if let Err(error) = server::measure(layout, &scale, peer, &mut answers) {
-            block(&format!("{} failed", peer.name()), &format!("{error:#}"));
-            answers.note(format!("{} failed: {error:#}", peer.name()));
-            failed.push(peer.name());
+        match Fed::start(layout, &scale, peer, &mut answers) {
+            Ok(server) => servers.push(server),
+            Err(error) => note(peer.name(), &error, &mut answers),
+        }
+    }
+    // Kind by kind, and not server by server: a machine's speed changes within minutes, and ratios are what counts.
+    for kind in &scale.kinds {
+        for mut server in std::mem::take(&mut servers) {
+            match server.ask(layout, &scale, *kind, &mut answers) {
+                Ok(()) => servers.push(server),
+                Err(error) => note(server.name(), &error, &mut answers),
+            }
         }
         result(&table::render(&answers.rows()));
+    }
+    for server in servers {
+        let name = server.name();
+        if let Err(error) = server.end(&mut answers) {
+            note(name, &error, &mut answers);
+        }
     }
     let different = answers.different();
     let report = Report {
@@ -132,7 +153,7 @@ impl Scale {
     fn about(&self) -> String {
         format!(
             "{} nodes × 8 GPUs × 30 metrics: 70 minutes of all at {} s, six hours of {} nodes at 15 s, 30 days of {} GPUs at 60 s. Each \
-             server alone, with the client beside it.",
+             server in its turn, kind by kind, with the client beside it and the others stopped.",
             self.fleet.nodes, self.history.spacing_s, self.history.recent_nodes, self.history.month_gpus,
         )
     }

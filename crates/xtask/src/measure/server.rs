@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::ask::Address;
@@ -113,6 +114,22 @@ impl Server {
             thread::sleep(READY_POLL);
         }
         Ok(began.elapsed())
+    }
+
+    /// Stops it until [`Server::resume`]: it takes no part of the machine meanwhile.
+    pub(crate) fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it run again.
+    pub(crate) fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.pid()?).ok().and_then(Pid::from_raw);
+        let pid = pid.with_context(|| format!("{} has no process id", self.step()))?;
+        kill_process(pid, signal).with_context(|| format!("cannot signal {}", self.step()))
     }
 
     /// kill -9: a power switch, as far as a process can feel it.

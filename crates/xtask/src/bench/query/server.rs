@@ -1,4 +1,4 @@
-//! One server: fed, merged, and asked every kind of query.
+//! One server: fed, merged, and asked every kind of query in its turn.
 
 use std::time::Duration;
 
@@ -20,26 +20,72 @@ const FEED_LIMIT: Duration = Duration::from_secs(1_800);
 const ASK_LIMIT: Duration = Duration::from_secs(900);
 /// A machine on which others use less than this part of all cores is quiet.
 const QUIET_SHARE: f64 = 0.05;
-/// Feeds and merges it, then asks; what was measured until something failed is kept.
-pub(super) fn measure(layout: &Layout, scale: &Scale, peer: Peer, answers: &mut Answers) -> Result<()> {
-    let mut server = peer.start(layout, Keep::Month)?;
-    feed(layout, scale, &mut server, answers)?;
-    let pid = server.server.pid()?;
-    process::forget_peak(pid)?;
-    let others = Others::begin(pid);
-    let failed = ask_all(layout, scale, &mut server, answers)?;
-    answers.peak(peer, process::peak_mib(pid)?);
-    if let Some(share) = others.share().filter(|share| *share > QUIET_SHARE) {
-        answers.note(format!(
-            "{}: while it was asked, others used {:.0} % of the machine: read CPU times, not latencies.",
-            peer.name(),
-            share * 100.0
-        ));
+/// A server with the history, stopped until it is asked.
+pub(super) struct Fed {
+    server: Running,
+    /// The largest part of the machine that others used while it was asked.
+    others: f64,
+    /// Kinds it gave no figures for.
+    failed: Vec<String>,
+}
+
+impl Fed {
+    /// Starts a server, feeds it, waits until it has merged, and stops it.
+    pub(super) fn start(layout: &Layout, scale: &Scale, peer: Peer, answers: &mut Answers) -> Result<Self> {
+        let mut server = peer.start(layout, Keep::Month)?;
+        feed(layout, scale, &mut server, answers)?;
+        process::forget_peak(server.server.pid()?)?;
+        server.server.pause()?;
+        Ok(Self {
+            server,
+            others: 0.0,
+            failed: Vec::new(),
+        })
     }
-    if !failed.is_empty() {
-        bail!("no figures for {}", failed.join(", "));
+
+    pub(super) fn name(&self) -> &'static str {
+        self.server.name()
     }
-    Ok(())
+
+    /// Lets it run, asks one kind, and stops it again; a kind that failed while the server lived on is noted.
+    pub(super) fn ask(
+        &mut self,
+        layout: &Layout,
+        scale: &Scale,
+        kind: Kind,
+        answers: &mut Answers,
+    ) -> Result<()> {
+        self.server.server.resume()?;
+        let others = Others::begin(self.server.server.pid()?);
+        match ask(layout, scale, &mut self.server, kind, answers) {
+            Ok(answered) => answers.add(kind, self.server.peer, answered),
+            Err(error) => {
+                self.server.server.check()?;
+                let text = format!("{}: {error:#}", kind.words());
+                say(self.name(), &text);
+                answers.note(format!("{}, {text}", self.name()));
+                self.failed.push(kind.name());
+            }
+        }
+        self.others = others.share().unwrap_or(0.0).max(self.others);
+        self.server.server.pause()
+    }
+
+    /// Takes down what it needed at most; fails when a kind did.
+    pub(super) fn end(self, answers: &mut Answers) -> Result<()> {
+        answers.peak(self.server.peer, process::peak_mib(self.server.server.pid()?)?);
+        if self.others > QUIET_SHARE {
+            answers.note(format!(
+                "{}: while it was asked, others used up to {:.0} % of the machine: read CPU times, not latencies.",
+                self.name(),
+                self.others * 100.0
+            ));
+        }
+        if !self.failed.is_empty() {
+            bail!("no figures for {}", self.failed.join(", "));
+        }
+        Ok(())
+    }
 }
 
 fn feed(layout: &Layout, scale: &Scale, server: &mut Running, answers: &mut Answers) -> Result<()> {
@@ -79,29 +125,6 @@ fn merge(server: &mut Running) -> Result<&'static str> {
         Peer::Prometheus => Ok("its own, into blocks of 2 to 18 h; the last hours in its head, as ever"),
         _ => server.merge(),
     }
-}
-
-/// Asks every kind; returns those that failed while the server lived on.
-fn ask_all(
-    layout: &Layout,
-    scale: &Scale,
-    server: &mut Running,
-    answers: &mut Answers,
-) -> Result<Vec<String>> {
-    let mut failed = Vec::new();
-    for kind in &scale.kinds {
-        match ask(layout, scale, server, *kind, answers) {
-            Ok(answered) => answers.add(*kind, server.peer, answered),
-            Err(error) => {
-                server.server.check()?;
-                let text = format!("{}: {error:#}", kind.words());
-                say(server.name(), &text);
-                answers.note(format!("{}, {text}", server.name()));
-                failed.push(kind.name());
-            }
-        }
-    }
-    Ok(failed)
 }
 
 fn ask(
