@@ -110,14 +110,15 @@ impl Evaluator<'_> {
             if let Some(is_better) = extreme::comparison(function) {
                 return self
                     .over_series(&ranges, grid, keeps_name, |series| {
-                        extreme::over(&ranges, series, is_better, statistic)
+                        Ok(extreme::over(&ranges, series, is_better, statistic))
                     })
                     .map(Some);
             }
             if let Some(finish) = sums::finish(function) {
                 return self
                     .over_series(&ranges, grid, keeps_name, |series| {
-                        sums::over(&ranges, series, finish, statistic)
+                        let go_on = || Ok(self.budget.check_cancelled()?);
+                        sums::over(&ranges, series, finish, statistic, go_on)
                     })
                     .map(Some);
             }
@@ -170,7 +171,9 @@ impl Evaluator<'_> {
             self.inform_of_gauges(&ranges);
         }
         let extrapolation = Extrapolation { is_counter, is_rate };
-        self.over_series(&ranges, grid, false, |series| extrapolation.over(&ranges, series))
+        self.over_series(&ranges, grid, false, |series| {
+            Ok(extrapolation.over(&ranges, series))
+        })
     }
 
     fn smoothed(&self, args: &[Expr], grid: Grid, function: Function) -> Result<Vec<Column>> {

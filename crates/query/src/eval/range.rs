@@ -131,13 +131,13 @@ impl Evaluator<'_> {
         ranges: &Ranges,
         grid: Grid,
         keeps_name: bool,
-        function: impl Fn(&RangeSeries) -> Vec<f64>,
+        function: impl Fn(&RangeSeries) -> Result<Vec<f64>>,
     ) -> Result<Vec<Column>> {
         self.pay_for_cells(ranges.series.len(), grid)?;
         let mut columns = Vec::with_capacity(ranges.series.len());
         for series in &ranges.series {
             self.budget.check_cancelled()?;
-            let mut values = function(series);
+            let mut values = function(series)?;
             if values.len() != grid.count {
                 values = vec![values[0]; grid.count];
             }

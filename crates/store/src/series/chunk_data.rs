@@ -1,5 +1,5 @@
 //! A chunk's bytes, and what queries have read of them so far. The second query for the same samples finds them decompressed,
-//! as narrow as they can be. A chunk of which all was read has no need of its bytes.
+//! as narrow as they can be. A chunk that was read from disk as a whole is kept without its bytes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -45,7 +45,7 @@ impl ChunkData {
         Ok(data)
     }
 
-    /// As on disk; nothing of a chunk that was read as a whole.
+    /// As on disk; nothing of a chunk that was read from there as a whole.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }

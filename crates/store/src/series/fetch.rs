@@ -5,10 +5,12 @@ use std::sync::Arc;
 use domain::series::{Budget, SelectError};
 use domain::time::TimestampMs;
 use rusqlite::Connection;
+use tokio::runtime::Handle;
 
 use super::chunk_cache::{Epoch, StoredChunk};
 use super::chunk_data::ChunkData;
 use super::codec::Corrupt;
+use super::cores::on_cores;
 use super::cut::{Cut, trim};
 use super::head::{Group, Latest, Snapshot};
 use super::piece::Piece;
@@ -154,97 +156,92 @@ impl Part {
     }
 }
 
-/// What of the disk a query reads.
+/// The disk as a query reads it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Range {
+pub(crate) struct Disk<'a> {
+    pub(crate) shared: &'a Shared,
     /// From before memory was looked at: what left it later is not on disk in this epoch.
     pub(crate) epoch: Epoch,
     /// The cut's range, or more, so that the next query finds what it needs.
-    pub(crate) start_ms: TimestampMs,
-    pub(crate) end_ms: TimestampMs,
+    pub(crate) range: (TimestampMs, TimestampMs),
+    pub(crate) view: View,
+    pub(crate) cut: &'a Cut,
+    pub(crate) budget: &'a Budget,
+    /// Where a group is all that is read: its chunks are shared out among the cores, as groups are otherwise.
+    pub(crate) cores: Option<&'a Handle>,
 }
+
+/// Pieces of a chunk, and the bucket of a roll-up.
+type Read = (Option<i64>, Vec<Piece>);
 
 impl Wanted {
     /// Adds the pieces of chunks that memory does not have, from those kept since an earlier query or from disk; returns the
     /// longest bucket of those that are roll-ups.
-    pub(crate) fn read_disk(
-        &mut self,
-        shared: &Shared,
-        range: Range,
-        view: View,
-        cut: &Cut,
-        budget: &Budget,
-    ) -> Result<i64, SelectError> {
-        let id = self.group.id.0;
-        let known = lock(&shared.chunk_cache).get(id, (cut.start_ms, cut.end_ms));
-        shared.counters.note_chunk_lookup(known.is_some());
-        let is_known = known.is_some();
-        let chunks = match known {
+    pub(crate) fn read_disk(&mut self, disk: &Disk<'_>) -> Result<i64, SelectError> {
+        let (id, cut) = (self.group.id.0, *disk.cut);
+        let known = lock(&disk.shared.chunk_cache).get(id, (cut.start_ms, cut.end_ms));
+        disk.shared.counters.note_chunk_lookup(known.is_some());
+        let mut chunks = match known {
             Some(chunks) => {
                 for chunk in &chunks {
-                    self.pay(chunk, cut, budget)?;
+                    self.pay(chunk, disk)?;
                 }
                 chunks
             }
-            None => self.select(shared, range, cut, budget)?,
+            None => self.select(disk)?,
         };
-        let mut resolution_ms = 0;
-        let within = |chunk: &&StoredChunk| chunk.overlaps(cut.start_ms, cut.end_ms);
-        for chunk in chunks.iter().filter(within) {
-            if !self.has(chunk) {
-                let read = chunk.data.pieces(chunk.id, view, &self.members, cut);
-                let (bucket_ms, pieces) = read.map_err(damaged)?;
-                resolution_ms = resolution_ms.max(bucket_ms.unwrap_or(0));
-                self.pieces.extend(pieces);
-            }
+        chunks.retain(|chunk| self.is_read(chunk, &cut));
+        let (view, members, budget) = (disk.view, self.members.clone(), disk.budget.clone());
+        let pieces = move |chunk: StoredChunk| -> Result<Read, SelectError> {
+            budget.check_cancelled()?;
+            chunk.data.pieces(chunk.id, view, &members, &cut).map_err(damaged)
+        };
+        let read = match disk.cores {
+            Some(runtime) => on_cores(runtime, chunks, pieces)?,
+            None => chunks.into_iter().map(pieces).collect::<Result<_, _>>()?,
+        };
+        lock(&disk.shared.chunk_cache).recount([id]);
+        let mut longest_ms = 0;
+        for (bucket_ms, pieces) in read {
+            longest_ms = longest_ms.max(bucket_ms.unwrap_or(0));
+            self.pieces.extend(pieces);
         }
-        if is_known {
-            lock(&shared.chunk_cache).recount([id]);
-        }
-        Ok(resolution_ms)
+        Ok(longest_ms)
     }
 
     /// Reads the chunks of a range, and keeps them for the next query.
-    fn select(
-        &self,
-        shared: &Shared,
-        range: Range,
-        cut: &Cut,
-        budget: &Budget,
-    ) -> Result<Vec<StoredChunk>, SelectError> {
-        let connection = shared.database.local_readers.take().map_err(failed)?;
-        let chunks = self.select_with(&connection, range, cut, budget)?;
-        connection.give_back();
+    fn select(&self, disk: &Disk<'_>) -> Result<Vec<StoredChunk>, SelectError> {
+        let connection = disk.shared.database.local_readers.take().map_err(failed)?;
+        let read = self.select_with(&connection, disk);
+        if !matches!(read, Err(SelectError::Store(_))) {
+            connection.give_back();
+        }
+        let chunks = read?;
+        let (start_ms, end_ms) = disk.range;
         // Nothing comes behind the last one until a change says so.
-        let end_ms = match range.end_ms >= self.memory.chunks_end_ms {
+        let end_ms = match end_ms >= self.memory.chunks_end_ms {
             true => TimestampMs::MAX,
-            false => range.end_ms,
+            false => end_ms,
         };
-        let (id, known) = (self.group.id.0, (range.start_ms, end_ms));
-        lock(&shared.chunk_cache).keep(range.epoch, id, known, chunks.clone());
+        let id = self.group.id.0;
+        lock(&disk.shared.chunk_cache).keep(disk.epoch, id, (start_ms, end_ms), chunks.clone());
         Ok(chunks)
     }
 
-    /// Rows are paid for as they come, so that no query gathers more than it may, and what is wanted of them is read where they
-    /// lie.
-    fn select_with(
-        &self,
-        connection: &Connection,
-        range: Range,
-        cut: &Cut,
-        budget: &Budget,
-    ) -> Result<Vec<StoredChunk>, SelectError> {
+    /// Rows are paid for as they come, so that no query gathers more than it may. What is wanted of them is read where they lie,
+    /// unless other cores are to help with that.
+    fn select_with(&self, connection: &Connection, disk: &Disk<'_>) -> Result<Vec<StoredChunk>, SelectError> {
         let mut chunks = Vec::new();
         let mut statement = connection.prepare_cached(CHUNKS).map_err(failed)?;
+        let (start_ms, end_ms) = disk.range;
         let mut rows = statement
-            .query((self.group.id.0, range.start_ms, range.end_ms))
+            .query((self.group.id.0, start_ms, end_ms))
             .map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
             let (mut chunk, bytes) = stored(row).map_err(failed)?;
-            self.pay(&chunk, cut, budget)?;
-            let is_read = chunk.overlaps(cut.start_ms, cut.end_ms) && !self.has(&chunk);
-            chunk.data = Arc::new(if is_read {
-                ChunkData::read(bytes, &self.members, cut).map_err(damaged)?
+            self.pay(&chunk, disk)?;
+            chunk.data = Arc::new(if disk.cores.is_none() && self.is_read(&chunk, disk.cut) {
+                ChunkData::read(bytes, &self.members, disk.cut).map_err(damaged)?
             } else {
                 ChunkData::new(bytes.to_vec())
             });
@@ -253,13 +250,17 @@ impl Wanted {
         Ok(chunks)
     }
 
+    fn is_read(&self, stored: &StoredChunk, cut: &Cut) -> bool {
+        stored.overlaps(cut.start_ms, cut.end_ms) && !self.has(stored)
+    }
+
     /// Whether memory has the samples of a chunk. A merged one has the id of one that memory may have too, and holds more.
     fn has(&self, stored: &StoredChunk) -> bool {
         let mut segments = self.memory.segments.iter();
         !stored.merged && segments.any(|segment| segment.chunk == stored.id)
     }
 
-    fn pay(&self, stored: &StoredChunk, cut: &Cut, budget: &Budget) -> Result<(), SelectError> {
+    fn pay(&self, stored: &StoredChunk, disk: &Disk<'_>) -> Result<(), SelectError> {
         if self.has(stored) {
             return Ok(());
         }
@@ -269,7 +270,8 @@ impl Wanted {
             min_ms: stored.min_ms,
             max_ms: stored.max_ms,
         };
-        Ok(budget.take(0, part.cost(self.members.len() as u64, cut))?)
+        let cost = part.cost(self.members.len() as u64, disk.cut);
+        Ok(disk.budget.take(0, cost)?)
     }
 }
 

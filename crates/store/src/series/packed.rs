@@ -1,5 +1,5 @@
 //! Numbers in memory as narrow as they can be: what each is above the least of them, in as many bytes as the greatest of that
-//! needs. A gauge that stands still takes nothing, a temperature a byte, a counter of bytes four to seven.
+//! needs. A gauge that stands still takes nothing, a temperature a byte, a counter of bytes seven.
 
 use super::column::Ticks;
 

@@ -8,9 +8,10 @@ use domain::series::{Budget, SelectError, Selection, Series, SeriesSet};
 use domain::time::TimestampMs;
 use tokio::runtime::Handle;
 
+use super::chunk_cache::Epoch;
 use super::cores::on_cores;
 use super::cut::Cut;
-use super::fetch::{Members, Range, Wanted};
+use super::fetch::{Disk, Members, Wanted};
 use super::merge::{Axes, Found, merge};
 use super::rollup::{self, HOUR_MS, View};
 use super::{Shared, lock, read};
@@ -52,18 +53,17 @@ impl Reading {
     /// Reads on this thread, which may block, and on others where that is worth it.
     pub(crate) fn run(self: Arc<Self>, runtime: &Handle) -> Result<SeriesSet, SelectError> {
         let epoch = lock(&self.shared.chunk_cache).epoch();
-        let groups = self.search();
-        let (start_ms, end_ms) = match groups.len() <= WIDENED_GROUPS_MAX {
+        let mut groups = self.search();
+        let range = match groups.len() <= WIDENED_GROUPS_MAX {
             true => widened(self.cut.start_ms, self.cut.end_ms),
             false => (self.cut.start_ms, self.cut.end_ms),
         };
-        let range = Range {
-            epoch,
-            start_ms,
-            end_ms,
-        };
+        if groups.len() == 1 {
+            let only = groups.remove(0);
+            return Ok(self.named(self.read(only, epoch, range, Some(runtime))?));
+        }
         let this = Arc::clone(&self);
-        let found = on_cores(runtime, groups, move |group| this.read(group, range))?;
+        let found = on_cores(runtime, groups, move |group| this.read(group, epoch, range, None))?;
         Ok(self.named(found.into_iter().flatten().collect()))
     }
 
@@ -81,11 +81,25 @@ impl Reading {
     }
 
     /// One group, from memory and then from disk: what leaves memory meanwhile is there before.
-    fn read(&self, mut group: Wanted, range: Range) -> Result<Vec<Found>, SelectError> {
+    fn read(
+        &self,
+        mut group: Wanted,
+        epoch: Epoch,
+        range: (TimestampMs, TimestampMs),
+        cores: Option<&Handle>,
+    ) -> Result<Vec<Found>, SelectError> {
         self.budget.check_cancelled()?;
         group.read_memory(&self.cut, &self.budget)?;
         if group.memory.disk {
-            let bucket_ms = group.read_disk(&self.shared, range, self.view, &self.cut, &self.budget)?;
+            let bucket_ms = group.read_disk(&Disk {
+                shared: &self.shared,
+                epoch,
+                range,
+                view: self.view,
+                cut: &self.cut,
+                budget: &self.budget,
+                cores,
+            })?;
             self.resolution_ms.fetch_max(bucket_ms, Ordering::Relaxed);
         }
         group.decode_memory(&self.cut)?;

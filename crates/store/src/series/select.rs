@@ -1,12 +1,12 @@
 //! Reading: what selections ask for is fetched and decoded first, then handed to a query as a plain value.
 //!
 //! ```text
-//! matchers → series by group → memory: lanes, segments ─────────────┐
-//!                            → chunks on disk, where memory does    ├→ merged → labels, sorted
-//!                              not reach back: fetched → decoded ───┘
+//! matchers → series by group ─▶ each group: memory: lanes, segments ─────────────────┐
+//!                                           chunks on disk, where memory does        ├→ merged ─▶ labels, sorted
+//!                                           not reach back: fetched → decompressed ──┘
 //! ```
-//! Fetching waits for the disk; the rest is work, spread over all cores when there is much of it. Each group is paid for before
-//! its samples are copied. Series whose pieces lie on the same axes get the same merged axis, by allocation.
+//! Groups are shared out among all cores when there is much to do, or the chunks of the only one. What is read is paid for
+//! before it is copied. Series whose pieces lie on the same axes get the same merged axis, by allocation.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

@@ -5,16 +5,13 @@
 
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, ffi};
 
 use super::BUSY_TIMEOUT;
 
-/// Connections kept for the next ones who ask. More are opened when more ask at once, and closed behind them.
-const IDLE_MAX: usize = 4;
-
-/// Connections to one file, opened as they are needed.
+/// Connections to one file, opened as they are needed and kept.
 #[derive(Debug, Clone)]
 pub(crate) struct LocalReaders(Arc<Inner>);
 
@@ -22,46 +19,77 @@ pub(crate) struct LocalReaders(Arc<Inner>);
 struct Inner {
     path: PathBuf,
     vfs: Option<&'static str>,
-    idle: Mutex<Idle>,
-}
-
-/// A connection in use; closed when it is dropped, as one that failed should be.
-#[derive(Debug)]
-pub(crate) struct Taken {
-    connection: Connection,
-    readers: Arc<Inner>,
+    /// Who comes when so many are in use waits.
+    max: usize,
+    state: Mutex<State>,
+    let_go: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Idle {
-    connections: Vec<Connection>,
+struct State {
+    idle: Vec<Connection>,
+    in_use: usize,
     closed: bool,
 }
 
+/// A connection in use. Dropped, it is closed, as one that failed should be.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    connection: Connection,
+    place: Place,
+}
+
+/// One of those that may be in use at once.
+#[derive(Debug)]
+struct Place(Arc<Inner>);
+
 impl LocalReaders {
-    /// Readers of a database that exists; none is opened yet.
+    /// Readers of a database that exists, two for each core at most; none is opened yet.
     pub(super) fn new(path: PathBuf, vfs: Option<&'static str>) -> Self {
-        let idle = Mutex::default();
-        Self(Arc::new(Inner { path, vfs, idle }))
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::at_most(2 * cores, path, vfs)
     }
 
-    /// A connection that nobody else uses meanwhile.
+    fn at_most(max: usize, path: PathBuf, vfs: Option<&'static str>) -> Self {
+        Self(Arc::new(Inner {
+            path,
+            vfs,
+            max,
+            state: Mutex::default(),
+            let_go: Condvar::new(),
+        }))
+    }
+
+    /// A connection that nobody else uses meanwhile. To be let go of before another is taken.
     pub(crate) fn take(&self) -> Result<Taken, rusqlite::Error> {
-        let known = self.0.lock().connections.pop();
+        let mut state = self.0.lock();
+        while !state.closed && state.in_use >= self.0.max {
+            let waited = self.0.let_go.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.closed {
+            let misuse = ffi::Error::new(ffi::SQLITE_MISUSE);
+            let text = "the store is closed".to_owned();
+            return Err(rusqlite::Error::SqliteFailure(misuse, Some(text)));
+        }
+        state.in_use += 1;
+        let place = Place(Arc::clone(&self.0));
+        let known = state.idle.pop();
+        drop(state);
         let connection = match known {
             Some(connection) => connection,
             None => self.0.open()?,
         };
-        let readers = Arc::clone(&self.0);
-        Ok(Taken { connection, readers })
+        Ok(Taken { connection, place })
     }
 
     /// Closes all, those in use as soon as they are done: SQLite tidies up when the last connection goes, and that is to be
     /// the writer.
     pub(super) fn close(&self) {
-        let mut idle = self.0.lock();
-        idle.closed = true;
-        idle.connections.clear();
+        let mut state = self.0.lock();
+        state.closed = true;
+        state.idle.clear();
+        self.0.let_go.notify_all();
     }
 }
 
@@ -78,18 +106,21 @@ impl Inner {
         Ok(connection)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Idle> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Taken {
     /// It did not fail: others may use it.
     pub(crate) fn give_back(self) {
-        let mut idle = self.readers.lock();
-        if !idle.closed && idle.connections.len() < IDLE_MAX {
-            idle.connections.push(self.connection);
+        let Self { connection, place } = self;
+        let mut state = place.0.lock();
+        if !state.closed {
+            state.idle.push(connection);
         }
+        // The place is let go of behind the lock.
+        drop(state);
     }
 }
 
@@ -101,19 +132,26 @@ impl Deref for Taken {
     }
 }
 
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.lock().in_use -= 1;
+        self.0.let_go.notify_one();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
     use super::*;
 
-    fn readers(folder: &tempfile::TempDir) -> LocalReaders {
+    fn readers(folder: &tempfile::TempDir, max: usize) -> LocalReaders {
         let path = folder.path().join("x.db");
         Connection::open(&path)
             .unwrap()
             .execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (n); INSERT INTO t VALUES (7)")
             .unwrap();
-        LocalReaders::new(path, None)
+        LocalReaders::at_most(max, path, None)
     }
 
     fn number(connection: &Connection) -> i64 {
@@ -125,8 +163,8 @@ mod tests {
     #[test]
     fn a_connection_is_used_again_unless_it_failed() {
         let folder = tempfile::tempdir().unwrap();
-        let readers = readers(&folder);
-        let idle = || readers.0.lock().connections.len();
+        let readers = readers(&folder, 2);
+        let idle = || readers.0.lock().idle.len();
         for _ in 0..2 {
             let taken = readers.take().unwrap();
             assert_eq!((number(&taken), idle()), (7, 0));
@@ -138,16 +176,37 @@ mod tests {
         drop(one);
         two.give_back();
         assert_eq!((idle(), number(&readers.take().unwrap())), (1, 7));
+        assert_eq!(readers.0.lock().in_use, 0);
     }
 
     #[test]
-    fn none_is_kept_once_closed() {
+    fn whoever_comes_when_all_are_in_use_waits() {
         let folder = tempfile::tempdir().unwrap();
-        let readers = readers(&folder);
+        let readers = readers(&folder, 1);
         let taken = readers.take().unwrap();
-        readers.close();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| number(&readers.take().unwrap()));
+            // However long it waits: there is none while this one is out.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert!(!waiting.is_finished());
+            taken.give_back();
+            assert_eq!(waiting.join().unwrap(), 7);
+        });
+    }
+
+    #[test]
+    fn none_is_kept_or_opened_once_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let readers = readers(&folder, 1);
+        let taken = readers.take().unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| readers.take().is_err());
+            readers.close();
+            assert!(waiting.join().unwrap());
+        });
         assert_eq!(number(&taken), 7);
         taken.give_back();
-        assert!(readers.0.lock().connections.is_empty());
+        assert!(readers.0.lock().idle.is_empty());
+        assert!(readers.take().is_err());
     }
 }

@@ -13,8 +13,8 @@ use super::socket::Down;
 use crate::Shared;
 use crate::clock::now_us;
 
-/// Batches that are stored and not acknowledged while more of their stream wait: each acknowledgement is a packet, and they were
-/// a tenth of what catching up took. A quarter of what an agent sends ahead.
+/// Numbers that are stored and not acknowledged while more of their stream wait: each acknowledgement is a packet, and they were
+/// a tenth of what catching up took. A quarter of what an agent sends ahead, so that it never waits for one.
 const OWED_MAX: u64 = 16;
 /// Samples put into one append; the store takes twice as many.
 const GATHER_SAMPLES_MAX: usize = 1 << 19;
@@ -52,19 +52,19 @@ pub(super) async fn write(
     while let Some(work) = next.take() {
         match work {
             Work::Refuse(refusal) => {
-                owed.pay(down).await?;
+                acknowledge(&mut owed, down).await?;
                 down.send(telemetry_down::Message::Refusal(refusal)).await?;
             }
             Work::Store(first) => {
                 let (group, batches, left_over) = gather(first, &mut waiting);
                 next = left_over;
                 if !owed.is_of(&group.segment) {
-                    owed.pay(down).await?;
+                    acknowledge(&mut owed, down).await?;
                 }
                 match store(app, node, group, batches).await {
-                    Ok(ack) => owed.add(ack, batches),
+                    Ok(ack) => owed.add(ack),
                     Err(status) => {
-                        owed.pay(down).await?;
+                        acknowledge(&mut owed, down).await?;
                         return Err(status);
                     }
                 }
@@ -73,8 +73,8 @@ pub(super) async fn write(
         if next.is_none() {
             next = waiting.try_recv().ok();
         }
-        if next.is_none() || owed.batches >= OWED_MAX {
-            owed.pay(down).await?;
+        if next.is_none() || owed.is_much() {
+            acknowledge(&mut owed, down).await?;
         }
         if next.is_none() {
             next = waiting.recv().await;
@@ -83,11 +83,21 @@ pub(super) async fn write(
     Ok(())
 }
 
+async fn acknowledge(owed: &mut Owed, down: &mut Down) -> Result<(), Status> {
+    let Some(ack) = owed.take() else {
+        return Ok(());
+    };
+    let sent_us = now_us();
+    down.send(telemetry_down::Message::Ack(Ack { sent_us, ..ack }))
+        .await
+}
+
 /// What is stored and not acknowledged yet, of one segment.
 #[derive(Default)]
 struct Owed {
     ack: Option<Ack>,
-    batches: u64,
+    /// The last number that was acknowledged, of whatever segment.
+    paid: u64,
 }
 
 impl Owed {
@@ -95,22 +105,22 @@ impl Owed {
         self.ack.as_ref().is_none_or(|ack| ack.segment == segment)
     }
 
-    /// The last number stands for all before it.
-    fn add(&mut self, ack: Ack, batches: u64) {
-        self.ack = Some(ack);
-        self.batches += batches;
+    /// The highest number stands for all before it, those that came twice among them.
+    fn add(&mut self, ack: Ack) {
+        if self.ack.as_ref().is_none_or(|owed| owed.seq < ack.seq) {
+            self.ack = Some(ack);
+        }
     }
 
-    async fn pay(&mut self, down: &mut Down) -> Result<(), Status> {
-        self.batches = 0;
-        let Some(ack) = self.ack.take() else {
-            return Ok(());
-        };
-        let ack = Ack {
-            sent_us: now_us(),
-            ..ack
-        };
-        down.send(telemetry_down::Message::Ack(ack)).await
+    fn is_much(&self) -> bool {
+        let owed = self.ack.as_ref().map_or(self.paid, |ack| ack.seq);
+        owed.abs_diff(self.paid) >= OWED_MAX
+    }
+
+    fn take(&mut self) -> Option<Ack> {
+        let ack = self.ack.take()?;
+        self.paid = ack.seq;
+        Some(ack)
     }
 }
 
@@ -297,6 +307,31 @@ mod tests {
                 ("a".into(), 1, 1)
             ]
         );
+    }
+
+    #[test]
+    fn what_is_owed_is_the_highest_number_and_not_too_far_behind() {
+        let ack = |seq| Ack {
+            segment: "a".into(),
+            seq,
+            ..Ack::default()
+        };
+        let mut owed = Owed::default();
+        assert!(owed.is_of("a") && owed.is_of("b") && !owed.is_much());
+        owed.add(ack(3));
+        owed.add(ack(5));
+        owed.add(ack(4));
+        assert!(owed.is_of("a") && !owed.is_of("b") && !owed.is_much());
+        assert_eq!(owed.take().map(|ack| ack.seq), Some(5));
+        assert!(owed.take().is_none() && owed.is_of("b"));
+        owed.add(ack(5 + OWED_MAX - 1));
+        assert!(!owed.is_much());
+        owed.add(ack(5 + OWED_MAX));
+        assert!(owed.is_much());
+        // A minute's batches have one number, and are as many.
+        owed.take();
+        owed.add(ack(500));
+        assert!(owed.is_much());
     }
 
     #[test]

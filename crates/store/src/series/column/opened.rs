@@ -1,5 +1,5 @@
-//! Columns that were opened: rows are read when they are first wanted, and stay as narrow as they can be, a quarter of their
-//! values or less. Values are made of those that a query looks at, which is far fewer where its steps are wide.
+//! Columns that were opened: rows are read when they are first wanted, and stay as narrow as they can be, most a quarter
+//! of their values or less. Values are made of those that a query looks at, which is far fewer where its steps are wide.
 
 use std::ops::Range;
 
@@ -445,4 +445,42 @@ fn first_not(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
         }
     }
     low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_the_same_however_they_are_reckoned() {
+        let exact = EXACT_MAX.cast_signed();
+        let bases = [
+            0,
+            7,
+            -7,
+            exact / 2 - 1,
+            exact / 2,
+            1 - exact / 2,
+            -exact,
+            exact - 1,
+        ];
+        for base in bases {
+            for step in [1, 2, 999, STEP_MAX - 1, STEP_MAX] {
+                for most in [0_u64, 1, 255, 70_000, u64::from(u32::MAX), 1 << 33] {
+                    for power in [1.0, 1_000.0] {
+                        let scale = Scale { base, step, power };
+                        let numbers = [3, 3 + most / 3, 3 + most];
+                        let mut values = [0.0; 3];
+                        scale.put((&Packed::of(&numbers), 0), &Ticks::All(0..3), &mut values);
+                        let expected = numbers.map(|number| scale.integer(number) as f64 / power);
+                        assert_eq!(
+                            values.map(f64::to_bits),
+                            expected.map(f64::to_bits),
+                            "{scale:?} {most}"
+                        );
+                    }
+                }
+            }
+        }
+    }
 }

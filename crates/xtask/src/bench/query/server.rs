@@ -20,6 +20,7 @@ const FEED_LIMIT: Duration = Duration::from_secs(1_800);
 const ASK_LIMIT: Duration = Duration::from_secs(900);
 /// A machine on which others use less than this part of all cores is quiet.
 const QUIET_SHARE: f64 = 0.05;
+
 /// A server with the history, stopped until it is asked.
 pub(super) struct Fed {
     server: Running,
