@@ -47,13 +47,6 @@ fn sum(window: &Window) -> f64 {
 }
 
 fn avg(window: &Window) -> f64 {
-    // A sum that is finite at its end was so all the way: then the mean is just its share.
-    let mut sum = Sum::new(window.values[0]);
-    window.values[1..].iter().for_each(|value| sum.add(*value));
-    if sum.sum.is_finite() {
-        let count = window.values.len() as f64;
-        return sum.sum / count + sum.compensation / count;
-    }
     let mut mean = Mean::default();
     window.values.iter().for_each(|value| mean.add(*value));
     mean.value()

@@ -36,23 +36,17 @@ pub(super) fn over(
 ) -> Result<Vec<f64>> {
     let windows: Vec<_> = ranges.windows(series).collect();
     let mut out = Vec::with_capacity(windows.len());
-    let (some, rest) = windows.as_chunks::<LANES>();
-    for some in some {
+    for some in windows.chunks(LANES) {
         go_on()?;
-        let sums = sums(series.values(), some.each_ref().map(|(_, range)| range.clone()));
+        // The last ones may be fewer: nothing is summed beside them.
+        let lane = |at| some.get(at).map_or(0..0, |(_, range)| Range::clone(range));
+        let sums = sums(series.values(), std::array::from_fn(lane));
         let each = some.iter().zip(sums);
         out.extend(each.map(|((window, _), sum)| match window.values.len() {
             0 => ABSENT,
             count if (sum.sum + sum.compensation).is_finite() => finish(sum, count as f64),
             _ => alone(window),
         }));
-    }
-    for (window, _) in rest {
-        go_on()?;
-        out.push(match window.values.len() {
-            0 => ABSENT,
-            _ => alone(window),
-        });
     }
     Ok(out)
 }

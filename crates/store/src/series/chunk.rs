@@ -135,15 +135,10 @@ impl OpenFrame {
 
     /// Loaded rows at all ticks.
     fn samples(&self, rows: &[usize]) -> Frame<SeriesId> {
-        let (ticks, count) = (Ticks::All(0..self.axis.len()), self.axis.len());
-        let mut values = vec![0.0; rows.len() * count];
-        for (row, out) in rows.iter().zip(values.chunks_exact_mut(count.max(1))) {
-            self.put(*row, &ticks, out);
-        }
         Frame {
             series: rows.iter().map(|row| self.series[*row]).collect(),
-            times_ms: self.axis.times(&ticks),
-            values,
+            times_ms: self.axis.times(&Ticks::All(0..self.axis.len())),
+            values: self.column.rows(rows),
         }
     }
 

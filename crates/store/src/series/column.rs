@@ -90,12 +90,7 @@ pub(crate) fn values(
 ) -> Result<Vec<f64>, Corrupt> {
     let column = Column::open(bytes, rows, ticks)?;
     column.load(bytes, wanted)?;
-    let mut values = vec![0.0; wanted.len() * ticks];
-    // A column without ticks has no values.
-    for (row, out) in wanted.iter().zip(values.chunks_exact_mut(ticks.max(1))) {
-        column.put(*row, &Ticks::All(0..ticks), out);
-    }
-    Ok(values)
+    Ok(column.rows(wanted))
 }
 
 const OTHER_LENGTH: Corrupt = Corrupt("a column has another length than its frame");

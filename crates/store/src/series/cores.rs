@@ -31,7 +31,7 @@ pub(crate) fn on_cores<T: Send + 'static, R: Send + 'static>(
     let queue = Arc::new(Queue { things, work });
     let mut others: Vec<JoinHandle<_>> = Vec::new();
     let begun = Instant::now();
-    let own = queue.work_off(|done| {
+    let mut done = queue.work_off(|done| {
         // Asked seldom: of small things a clock costs as much as one.
         if done.is_power_of_two() {
             let wanted = helpers(begun.elapsed(), done, lock(&queue.things).len());
@@ -43,7 +43,6 @@ pub(crate) fn on_cores<T: Send + 'static, R: Send + 'static>(
     });
     // Nothing is left to do: who has not begun need not.
     others.iter().for_each(JoinHandle::abort);
-    let mut done = own;
     for other in others {
         match runtime.block_on(other) {
             Ok(some) => done = joined(done, some),

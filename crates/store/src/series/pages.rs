@@ -113,16 +113,15 @@ impl Pages {
     /// Reads the pages of these rows, ascending, that were not read before, out of the column that it was opened with, where they
     /// are numbers of a type; returns how many bytes of memory they take.
     pub(crate) fn load<T: Number + Word>(&self, column: &[u8], rows: &[usize]) -> Result<usize, Corrupt> {
-        let is_missing = |row: &&usize| self.page(**row).numbers.get().is_none();
-        let Some(first) = rows.iter().find(is_missing) else {
+        if rows.iter().all(|row| self.page(*row).numbers.get().is_some()) {
             return Ok(0);
-        };
+        }
         let header = column.get(self.header..).ok_or(TOO_EARLY)?;
         let (file, rest) = FileDecompressor::new(header).map_err(damaged)?;
         let (mut chunk, rest) = file.chunk_decompressor::<T, _>(rest).map_err(damaged)?;
         let mut bytes = 0;
         let mut numbers = vec![T::default(); self.rows_a_page * self.ticks];
-        for row in rows.iter().filter(|row| *row >= first) {
+        for row in rows {
             let (at, page) = (row / self.rows_a_page, self.page(*row));
             if page.numbers.get().is_some() {
                 continue;

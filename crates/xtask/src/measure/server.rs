@@ -127,8 +127,8 @@ impl Server {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = i32::try_from(self.pid()?).ok().and_then(Pid::from_raw);
-        let pid = pid.with_context(|| format!("{} has no process id", self.step()))?;
+        let pid = self.process.as_ref().map(Pid::from_child);
+        let pid = pid.with_context(|| format!("{} does not run", self.step()))?;
         kill_process(pid, signal).with_context(|| format!("cannot signal {}", self.step()))
     }
 

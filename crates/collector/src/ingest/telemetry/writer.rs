@@ -70,9 +70,7 @@ pub(super) async fn write(
                 }
             }
         }
-        if next.is_none() {
-            next = waiting.try_recv().ok();
-        }
+        next = next.or_else(|| waiting.try_recv().ok());
         if next.is_none() || owed.is_much() {
             acknowledge(&mut owed, down).await?;
         }

@@ -6,14 +6,14 @@ use std::ops::Range;
 use domain::series::is_absent;
 use domain::time::TimestampMs;
 
-use super::{COLUMN_MAX, DECIMAL, FLOATS, OTHER_LENGTH, PCO, POWERS, REGULAR, SAME, count, decompressed};
+use super::{
+    COLUMN_MAX, DECIMAL, FLOATS, INTEGER_MAX, OTHER_LENGTH, PCO, POWERS, REGULAR, SAME, count, decompressed,
+};
 use crate::series::codec::{Corrupt, Reader};
 use crate::series::packed::Packed;
 use crate::series::pages::Pages;
 
-/// Integers that an f64 holds exactly are less than this.
-const EXACT_MAX: u64 = 1 << 53;
-/// Times any number of 32 bits, less than half of that.
+/// Times any number of 32 bits, less than half of what an f64 holds exactly.
 const STEP_MAX: u64 = 1 << 20;
 
 /// Some ticks of a frame, ascending.
@@ -151,6 +151,16 @@ impl Column {
         size_of::<Self>() + form + size_of_val(self.exceptions.as_slice())
     }
 
+    /// The values of loaded rows, all ticks of each.
+    pub(crate) fn rows(&self, rows: &[usize]) -> Vec<f64> {
+        let mut values = vec![0.0; rows.len() * self.ticks];
+        // Without ticks there are no values.
+        for (row, out) in rows.iter().zip(values.chunks_exact_mut(self.ticks.max(1))) {
+            self.put(*row, &Ticks::All(0..self.ticks), out);
+        }
+        values
+    }
+
     /// Writes the values of a loaded row into a place for as many.
     pub(crate) fn put(&self, row: usize, ticks: &Ticks, out: &mut [f64]) {
         match &self.form {
@@ -227,7 +237,8 @@ impl Scale {
         let least = numbers.least();
         let low = self.integer(least);
         // Below 2^53 an f64 multiplies and adds integers as exactly, and several at once.
-        if numbers.is_narrow() && self.step < STEP_MAX && low.unsigned_abs() < EXACT_MAX >> 1 {
+        if numbers.is_narrow() && self.step < STEP_MAX && low.unsigned_abs() < INTEGER_MAX.unsigned_abs() >> 1
+        {
             let (low, step, power) = (low as f64, self.step as f64, self.power);
             let integer = |above: u64| low + step * f64::from(above as u32);
             // Divisions are what takes longest here, and most counters are whole numbers.
@@ -453,7 +464,7 @@ mod tests {
 
     #[test]
     fn values_are_the_same_however_they_are_reckoned() {
-        let exact = EXACT_MAX.cast_signed();
+        let exact = INTEGER_MAX;
         let bases = [
             0,
             7,
