@@ -6,7 +6,6 @@
 //! A panel asks for ten thousands of numbers, so they go straight into the bytes of the answer.
 
 use std::io::Write;
-use std::ops::Range;
 
 pub use domain::api::prometheus::float;
 use domain::series::Labels;
@@ -37,7 +36,7 @@ pub fn write(out: &mut Vec<u8>, value: &Value) {
             write_all(out, "matrix", series, |out, series| {
                 write_metric(out, &series.labels);
                 out.extend_from_slice(b",\"values\":[");
-                points.write(out, &series.times, &series.values, 0..series.times.len());
+                points.write(out, &series.times, &series.values, true);
                 out.push(b']');
             });
         }
@@ -124,12 +123,13 @@ impl Points {
     /// Every so many of those one is tried nevertheless.
     const TRIED_EVERY: usize = 16;
 
-    /// Some samples of a series, with commas between them, and before the first unless it is the first of all.
-    pub fn write(&mut self, out: &mut Vec<u8>, times: &[TimestampMs], values: &[f64], range: Range<usize>) {
-        out.reserve(range.len() * POINT_BYTES);
+    /// Some samples of a series, with commas between them, and before the first unless the series begins with it.
+    pub fn write(&mut self, out: &mut Vec<u8>, times: &[TimestampMs], values: &[f64], begins: bool) {
+        out.reserve(times.len() * POINT_BYTES);
+        let is_first = |at: usize| begins && at == 0;
         if times.len() > Self::KEPT_MAX {
-            for at in range {
-                self.put(out, TimeText::of(times[at]).opening(at == 0), values[at]);
+            for (at, (time, value)) in times.iter().zip(values).enumerate() {
+                self.put(out, TimeText::of(*time).opening(is_first(at)), *value);
             }
             return;
         }
@@ -139,9 +139,9 @@ impl Points {
             self.texts.clear();
             self.texts.extend(times.iter().map(|time| TimeText::of(*time)));
         }
-        for at in range {
-            let text = self.texts[at].opening(at == 0);
-            self.put(out, text, values[at]);
+        for (at, value) in values.iter().enumerate() {
+            let text = self.texts[at].opening(is_first(at));
+            self.put(out, text, *value);
         }
     }
 
@@ -415,7 +415,7 @@ mod tests {
         let values: Vec<f64> = long.clone().chain(short).chain(long).chain(short).collect();
         let times: Vec<i64> = (0..).take(values.len()).collect();
         let (mut together, mut alone) = (Vec::new(), Vec::new());
-        Points::default().write(&mut together, &times, &values, 0..values.len());
+        Points::default().write(&mut together, &times, &values, true);
         for (time, value) in times.iter().zip(&values) {
             if !alone.is_empty() {
                 alone.push(b',');

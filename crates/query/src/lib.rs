@@ -47,6 +47,13 @@ impl Query {
         plan::selections(&self.expr, params)
     }
 
+    /// Whether [`Query::evaluate`] takes no longer than reading what the query selects, when that is little: a matter of
+    /// microseconds, not of a thread of its own.
+    #[must_use]
+    pub fn is_light(&self, params: &Params) -> bool {
+        plan::is_light(&self.expr, params)
+    }
+
     /// Evaluates at one time (`step_ms` 0) or over steps.
     ///
     /// # Errors

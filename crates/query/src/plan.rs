@@ -17,6 +17,10 @@ pub const STEPS_MAX: i64 = 11_000;
 pub(crate) const SUBQUERY_STEP_DEFAULT_MS: i64 = 60_000;
 /// The most steps of a sub-query. Ten days in seconds; 8 MB a series.
 pub(crate) const SUBQUERY_STEPS_MAX: i64 = 1_000_000;
+/// Nodes times steps of a light expression: a tenth of a millisecond.
+const LIGHT_CELLS_MAX: usize = 1 << 16;
+/// In so many windows of a light expression a sample may lie.
+const LIGHT_OVERLAP_MAX: i64 = 8;
 /// Times beyond this (about 100,000 years) are refused, so that sums of times and durations never overflow.
 const TIME_MS_MAX: i64 = i64::MAX / 2_048;
 
@@ -258,6 +262,34 @@ fn collect(expr: &Expr, bounds: &Bounds, grid: Grid, function: Option<Function>,
     }
 }
 
+/// Whether evaluating an expression takes no longer than reading what it selects, when that is little.
+pub(crate) fn is_light(expr: &Expr, params: &Params) -> bool {
+    let cells = light_nodes(expr, params.step_ms).map(|nodes| nodes.saturating_mul(params.grid().count));
+    params.check().is_ok() && cells.is_some_and(|cells| cells <= LIGHT_CELLS_MAX)
+}
+
+/// The nodes of an expression none of which looks at the same samples again and again.
+fn light_nodes(expr: &Expr, step_ms: i64) -> Option<usize> {
+    let nodes = |expr| light_nodes(expr, step_ms);
+    let below = match expr {
+        Expr::Number(_) | Expr::Select(_) => 0,
+        Expr::Window { range_ms, .. } => {
+            let overlaps_little = step_ms == 0 || *range_ms / step_ms < LIGHT_OVERLAP_MAX;
+            overlaps_little.then_some(0)?
+        }
+        // A sub-query has steps of its own, and a text may be a regular expression.
+        Expr::Subquery(_) | Expr::Text(_) => return None,
+        Expr::Call { args, .. } => args.iter().map(nodes).sum::<Option<_>>()?,
+        Expr::Aggregate(aggregate) => {
+            let param = aggregate.param.as_ref().map_or(Some(0), nodes)?;
+            param + nodes(&aggregate.expr)?
+        }
+        Expr::Binary(binary) => nodes(&binary.lhs)? + nodes(&binary.rhs)?,
+        Expr::Negate(inner) => nodes(inner)?,
+    };
+    Some(below + 1)
+}
+
 fn add(found: &mut Vec<Selection>, selection: Selection) {
     if !found.contains(&selection) {
         found.push(selection);
@@ -276,6 +308,27 @@ mod tests {
             .into_iter()
             .map(|s| (s.start_ms, s.end_ms, s.step_ms, s.function))
             .collect()
+    }
+
+    #[test]
+    fn light_is_what_looks_at_each_sample_a_few_times() {
+        let steps = |step_ms| Params::range(0, 720_000, step_ms);
+        for (text, params, light) in [
+            ("x", steps(1_000), true),
+            ("1", Params::instant(0), true),
+            ("-sum by (a) (rate(x[7s])) / on (a) y > 3", steps(1_000), true),
+            ("rate(x[8s])", steps(1_000), false),
+            ("rate(x[30d])", Params::instant(0), true),
+            ("topk(2, x)", steps(1_000), true),
+            ("max_over_time(x[1h:1m])", Params::instant(0), false),
+            (r#"label_replace(x, "a", "$1", "b", "(.*)")"#, steps(1_000), false),
+            ("x", Params::range(10, 0, 1), false),
+            (&["x"; 200].join(" + "), steps(1_000), false),
+            (&["x"; 200].join(" + "), steps(10_000), true),
+        ] {
+            let query = crate::parse(text).unwrap();
+            assert_eq!(query.is_light(&params), light, "{text}");
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{QueryError, SAMPLES_MAX, SERIES_MAX};
 
+/// Samples a query may read on a thread that must not block: a month by the minute.
+const SAMPLES_AT_ONCE_MAX: u64 = 1 << 16;
 /// Queries evaluated at once, a core; more only share the same cores and hold more memory.
 const CONCURRENT_A_CORE: usize = 2;
 /// Queries that wait for a slot: some dashboards opened at once. Beyond, a client hears at once that it should come back,
@@ -75,6 +77,11 @@ impl Load {
     /// What one query may read.
     pub(super) fn budget(&self) -> Budget {
         Budget::new(SAMPLES_MAX, SERIES_MAX).within(&self.samples)
+    }
+
+    /// What a query may read on a thread that must not block: half a millisecond's worth.
+    pub(super) fn budget_at_once(&self) -> Budget {
+        Budget::new(SAMPLES_AT_ONCE_MAX, SERIES_MAX).within(&self.samples)
     }
 
     /// Slots nobody has, and samples nobody holds.

@@ -464,7 +464,11 @@ impl Index {
 impl Index {
     /// The series for which all matchers hold, ascending by id.
     pub(crate) fn search(&self, matchers: &[CompiledMatcher]) -> Vec<Entry<'_>> {
-        let found = self.find(matchers);
+        self.entries_of(&self.find(matchers))
+    }
+
+    /// The series of these ids that are still there.
+    pub(crate) fn entries_of(&self, found: &RoaringBitmap) -> Vec<Entry<'_>> {
         found.iter().filter_map(|id| self.entry(SeriesId(id))).collect()
     }
 

@@ -18,8 +18,8 @@ pub(crate) const ROW_SAMPLES: u64 = 8 * 3_600;
 pub(crate) const ROW_BUCKETS: u64 = ROW_SAMPLES / 5;
 /// Samples this close to the newest may still get late company.
 const MOVED_ON_MS: i64 = 10 * 60_000;
-/// The longest stretch in one row, and how long a small run waits to grow: slow series make a row a day.
-pub(crate) const SPAN_MS_MAX: i64 = 24 * 3_600_000;
+/// The longest stretch in one row, and how long a small run waits to grow: eight series a minute apart fill a row in 60 hours.
+pub(crate) const SPAN_MS_MAX: i64 = 72 * 3_600_000;
 /// Overlaps up to this long are no reason to write a merged row anew; readers pass over them.
 const OVERLAP_MS_MAX: i64 = 60_000;
 /// The most a merge may hold, in full rows: bounds its memory (about 4 MB) and its transaction.
@@ -60,7 +60,7 @@ impl Terms {
         let samples = resolution_ms == 0;
         Self {
             row: if samples { ROW_SAMPLES } else { ROW_BUCKETS },
-            // A day of eight series fills a row of samples at 25 s; for roll-ups as many buckets.
+            // Three days of eight series fill a row of samples at 72 s; for roll-ups as many buckets.
             span_ms: if samples {
                 SPAN_MS_MAX
             } else {
@@ -224,18 +224,18 @@ mod tests {
     }
 
     #[test]
-    fn slow_series_wait_a_day() {
-        let day = |count: i64| {
+    fn slow_series_wait_three_days() {
+        let hours = |count: i64| {
             (0..count)
-                .map(|n| row(n + 1, n * 20, n * 20 + 20, 160, false))
+                .map(|n| row(n + 1, n * 60, n * 60 + 60, 160, false))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(ids(&day(60), 1_200, false), None);
-        let (merged, _) = ids(&day(80), 1_600, false).unwrap_or_default();
-        assert_eq!(merged.len(), 72, "a row spans a day at most");
-        // A node that is gone sends no more: its rest is merged when it is a day old.
-        assert_eq!(ids(&day(3), 120, false), None);
-        assert_eq!(ids(&day(3), 1_600, false), Some((vec![1, 2, 3], 3)));
+        assert_eq!(ids(&hours(60), 3_600, false), None);
+        let (merged, _) = ids(&hours(80), 4_800, false).unwrap_or_default();
+        assert_eq!(merged.len(), 72, "a row spans three days at most");
+        // A node that is gone sends no more: its rest is merged when it is as old.
+        assert_eq!(ids(&hours(3), 200, false), None);
+        assert_eq!(ids(&hours(3), 4_600, false), Some((vec![1, 2, 3], 3)));
     }
 
     #[test]

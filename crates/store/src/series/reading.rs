@@ -12,12 +12,15 @@ use super::chunk_cache::Epoch;
 use super::cores::on_cores;
 use super::cut::Cut;
 use super::fetch::{Disk, Members, Wanted};
+use super::index::Entry;
 use super::merge::{Axes, Found, merge};
 use super::rollup::{self, HOUR_MS, View};
 use super::{Shared, lock, read};
 
 /// Of so many groups, whole hours are read: some ten kilobytes an hour each. Of more only what the query needs.
 const WIDENED_GROUPS_MAX: usize = 512;
+/// Of more series nothing is read on a thread that must not block.
+const KNOWN_SERIES_MAX: u64 = 16;
 
 /// What all steps of reading one selection share.
 pub(crate) struct Reading {
@@ -67,17 +70,30 @@ impl Reading {
         Ok(self.named(found.into_iter().flatten().collect()))
     }
 
+    /// Reads few series, where memory has all that is wanted of them and nobody has to be waited for; `None` where that is not so.
+    pub(crate) fn known(&self) -> Option<SeriesSet> {
+        let epoch = lock(&self.shared.chunk_cache).epoch();
+        let groups = {
+            let index = self.shared.index.try_read().ok()?;
+            let found = index.find(&self.matchers);
+            (found.len() <= KNOWN_SERIES_MAX).then(|| by_group(index.entries_of(&found)))?
+        };
+        let mut all = Vec::new();
+        for mut group in groups {
+            group.read_memory(&self.cut, &self.budget).ok()?;
+            let range = (self.cut.start_ms, self.cut.end_ms);
+            if group.memory.disk && !lock(&self.shared.chunk_cache).knows(group.group.id.0, range) {
+                return None;
+            }
+            // Should the chunks be forgotten this very moment, they are read from disk after all.
+            all.extend(self.merged(group, epoch, range, None).ok()?);
+        }
+        Some(self.named(all))
+    }
+
     /// The matching series by group.
     fn search(&self) -> Vec<Wanted> {
-        let index = read(&self.shared.index);
-        let mut found = index.search(&self.matchers);
-        found.sort_by_key(|entry| entry.group.id);
-        let groups = found.chunk_by(|a, b| a.group.id == b.group.id);
-        let wanted = groups.map(|entries| {
-            let members = entries.iter().map(|entry| (entry.id, entry.row));
-            Wanted::new(Arc::clone(entries[0].group), Members::new(members))
-        });
-        wanted.collect()
+        by_group(read(&self.shared.index).search(&self.matchers))
     }
 
     /// One group, from memory and then from disk: what leaves memory meanwhile is there before.
@@ -90,6 +106,17 @@ impl Reading {
     ) -> Result<Vec<Found>, SelectError> {
         self.budget.check_cancelled()?;
         group.read_memory(&self.cut, &self.budget)?;
+        self.merged(group, epoch, range, cores)
+    }
+
+    /// A group whose memory was read.
+    fn merged(
+        &self,
+        mut group: Wanted,
+        epoch: Epoch,
+        range: (TimestampMs, TimestampMs),
+        cores: Option<&Handle>,
+    ) -> Result<Vec<Found>, SelectError> {
         if group.memory.disk {
             let bucket_ms = group.read_disk(&Disk {
                 shared: &self.shared,
@@ -125,6 +152,17 @@ impl Reading {
             resolution_ms: (resolution_ms > 0).then_some(resolution_ms),
         }
     }
+}
+
+/// Series by the group that they are in.
+fn by_group(mut found: Vec<Entry<'_>>) -> Vec<Wanted> {
+    found.sort_by_key(|entry| entry.group.id);
+    let groups = found.chunk_by(|a, b| a.group.id == b.group.id);
+    let wanted = groups.map(|entries| {
+        let members = entries.iter().map(|entry| (entry.id, entry.row));
+        Wanted::new(Arc::clone(entries[0].group), Members::new(members))
+    });
+    wanted.collect()
 }
 
 /// The whole hours around a range: what is asked a little earlier or later the next time is known then.

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use domain::series::{Budget, Labels, MatchOp, Matcher, SelectError, Selection, SeriesSource, is_absent};
+use domain::series::{
+    Budget, Labels, MatchOp, Matcher, SelectError, Selection, SeriesSet, SeriesSource, is_absent,
+};
 use store::series::{Append, Block, SeriesId};
 use store::{SeriesStore, Store, StoreConfig};
 
@@ -81,18 +83,27 @@ pub(crate) async fn read(store: &SeriesStore, selection: &Selection) -> Vec<Read
 pub(crate) async fn try_read(store: &SeriesStore, selection: &Selection) -> Result<Vec<Read>, SelectError> {
     let budget = Budget::unlimited();
     let prefetched = store.prefetch(std::slice::from_ref(selection), &budget).await?;
-    let set = prefetched.select(selection, &budget)?;
+    Ok(reads(&prefetched.select(selection, &budget)?))
+}
+
+/// The same where it is known without the disk.
+pub(crate) fn read_known(store: &SeriesStore, selection: &Selection, samples_max: u64) -> Option<Vec<Read>> {
+    let budget = Budget::new(samples_max, u64::MAX);
+    let prefetched = store.prefetch_known(std::slice::from_ref(selection), &budget)?;
+    Some(reads(&prefetched.select(selection, &budget).unwrap()))
+}
+
+fn reads(set: &SeriesSet) -> Vec<Read> {
     let samples = |times: &[i64], values: &[f64]| {
         let cells = times.iter().zip(values).filter(|(_, value)| !is_absent(**value));
         cells
             .map(|(time_ms, value)| (*time_ms, value.to_bits()))
             .collect()
     };
-    Ok(set
-        .series
-        .iter()
+    let series = set.series.iter();
+    series
         .map(|series| (series.labels.clone(), samples(&series.times_ms, &series.values)))
-        .collect())
+        .collect()
 }
 
 pub(crate) async fn read_all(store: &SeriesStore) -> Vec<Read> {

@@ -4,7 +4,7 @@ use domain::series::{MatchOp, STALE, Selection};
 use proptest::prelude::*;
 use store::Store;
 
-use crate::harness::{NOW_MS, Read, append, gpu, open, read, selection};
+use crate::harness::{NOW_MS, Read, append, gpu, open, read, read_known, selection};
 
 /// What is done before the reads, in this order.
 #[derive(Debug, Clone)]
@@ -105,13 +105,22 @@ async fn check(store: &Store, start_ms: i64, end_ms: i64, step_ms: i64) {
     }
     let rate = Selection {
         function: Some("rate".into()),
-        ..stepped
+        ..stepped.clone()
     };
     assert_eq!(
         read(&store.series, &rate).await,
         whole,
         "a function looks at every sample"
     );
+    // What was read once is known, whatever a selection needs of it.
+    for selection in [all, latest, stepped, rate] {
+        let known = read_known(&store.series, &selection, u64::MAX);
+        assert_eq!(
+            known,
+            Some(read(&store.series, &selection).await),
+            "{selection:?}"
+        );
+    }
 }
 
 proptest! {

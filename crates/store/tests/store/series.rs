@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use domain::series::{ABSENT, Budget, MatchOp, STALE, SelectError, SeriesSource};
+use domain::series::{ABSENT, Budget, MatchOp, STALE, SelectError, Selection, SeriesSource};
 use store::series::{AppendError, Appended};
 use store::{OpenError, Store, StoreConfig};
 
 use crate::harness::{
-    NOW_MS, append, config, gpu, labels, open, read, read_all, samples_in_chunks, selection,
+    NOW_MS, append, config, gpu, labels, open, read, read_all, read_known, samples_in_chunks, selection,
 };
 
 fn nan(payload: u64) -> f64 {
@@ -310,6 +310,45 @@ async fn a_query_pays_before_it_reads() {
         matches!(poor, Err(SelectError::Budget(_))),
         "chunks cost as much as memory"
     );
+}
+
+#[tokio::test]
+async fn little_that_is_in_memory_is_known_without_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    let names = (0..40).map(|gpu_number| gpu("power", if gpu_number < 16 { "a" } else { "b" }, gpu_number));
+    let ids: Vec<_> = names
+        .map(|labels| store.series.resolve(&labels).unwrap())
+        .collect();
+    let sent = append(&store.series, &ids, &[NOW_MS], &[7.0; 40]);
+    store.series.append(sent, NOW_MS).await.unwrap();
+    let of = |op: MatchOp, node: &str| selection(&[("node", op, node)], NOW_MS - 1_000, NOW_MS);
+    let (few, many) = (of(MatchOp::Equal, "a"), of(MatchOp::Equal, "b"));
+    let is_known = |store: &Store, selection: &Selection, samples| {
+        read_known(&store.series, selection, samples).map(|read| read.len())
+    };
+    assert_eq!(is_known(&store, &few, 1_000), Some(16));
+    assert_eq!(is_known(&store, &few, 7), None, "more than it may cost");
+    assert_eq!(is_known(&store, &many, 1_000), None, "too many");
+    assert_eq!(is_known(&store, &of(MatchOp::Equal, "c"), 1_000), Some(0));
+    assert_eq!(
+        is_known(&store, &of(MatchOp::Regex, "a"), 1_000),
+        None,
+        "an expression may take its time"
+    );
+    store.series.seal_now().await.unwrap();
+    store.close().await;
+    let store = open(folder.path()).await;
+    assert_eq!(is_known(&store, &few, 1_000), None, "it is on disk");
+    assert_eq!(read(&store.series, &few).await.len(), 16);
+    assert_eq!(is_known(&store, &few, 1_000), Some(16));
+    let earlier = selection(&[("node", MatchOp::Equal, "a")], NOW_MS - 86_400_000, NOW_MS);
+    assert_eq!(
+        is_known(&store, &earlier, 1_000),
+        None,
+        "of the day before nothing is known"
+    );
+    store.close().await;
 }
 
 #[tokio::test]

@@ -4,6 +4,9 @@
 //! {"status":"success","data":…,"warnings":[…],"infos":[…]}        the last two only when there are any
 //! ```
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use domain::api::prometheus::Answer;
@@ -13,7 +16,7 @@ use query::{MatrixSeries, Value, VectorSample};
 use serde::Serialize;
 use serde_json::json;
 
-use super::pages::{self, Write};
+use super::pages::{self, Part, Parts};
 use crate::evaluator::{Answered, Cost, QueryError};
 use crate::http::ApiResult;
 
@@ -76,10 +79,10 @@ pub(super) fn result(answered: Answered, limit: Option<usize>, with_stats: bool)
         String::new()
     };
     let list = |kind: &str| format!("{OPENING}{{\"resultType\":\"{kind}\",\"result\":[");
-    let (head, items, close): (_, Write, _) = match output.value {
-        Value::Vector(samples) => (list("vector"), each(samples, write_sample), "]"),
-        Value::Matrix(series) => (list("matrix"), matrix(series), "]"),
-        single => (OPENING.to_owned(), once(single), ""),
+    let (head, items, close): (_, Parts, _) = match output.value {
+        Value::Vector(samples) => (list("vector"), Box::new(each(samples, write_sample)), "]"),
+        Value::Matrix(series) => (list("matrix"), Box::new(matrix(series)), "]"),
+        single => (OPENING.to_owned(), Box::new(once(single)), ""),
     };
     let tail = format!("{close}{stats}}}{}}}", notes(&output.warnings, &output.infos));
     Ok(pages::respond(in_turn(head, items, tail, held)))
@@ -139,82 +142,124 @@ fn stats(cost: &Cost) -> serde_json::Value {
 // === writing ===
 
 /// The head, the items, the tail; then what they hold is let go.
-fn in_turn(head: String, mut items: Write, tail: String, held: Budget) -> Write {
-    let (mut head, mut tail) = (Some(head), Some((tail, held)));
-    Box::new(move |out| {
-        if let Some(head) = head.take() {
-            out.extend_from_slice(head.as_bytes());
-        }
-        if items(out) {
-            return true;
-        }
-        if let Some((tail, _held)) = tail.take() {
-            out.extend_from_slice(tail.as_bytes());
-        }
-        false
-    })
+fn in_turn(
+    head: String,
+    items: impl Iterator<Item = Part> + Send + 'static,
+    tail: String,
+    held: Budget,
+) -> Parts {
+    let head = part(move |out| out.extend_from_slice(head.as_bytes()));
+    let tail = part(move |out| {
+        let _held_until_here = held;
+        out.extend_from_slice(tail.as_bytes());
+    });
+    Box::new(std::iter::once(head).chain(items).chain([tail]))
 }
 
-/// One item after the other, with commas between them; each is dropped once it is written.
-fn each<T: Send + 'static>(items: Vec<T>, write: impl Fn(&mut Vec<u8>, T) + Send + 'static) -> Write {
-    let (mut items, mut is_first) = (items.into_iter(), true);
-    Box::new(move |out| {
-        let Some(item) = items.next() else {
-            return false;
-        };
-        if !std::mem::take(&mut is_first) {
-            out.push(b',');
-        }
-        write(out, item);
-        true
+fn part(write: impl FnOnce(&mut Vec<u8>) + Send + 'static) -> Part {
+    Box::new(write)
+}
+
+/// Items written at a time: names, or the labels of series.
+const ITEMS_AT_ONCE: usize = 256;
+
+/// Items one after the other, with commas between them.
+fn each<T: Send + 'static>(
+    items: Vec<T>,
+    write: impl Fn(&mut Vec<u8>, T) + Copy + Send + 'static,
+) -> impl Iterator<Item = Part> + Send {
+    let (mut items, mut begins) = (items.into_iter(), true);
+    std::iter::from_fn(move || {
+        let some: Vec<T> = items.by_ref().take(ITEMS_AT_ONCE).collect();
+        let mut is_first = std::mem::take(&mut begins);
+        (!some.is_empty()).then(|| {
+            part(move |out| {
+                for item in some {
+                    if !std::mem::take(&mut is_first) {
+                        out.push(b',');
+                    }
+                    write(out, item);
+                }
+            })
+        })
     })
 }
 
 /// A scalar or a text, all but the brace that closes it: statistics may follow.
-fn once(value: Value) -> Write {
-    let mut value = Some(value);
-    Box::new(move |out| {
-        let Some(value) = value.take() else {
-            return false;
-        };
+fn once(value: Value) -> impl Iterator<Item = Part> + Send {
+    std::iter::once(part(move |out| {
         format::write(out, &value);
         out.pop();
-        true
-    })
+    }))
 }
 
 /// Samples written at a time: one series may have millions, and a page has room for some thousands.
-const SAMPLES_AT_ONCE: usize = 512;
+const SAMPLES_AT_ONCE: usize = 2_500;
+/// What a series' labels take, in samples.
+const LABELS_IN_SAMPLES: usize = 10;
+
+/// Some samples of a series.
+struct Stretch {
+    series: Arc<MatrixSeries>,
+    samples: Range<usize>,
+}
 
 /// Series after series, each some samples at a time.
-fn matrix(series: Vec<MatrixSeries>) -> Write {
-    let (mut all, mut current, mut written) = (series.into_iter(), None, 0);
-    let (mut is_first, mut points) = (true, Points::default());
-    Box::new(move |out| {
-        if current.is_none() {
-            let Some(next) = all.next() else {
-                return false;
-            };
+fn matrix(series: Vec<MatrixSeries>) -> impl Iterator<Item = Part> + Send {
+    let mut all = series.into_iter().map(Stretch::whole);
+    let (mut rest, mut begins) = (None, true);
+    std::iter::from_fn(move || {
+        let (mut some, mut room) = (Vec::new(), SAMPLES_AT_ONCE);
+        while room > 0
+            && let Some(mut stretch) = rest.take().or_else(|| all.next())
+        {
+            rest = stretch.split_off(room);
+            room = room.saturating_sub(stretch.samples.len() + LABELS_IN_SAMPLES);
+            some.push(stretch);
+        }
+        let is_first = std::mem::take(&mut begins);
+        (!some.is_empty()).then(|| part(move |out| write_stretches(out, &some, is_first)))
+    })
+}
+
+impl Stretch {
+    fn whole(series: MatrixSeries) -> Self {
+        Self {
+            samples: 0..series.times.len(),
+            series: Arc::new(series),
+        }
+    }
+
+    /// Leaves so many samples, and returns the others.
+    fn split_off(&mut self, count: usize) -> Option<Self> {
+        let Range { start, end } = self.samples;
+        let middle = end.min(start + count);
+        self.samples = start..middle;
+        (middle < end).then(|| Self {
+            series: Arc::clone(&self.series),
+            samples: middle..end,
+        })
+    }
+}
+
+fn write_stretches(out: &mut Vec<u8>, stretches: &[Stretch], mut is_first: bool) {
+    let mut points = Points::default();
+    for Stretch { series, samples } in stretches {
+        let begins = samples.start == 0;
+        if begins {
             if !std::mem::take(&mut is_first) {
                 out.push(b',');
             }
             out.push(b'{');
-            format::write_metric(out, &next.labels);
+            format::write_metric(out, &series.labels);
             out.extend_from_slice(b",\"values\":[");
-            (current, written) = (Some(next), 0);
         }
-        let Some(series) = &current else {
-            return false;
-        };
-        let upto = series.times.len().min(written + SAMPLES_AT_ONCE);
-        points.write(out, &series.times, &series.values, written..upto);
-        written = upto;
-        if written == series.times.len() {
+        let (times, values) = (&series.times[samples.clone()], &series.values[samples.clone()]);
+        points.write(out, times, values, begins);
+        if samples.end == series.times.len() {
             out.extend_from_slice(b"]}");
-            current = None;
         }
-        true
-    })
+    }
 }
 
 fn write_sample(out: &mut Vec<u8>, (labels, at, value): VectorSample) {
