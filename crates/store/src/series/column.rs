@@ -8,6 +8,7 @@
 //!          "pco!" …                                          the same in one piece: more than pages are for
 //! times    "pco!" …                                          the i64s by pco
 //!          03  signed first, varint step, varint count       a regular axis
+//!          06  varint runs, each as 03's                     one with gaps, or with another step now and then
 //! exceptions   varint runs, each: varint gap since the last one's end, varint length, 8 bytes
 //! ```
 //! Values are those of some rows, one after the other, and any of the rows can be read alone.
@@ -30,6 +31,7 @@ const SAME: u8 = 1;
 const REGULAR: u8 = 3;
 const DECIMAL: u8 = 4;
 const FLOATS: u8 = 5;
+const RUNS: u8 = 6;
 /// How pco's own files begin.
 const PCO: u8 = b'p';
 
@@ -97,12 +99,20 @@ const OTHER_LENGTH: Corrupt = Corrupt("a column has another length than its fram
 
 pub(crate) fn put_times(out: &mut Vec<u8>, times_ms: &[i64]) {
     let mut column = Vec::new();
-    match regular(times_ms) {
-        Some((first, step)) => {
+    let put = |column: &mut Vec<u8>, run: &[i64]| {
+        put_signed(column, run[0]);
+        put_varint(column, step_of(run));
+        put_varint(column, run.len() as u64);
+    };
+    match runs(times_ms).as_deref() {
+        Some([run]) => {
             column.push(REGULAR);
-            put_signed(&mut column, first);
-            put_varint(&mut column, step);
-            put_varint(&mut column, times_ms.len() as u64);
+            put(&mut column, run);
+        }
+        Some(runs) => {
+            column.push(RUNS);
+            put_varint(&mut column, runs.len() as u64);
+            runs.iter().for_each(|run| put(&mut column, run));
         }
         None => column = times_by_pco(times_ms),
     }
@@ -117,14 +127,33 @@ fn count(reader: &mut Reader<'_>) -> Result<usize, Corrupt> {
         .ok_or(Corrupt("a count is too large"))
 }
 
-/// First time and step of an axis whose steps are all the same.
-fn regular(times_ms: &[i64]) -> Option<(i64, u64)> {
-    let (first, second) = (*times_ms.first()?, *times_ms.get(1)?);
-    let step = second.wrapping_sub(first);
-    let even = times_ms
-        .windows(2)
-        .all(|pair| pair[1].wrapping_sub(pair[0]) == step);
-    even.then_some((first, step.cast_unsigned()))
+/// Ticks a run has on average, where runs are worth it.
+const RUN_MIN: usize = 32;
+
+/// Stretches of an axis within which all steps are the same; `None` where they are too short, or time does not rise.
+fn runs(times_ms: &[i64]) -> Option<Vec<&[i64]>> {
+    let runs_max = times_ms.len().div_ceil(RUN_MIN);
+    let (mut runs, mut rest) = (Vec::new(), times_ms);
+    while !rest.is_empty() {
+        let step = step_of(rest);
+        let steps = rest.windows(2);
+        let same = steps.take_while(|pair| pair[1] > pair[0] && step_of(pair) == step);
+        let (run, behind) = rest.split_at(same.count() + 1);
+        if runs.len() == runs_max || behind.first().is_some_and(|next| *next <= run[run.len() - 1]) {
+            return None;
+        }
+        runs.push(run);
+        rest = behind;
+    }
+    (!runs.is_empty()).then_some(runs)
+}
+
+/// From the first time to the second; nothing for a single one.
+fn step_of(times_ms: &[i64]) -> u64 {
+    match times_ms {
+        [first, second, ..] => second.wrapping_sub(*first).cast_unsigned(),
+        _ => 0,
+    }
 }
 
 // === decimals ===
@@ -412,11 +441,29 @@ mod tests {
             vec![i64::MIN, i64::MAX],
             (0..100).map(|n| 1_790_000_000_000 + n * 1_000).collect(),
             (0..100).map(|n| 1_790_000_000_000 + n * 1_000 + n % 3).collect(),
+            // Every fifteen seconds, a gap, each second, one late tick, each second.
+            (0..40)
+                .map(|n| n * 15_000)
+                .chain((900..1_000).map(|n| n * 1_000))
+                .chain([1_000_500])
+                .chain((1_002..1_100).map(|n| n * 1_000))
+                .collect(),
+            vec![1, 2, i64::MAX - 1, i64::MAX],
         ] {
             let mut out = Vec::new();
             put_times(&mut out, &axis);
             let read = Axis::open(Reader(&out).bytes().unwrap()).unwrap();
-            assert_eq!(read.times(&Ticks::All(0..read.len())), axis);
+            let (length, third) = (axis.len(), (0..axis.len()).step_by(3).collect());
+            let within = [(0, length), (length / 3, length / 2), (length, length)];
+            for ticks in within
+                .map(|(from, to)| Ticks::All(from..to))
+                .into_iter()
+                .chain([Ticks::Some(third)])
+            {
+                let times = read.times(&ticks);
+                assert_eq!(times, ticks.of(&axis));
+                assert!(read.is(&ticks, &times) && !read.is(&ticks, &[0; 7]));
+            }
             assert!(read.is_ascending());
             assert_eq!(read.range(axis[0], axis[0]), 0..1);
             assert_eq!(
@@ -469,7 +516,16 @@ mod tests {
         for bad in [&[][..], &[9], &[DECIMAL, 99, 0], &huge, &wide] {
             assert!(read(bad, 3, 1, &[0]).is_err(), "{bad:?}");
         }
-        assert!(Axis::open(&[REGULAR, 0]).is_err());
+        for bad in [
+            &[REGULAR, 0][..],
+            &[RUNS, 0],
+            &[RUNS, 1, 0, 1, 0],
+            &[RUNS, 200, 1, 0, 1, 1],
+        ] {
+            assert!(Axis::open(bad).is_err(), "{bad:?}");
+        }
+        let falls = Axis::open(&[RUNS, 2, 10, 1, 5, 14, 1, 5]).unwrap();
+        assert!(!falls.is_ascending(), "the second run begins within the first");
     }
 
     #[test]
@@ -483,7 +539,14 @@ mod tests {
         for (start, end) in [(0, 50), (7, 8), (7, 40), (3, 3)] {
             for time_ms in (-5..505).chain([i64::MIN, i64::MAX]) {
                 let expected = (start..end).find(|tick| times[*tick] > time_ms).unwrap_or(end);
-                for axis in [regular(50), Axis::Listed(times.clone())] {
+                let run = |tick, first, step, count| opened::Run {
+                    tick,
+                    first,
+                    step,
+                    count,
+                };
+                let runs = Axis::Runs([run(0, 0, 10, 1), run(1, 10, 10, 30), run(31, 310, 10, 19)].into());
+                for axis in [regular(50), runs, Axis::Listed(times.clone())] {
                     let found = axis.first_after(time_ms, start..end);
                     assert_eq!(found, expected, "{time_ms} in {start}..{end} of {axis:?}");
                 }

@@ -1,6 +1,7 @@
 //! Work on as many cores as it is worth.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use domain::series::SelectError;
@@ -15,42 +16,120 @@ const TAKEN_AT_ONCE: usize = 8;
 /// Work for which another core is asked to help: to wake one takes a third of it.
 const HELP_WORTH: Duration = Duration::from_micros(150);
 
+/// Does the same with each thing that is handed over, on this thread, which may block, and on others of the blocking pool. The
+/// answers come in no order. The first failure stops all.
+pub(crate) struct Cores<'a, T, R, F> {
+    runtime: Option<&'a Handle>,
+    queue: Arc<Queue<T, F>>,
+    others: Vec<JoinHandle<Result<Vec<R>, SelectError>>>,
+}
+
 struct Queue<T, F> {
-    things: Mutex<std::vec::IntoIter<T>>,
+    waiting: Mutex<Waiting<T>>,
+    changed: Condvar,
     work: F,
 }
 
-/// Does the same with each thing, on this thread, which may block, and on others of the blocking pool when what is done shows
-/// that the rest is worth it. The answers come in no order. The first failure stops all.
+struct Waiting<T> {
+    things: VecDeque<T>,
+    /// More may come.
+    is_open: bool,
+}
+
+impl<'a, T, R, F> Cores<'a, T, R, F>
+where
+    T: Send + 'static,
+    R: Send + 'static,
+    F: Fn(T) -> Result<R, SelectError> + Send + Sync + 'static,
+{
+    /// Without a runtime all is done on this thread.
+    pub(crate) fn new(runtime: Option<&'a Handle>, work: F) -> Self {
+        let waiting = Waiting {
+            things: VecDeque::new(),
+            is_open: true,
+        };
+        Self {
+            runtime,
+            queue: Arc::new(Queue {
+                waiting: Mutex::new(waiting),
+                changed: Condvar::new(),
+                work,
+            }),
+            others: Vec::new(),
+        }
+    }
+
+    pub(crate) fn push(&self, thing: T) {
+        let mut waiting = lock(&self.queue.waiting);
+        // Nothing is wanted after a failure.
+        if waiting.is_open {
+            waiting.things.push_back(thing);
+            self.queue.changed.notify_one();
+        }
+    }
+
+    /// Has another core begin, if there is one: what takes long is to be handed over, and more of it is to come.
+    pub(crate) fn begin(&mut self) {
+        if self.others.is_empty() {
+            self.call(1.min(available() - 1));
+        }
+    }
+
+    fn call(&mut self, wanted: usize) {
+        let Some(runtime) = self.runtime else {
+            return;
+        };
+        for _ in self.others.len()..wanted {
+            let queue = Arc::clone(&self.queue);
+            self.others
+                .push(runtime.spawn_blocking(move || queue.work_off(|_| {})));
+        }
+    }
+
+    /// Does what is left, with as many others as what is done here shows to be worth it.
+    pub(crate) fn finish(mut self) -> Result<Vec<R>, SelectError> {
+        self.queue.close();
+        let queue = Arc::clone(&self.queue);
+        let begun = Instant::now();
+        let mut done = queue.work_off(|done| {
+            // Asked seldom: of small things a clock costs as much as one.
+            if done.is_power_of_two() {
+                let left = lock(&queue.waiting).things.len();
+                self.call(helpers(begun.elapsed(), done, left));
+            }
+        });
+        // Nothing is left to do: who has not begun need not.
+        self.others.iter().for_each(JoinHandle::abort);
+        for other in std::mem::take(&mut self.others) {
+            let Some(runtime) = self.runtime else {
+                break;
+            };
+            match runtime.block_on(other) {
+                Ok(some) => done = joined(done, some),
+                Err(error) if error.is_cancelled() => {}
+                Err(error) => done = Err(SelectError::Store(Box::new(error))),
+            }
+        }
+        done
+    }
+}
+
+/// Whoever goes without having it finished wants nothing of it.
+impl<T, R, F> Drop for Cores<'_, T, R, F> {
+    fn drop(&mut self) {
+        self.queue.give_up();
+    }
+}
+
+/// Things that are all there already.
 pub(crate) fn on_cores<T: Send + 'static, R: Send + 'static>(
     runtime: &Handle,
     things: Vec<T>,
     work: impl Fn(T) -> Result<R, SelectError> + Send + Sync + 'static,
 ) -> Result<Vec<R>, SelectError> {
-    let things = Mutex::new(things.into_iter());
-    let queue = Arc::new(Queue { things, work });
-    let mut others: Vec<JoinHandle<_>> = Vec::new();
-    let begun = Instant::now();
-    let mut done = queue.work_off(|done| {
-        // Asked seldom: of small things a clock costs as much as one.
-        if done.is_power_of_two() {
-            let wanted = helpers(begun.elapsed(), done, lock(&queue.things).len());
-            for _ in others.len()..wanted {
-                let queue = Arc::clone(&queue);
-                others.push(runtime.spawn_blocking(move || queue.work_off(|_| {})));
-            }
-        }
-    });
-    // Nothing is left to do: who has not begun need not.
-    others.iter().for_each(JoinHandle::abort);
-    for other in others {
-        match runtime.block_on(other) {
-            Ok(some) => done = joined(done, some),
-            Err(error) if error.is_cancelled() => {}
-            Err(error) => done = Err(SelectError::Store(Box::new(error))),
-        }
-    }
-    done
+    let cores = Cores::new(Some(runtime), work);
+    lock(&cores.queue.waiting).things = things.into();
+    cores.finish()
 }
 
 /// Other cores that are worth it for what is left, when some things took so long here.
@@ -75,9 +154,33 @@ fn joined<R>(
     Ok(done)
 }
 
-impl<T, R, F: Fn(T) -> Result<R, SelectError>> Queue<T, F> {
+impl<T, F> Queue<T, F> {
+    fn close(&self) {
+        lock(&self.waiting).is_open = false;
+        self.changed.notify_all();
+    }
+
+    fn give_up(&self) {
+        lock(&self.waiting).things.clear();
+        self.close();
+    }
+
+    /// The next things, fewer towards the end, so that the last ones are not all on one core; none when there will be none.
+    fn take(&self) -> Vec<T> {
+        let mut waiting = lock(&self.waiting);
+        while waiting.things.is_empty() && waiting.is_open {
+            let woken = self.changed.wait(waiting);
+            waiting = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        let share = waiting.things.len().div_ceil(2 * available());
+        waiting.things.drain(..share.min(TAKEN_AT_ONCE)).collect()
+    }
+
     /// Works until nothing is left; `after` hears how many are done here.
-    fn work_off(&self, mut after: impl FnMut(usize)) -> Result<Vec<R>, SelectError> {
+    fn work_off<R>(&self, mut after: impl FnMut(usize)) -> Result<Vec<R>, SelectError>
+    where
+        F: Fn(T) -> Result<R, SelectError>,
+    {
         let mut done = Vec::new();
         loop {
             let some = self.take();
@@ -85,18 +188,11 @@ impl<T, R, F: Fn(T) -> Result<R, SelectError>> Queue<T, F> {
                 return Ok(done);
             }
             for thing in some {
-                let one = (self.work)(thing).inspect_err(|_| lock(&self.things).by_ref().for_each(drop))?;
+                let one = (self.work)(thing).inspect_err(|_| self.give_up())?;
                 done.push(one);
                 after(done.len());
             }
         }
-    }
-
-    /// The next things, fewer towards the end, so that the last ones are not all on one core.
-    fn take(&self) -> Vec<T> {
-        let mut things = lock(&self.things);
-        let share = things.len().div_ceil(2 * available());
-        things.by_ref().take(share.min(TAKEN_AT_ONCE)).collect()
     }
 }
 
@@ -106,6 +202,7 @@ mod tests {
 
     use std::collections::HashSet;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
     use std::thread::ThreadId;
 
     use domain::series::BudgetExceeded;
@@ -146,6 +243,48 @@ mod tests {
         assert_eq!(helpers(ms(100), 1, 1), 1.min(available() - 1));
         assert_eq!(helpers(ms(100), 1, 1_000_000), available() - 1);
         assert_eq!(helpers(Duration::from_micros(1), 1, 100), 0, "quicker alone");
+    }
+
+    #[test]
+    fn another_core_begins_before_all_is_there() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let (seen, saw) = mpsc::sync_channel(2);
+        let mut cores = Cores::new(Some(runtime.handle()), move |n: u32| {
+            seen.send(std::thread::current().id()).unwrap();
+            Ok(n)
+        });
+        cores.begin();
+        cores.push(1);
+        if available() > 1 {
+            let thread = saw.recv_timeout(Duration::from_secs(30)).unwrap();
+            assert_ne!(thread, std::thread::current().id());
+        }
+        cores.push(2);
+        let mut done = cores.finish().unwrap();
+        done.sort_unstable();
+        assert_eq!(done, [1, 2]);
+    }
+
+    #[test]
+    fn who_goes_away_keeps_no_other_core() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let held = Arc::new(());
+        let holding = Arc::clone(&held);
+        let mut cores = Cores::new(Some(runtime.handle()), move |()| {
+            let _held = &holding;
+            Ok(())
+        });
+        cores.begin();
+        cores.push(());
+        drop(cores);
+        let begun = Instant::now();
+        while Arc::strong_count(&held) > 1 {
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "it still waits for more"
+            );
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use super::chunk_cache::{Epoch, StoredChunk};
 use super::chunk_data::ChunkData;
 use super::codec::Corrupt;
-use super::cores::on_cores;
+use super::cores::Cores;
 use super::cut::{Cut, trim};
 use super::head::{Group, Latest, Snapshot};
 use super::piece::Piece;
@@ -21,6 +21,9 @@ use super::{SeriesId, Shared, lock};
 /// Of all resolutions in one statement: what ages out meanwhile is seen once, as it was or as its roll-up.
 const CHUNKS: &str = "SELECT id, level, min_ms, max_ms, series, samples, data FROM chunks
      WHERE group_id = ? AND resolution_ms IN (0, 60000, 3600000) AND max_ms >= ? AND min_ms <= ?";
+
+/// After so many rows of a group another core decompresses them while the next ones are read.
+const OVERLAPPED_FROM: usize = 4;
 
 /// The wanted series of a group and their rows there, ascending by id.
 #[derive(Debug, Clone)]
@@ -179,27 +182,34 @@ impl Wanted {
     /// longest bucket of those that are roll-ups.
     pub(crate) fn read_disk(&mut self, disk: &Disk<'_>) -> Result<i64, SelectError> {
         let (id, cut) = (self.group.id.0, *disk.cut);
+        let (view, members, budget) = (disk.view, self.members.clone(), disk.budget.clone());
+        let mut cores = Cores::new(
+            disk.cores,
+            move |chunk: StoredChunk| -> Result<Read, SelectError> {
+                budget.check_cancelled()?;
+                chunk.data.pieces(chunk.id, view, &members, &cut).map_err(damaged)
+            },
+        );
         let known = lock(&disk.shared.chunk_cache).get(id, (cut.start_ms, cut.end_ms));
         disk.shared.counters.note_chunk_lookup(known.is_some());
-        let mut chunks = match known {
-            Some(chunks) => {
-                for chunk in &chunks {
-                    self.pay(chunk, disk)?;
+        if let Some(chunks) = known {
+            for chunk in chunks {
+                self.pay(&chunk, disk)?;
+                if self.is_read(&chunk, &cut) {
+                    cores.push(chunk);
                 }
-                chunks
             }
-            None => self.select(disk)?,
-        };
-        chunks.retain(|chunk| self.is_read(chunk, &cut));
-        let (view, members, budget) = (disk.view, self.members.clone(), disk.budget.clone());
-        let pieces = move |chunk: StoredChunk| -> Result<Read, SelectError> {
-            budget.check_cancelled()?;
-            chunk.data.pieces(chunk.id, view, &members, &cut).map_err(damaged)
-        };
-        let read = match disk.cores {
-            Some(runtime) => on_cores(runtime, chunks, pieces)?,
-            None => chunks.into_iter().map(pieces).collect::<Result<_, _>>()?,
-        };
+        } else {
+            let mut read = 0;
+            self.select(disk, |chunk| {
+                cores.push(chunk.clone());
+                read += 1;
+                if read == OVERLAPPED_FROM {
+                    cores.begin();
+                }
+            })?;
+        }
+        let read = cores.finish()?;
         lock(&disk.shared.chunk_cache).recount([id]);
         let mut longest_ms = 0;
         for (bucket_ms, pieces) in read {
@@ -209,10 +219,10 @@ impl Wanted {
         Ok(longest_ms)
     }
 
-    /// Reads the chunks of a range, and keeps them for the next query.
-    fn select(&self, disk: &Disk<'_>) -> Result<Vec<StoredChunk>, SelectError> {
+    /// Reads the chunks of a range, and keeps them for the next query; `each` sees at once those of them that are read in this one.
+    fn select(&self, disk: &Disk<'_>, each: impl FnMut(&StoredChunk)) -> Result<(), SelectError> {
         let connection = disk.shared.database.local_readers.take().map_err(failed)?;
-        let read = self.select_with(&connection, disk);
+        let read = self.select_with(&connection, disk, each);
         if !matches!(read, Err(SelectError::Store(_))) {
             connection.give_back();
         }
@@ -224,13 +234,18 @@ impl Wanted {
             false => end_ms,
         };
         let id = self.group.id.0;
-        lock(&disk.shared.chunk_cache).keep(disk.epoch, id, (start_ms, end_ms), chunks.clone());
-        Ok(chunks)
+        lock(&disk.shared.chunk_cache).keep(disk.epoch, id, (start_ms, end_ms), chunks);
+        Ok(())
     }
 
     /// Rows are paid for as they come, so that no query gathers more than it may. What is wanted of them is read where they lie,
     /// unless other cores are to help with that.
-    fn select_with(&self, connection: &Connection, disk: &Disk<'_>) -> Result<Vec<StoredChunk>, SelectError> {
+    fn select_with(
+        &self,
+        connection: &Connection,
+        disk: &Disk<'_>,
+        mut each: impl FnMut(&StoredChunk),
+    ) -> Result<Vec<StoredChunk>, SelectError> {
         let mut chunks = Vec::new();
         let mut statement = connection.prepare_cached(CHUNKS).map_err(failed)?;
         let (start_ms, end_ms) = disk.range;
@@ -240,11 +255,15 @@ impl Wanted {
         while let Some(row) = rows.next().map_err(failed)? {
             let (mut chunk, bytes) = stored(row).map_err(failed)?;
             self.pay(&chunk, disk)?;
-            chunk.data = Arc::new(if disk.cores.is_none() && self.is_read(&chunk, disk.cut) {
+            let is_read = self.is_read(&chunk, disk.cut);
+            chunk.data = Arc::new(if disk.cores.is_none() && is_read {
                 ChunkData::read(bytes, &self.members, disk.cut).map_err(damaged)?
             } else {
                 ChunkData::new(bytes.to_vec())
             });
+            if is_read {
+                each(&chunk);
+            }
             chunks.push(chunk);
         }
         Ok(chunks)

@@ -1,36 +1,55 @@
 //! Numbers in memory as narrow as they can be: what each is above the least of them, in as many bytes as the greatest of that
 //! needs. A gauge that stands still takes nothing, a temperature a byte, a counter of bytes seven.
 
+use std::cell::Cell;
+use std::thread::LocalKey;
+
 use super::column::Ticks;
 
 /// A number that can be told from any other of its type by 64 bits.
-pub(crate) trait Word: Copy {
+pub(crate) trait Word: Copy + Default + 'static {
     fn word(self) -> u64;
+
+    /// A thread's place for numbers on their way from a chunk to memory.
+    fn unpacked() -> &'static LocalKey<Cell<Vec<Self>>>;
 }
 
-impl Word for u16 {
-    fn word(self) -> u64 {
-        u64::from(self)
+/// Numbers for which a thread keeps the place: more than a row of a full chunk.
+const UNPACKED_KEPT_MAX: usize = 1 << 15;
+
+/// Hands out a place for so many numbers. It is the same one each time: between memory that stays, a new one would be fresh memory, which
+/// the kernel clears page by page.
+pub(crate) fn with_unpacked<T: Word, R>(count: usize, use_it: impl FnOnce(&mut [T]) -> R) -> R {
+    let mut numbers = T::unpacked().take();
+    if numbers.len() < count {
+        numbers.resize(count, T::default());
     }
+    let used = use_it(&mut numbers[..count]);
+    if numbers.len() <= UNPACKED_KEPT_MAX {
+        T::unpacked().set(numbers);
+    }
+    used
 }
 
-impl Word for u32 {
-    fn word(self) -> u64 {
-        u64::from(self)
-    }
+macro_rules! word {
+    ($number:ty, $word:expr) => {
+        impl Word for $number {
+            fn word(self) -> u64 {
+                $word(self)
+            }
+
+            fn unpacked() -> &'static LocalKey<Cell<Vec<Self>>> {
+                thread_local!(static UNPACKED: Cell<Vec<$number>> = const { Cell::new(Vec::new()) });
+                &UNPACKED
+            }
+        }
+    };
 }
 
-impl Word for u64 {
-    fn word(self) -> u64 {
-        self
-    }
-}
-
-impl Word for f64 {
-    fn word(self) -> u64 {
-        self.to_bits()
-    }
-}
+word!(u16, u64::from);
+word!(u32, u64::from);
+word!(u64, u64::from);
+word!(f64, f64::to_bits);
 
 #[derive(Debug)]
 pub(crate) struct Packed {

@@ -15,7 +15,7 @@ use pco::wrapped::{ChunkDecompressor, FileCompressor, FileDecompressor};
 use pco::{ChunkConfig, PagingSpec};
 
 use super::codec::{Corrupt, Reader, put_varint};
-use super::packed::{Packed, Word};
+use super::packed::{Packed, Word, with_unpacked};
 
 /// The fewest numbers of a page; ten bytes are less than a hundredth of more.
 const PAGE_MIN: usize = 128;
@@ -120,17 +120,17 @@ impl Pages {
         let (file, rest) = FileDecompressor::new(header).map_err(damaged)?;
         let (mut chunk, rest) = file.chunk_decompressor::<T, _>(rest).map_err(damaged)?;
         let mut bytes = 0;
-        let mut numbers = vec![T::default(); self.rows_a_page * self.ticks];
         for row in rows {
             let (at, page) = (row / self.rows_a_page, self.page(*row));
             if page.numbers.get().is_some() {
                 continue;
             }
             let rows_here = self.rows_a_page.min(self.rows - at * self.rows_a_page);
-            let numbers = &mut numbers[..rows_here * self.ticks];
             let of_page = rest.get(page.start..page.end.unwrap_or(rest.len()));
-            read_page(&mut chunk, of_page.ok_or(TOO_EARLY)?, numbers)?;
-            let packed = Packed::of(numbers);
+            let of_page = of_page.ok_or(TOO_EARLY)?;
+            let packed = with_unpacked(rows_here * self.ticks, |numbers: &mut [T]| {
+                read_page(&mut chunk, of_page, numbers).map(|()| Packed::of(numbers))
+            })?;
             let new = packed.bytes();
             // Another query may have been quicker.
             if page.numbers.set(packed).is_ok() {

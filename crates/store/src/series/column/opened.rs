@@ -7,7 +7,8 @@ use domain::series::is_absent;
 use domain::time::TimestampMs;
 
 use super::{
-    COLUMN_MAX, DECIMAL, FLOATS, INTEGER_MAX, OTHER_LENGTH, PCO, POWERS, REGULAR, SAME, count, decompressed,
+    COLUMN_MAX, DECIMAL, FLOATS, INTEGER_MAX, OTHER_LENGTH, PCO, POWERS, REGULAR, RUNS, SAME, count,
+    decompressed,
 };
 use crate::series::codec::{Corrupt, Reader};
 use crate::series::packed::Packed;
@@ -26,8 +27,24 @@ pub(crate) enum Ticks {
 /// The times of a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Axis {
-    Regular { first: i64, step: u64, count: usize },
+    Regular {
+        first: i64,
+        step: u64,
+        count: usize,
+    },
+    /// Not none; each has ticks.
+    Runs(Box<[Run]>),
     Listed(Vec<TimestampMs>),
+}
+
+/// Ticks that are equally far apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// The first one's number.
+    pub(crate) tick: usize,
+    pub(crate) first: TimestampMs,
+    pub(crate) step: u64,
+    pub(crate) count: usize,
 }
 
 /// The values of some rows of the same length. Its bytes are shown to it whenever rows are read: they lie in its chunk.
@@ -323,11 +340,27 @@ impl Axis {
             PCO => decompressed(bytes).map(Self::Listed),
             REGULAR => {
                 reader.take(1)?;
-                Ok(Self::Regular {
-                    first: reader.signed()?,
-                    step: reader.varint()?,
-                    count: count(&mut reader)?,
-                })
+                let Run {
+                    first, step, count, ..
+                } = Run::read(&mut reader, 0)?;
+                Ok(Self::Regular { first, step, count })
+            }
+            RUNS => {
+                reader.take(1)?;
+                let mut end = 0;
+                let mut runs = Vec::new();
+                for _ in 0..reader.count(3)? {
+                    let run = Run::read(&mut reader, end)?;
+                    end += run.count;
+                    if run.count == 0 || end > COLUMN_MAX {
+                        return Err(Corrupt("a run of times is of no or of too great a length"));
+                    }
+                    runs.push(run);
+                }
+                if runs.is_empty() {
+                    return Err(Corrupt("an axis has no runs"));
+                }
+                Ok(Self::Runs(runs.into()))
             }
             _ => Err(Corrupt("a column of times is of an unknown form")),
         }
@@ -336,15 +369,15 @@ impl Axis {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Regular { count, .. } => *count,
+            Self::Runs(runs) => runs.last().map_or(0, |run| run.tick + run.count),
             Self::Listed(times_ms) => times_ms.len(),
         }
     }
 
     pub(crate) fn time(&self, tick: usize) -> TimestampMs {
         match self {
-            Self::Regular { first, step, .. } => {
-                first.wrapping_add((tick as u64).wrapping_mul(*step).cast_signed())
-            }
+            Self::Regular { first, step, .. } => at(*first, *step, tick),
+            Self::Runs(runs) => runs[run_of(runs, tick)].time(tick),
             Self::Listed(times_ms) => times_ms[tick],
         }
     }
@@ -360,12 +393,16 @@ impl Axis {
     /// The first tick of a range that is later than a time; its end when none is.
     pub(crate) fn first_after(&self, time_ms: TimestampMs, range: Range<usize>) -> usize {
         match self {
-            Self::Regular { first, .. } if time_ms < *first => range.start,
             Self::Regular { first, step, .. } => {
-                let since = time_ms.wrapping_sub(*first).cast_unsigned();
-                // A step of nothing is that of a single tick, at the first time.
-                let ticks = since.checked_div(*step).unwrap_or_default().saturating_add(1);
-                usize::try_from(ticks).map_or(range.end, |tick| tick.clamp(range.start, range.end))
+                ticks_until(time_ms, *first, *step).clamp(range.start, range.end)
+            }
+            Self::Runs(runs) => {
+                let begun = runs.partition_point(|run| run.first <= time_ms);
+                let Some(run) = begun.checked_sub(1).map(|last| runs[last]) else {
+                    return range.start;
+                };
+                let within = ticks_until(time_ms, run.first, run.step).min(run.count);
+                (run.tick + within).clamp(range.start, range.end)
             }
             Self::Listed(times_ms) => first_after(time_ms, range, |tick| times_ms[tick]),
         }
@@ -374,10 +411,12 @@ impl Axis {
     /// Whether each time is later than the one before.
     pub(crate) fn is_ascending(&self) -> bool {
         match self {
-            Self::Regular { first, step, count } => {
-                let steps = count.saturating_sub(1) as i128;
-                let last = i128::from(*first) + i128::from(*step) * steps;
-                (*step > 0 || steps == 0) && last <= i128::from(TimestampMs::MAX)
+            Self::Regular { first, step, count } => rises(*first, *step, *count),
+            Self::Runs(runs) => {
+                let mut pairs = runs.windows(2);
+                let last = |run: &Run| run.time(run.tick + run.count - 1);
+                runs.iter().all(|run| rises(run.first, run.step, run.count))
+                    && pairs.all(|pair| last(&pair[0]) < pair[1].first)
             }
             Self::Listed(times_ms) => times_ms.is_sorted_by(|a, b| a < b),
         }
@@ -387,16 +426,8 @@ impl Axis {
     pub(crate) fn put(&self, ticks: &Ticks, out: &mut [TimestampMs]) {
         match (self, ticks) {
             (Self::Listed(times_ms), ticks) => ticks.put(times_ms, out, |time_ms| time_ms),
-            (_, Ticks::All(range)) => {
-                for (place, tick) in out.iter_mut().zip(range.clone()) {
-                    *place = self.time(tick);
-                }
-            }
-            (_, Ticks::Some(ticks)) => {
-                for (place, tick) in out.iter_mut().zip(ticks) {
-                    *place = self.time(*tick);
-                }
-            }
+            (_, Ticks::All(range)) => put_each(out, self.all(range.clone())),
+            (_, Ticks::Some(ticks)) => put_each(out, ticks.iter().map(|tick| self.time(*tick))),
         }
     }
 
@@ -409,20 +440,90 @@ impl Axis {
 
     /// Whether the times of some ticks are these.
     pub(crate) fn is(&self, ticks: &Ticks, times_ms: &[TimestampMs]) -> bool {
-        let same = |(tick, time_ms): (usize, &TimestampMs)| self.time(tick) == *time_ms;
         ticks.len() == times_ms.len()
             && match ticks {
-                Ticks::All(range) => range.clone().zip(times_ms).all(same),
-                Ticks::Some(ticks) => ticks.iter().copied().zip(times_ms).all(same),
+                Ticks::All(range) => self.all(range.clone()).eq(times_ms.iter().copied()),
+                Ticks::Some(ticks) => {
+                    let own = ticks.iter().map(|tick| self.time(*tick));
+                    own.eq(times_ms.iter().copied())
+                }
             }
+    }
+
+    /// The times of a range of ticks.
+    fn all(&self, range: Range<usize>) -> impl Iterator<Item = TimestampMs> {
+        let (runs, first) = match self {
+            Self::Runs(runs) => (&runs[..], run_of(runs, range.start)),
+            _ => (&[][..], 0),
+        };
+        let mut run = first;
+        range.map(move |tick| {
+            if let Some(next) = runs.get(run + 1)
+                && next.tick == tick
+            {
+                run += 1;
+            }
+            runs.get(run)
+                .map_or_else(|| self.time(tick), |run| run.time(tick))
+        })
     }
 
     /// Bytes of memory it takes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Regular { .. } => 0,
+            Self::Runs(runs) => size_of_val(&**runs),
             Self::Listed(times_ms) => size_of_val(times_ms.as_slice()),
         }
+    }
+}
+
+impl Run {
+    fn read(reader: &mut Reader<'_>, tick: usize) -> Result<Self, Corrupt> {
+        Ok(Self {
+            tick,
+            first: reader.signed()?,
+            step: reader.varint()?,
+            count: count(reader)?,
+        })
+    }
+
+    /// The time of one of its ticks.
+    fn time(&self, tick: usize) -> TimestampMs {
+        at(self.first, self.step, tick - self.tick)
+    }
+}
+
+/// The run that a tick lies in.
+fn run_of(runs: &[Run], tick: usize) -> usize {
+    runs.partition_point(|run| run.tick <= tick).saturating_sub(1)
+}
+
+fn at(first: TimestampMs, step: u64, tick: usize) -> TimestampMs {
+    first.wrapping_add((tick as u64).wrapping_mul(step).cast_signed())
+}
+
+/// How many ticks, so far apart, are not later than a time.
+fn ticks_until(time_ms: TimestampMs, first: TimestampMs, step: u64) -> usize {
+    if time_ms < first {
+        return 0;
+    }
+    let since = time_ms.wrapping_sub(first).cast_unsigned();
+    // A step of nothing is that of a single tick, at the first time.
+    let ticks = since.checked_div(step).unwrap_or_default().saturating_add(1);
+    usize::try_from(ticks).unwrap_or(usize::MAX)
+}
+
+/// Whether each of so many ticks is later than the one before.
+fn rises(first: TimestampMs, step: u64, count: usize) -> bool {
+    let steps = count.saturating_sub(1) as i128;
+    let last = i128::from(first) + i128::from(step) * steps;
+    (step > 0 || steps == 0) && last <= i128::from(TimestampMs::MAX)
+}
+
+fn put_each(out: &mut [TimestampMs], times_ms: impl Iterator<Item = TimestampMs>) {
+    for (place, time_ms) in out.iter_mut().zip(times_ms) {
+        *place = time_ms;
     }
 }
 
