@@ -62,6 +62,11 @@ functions! {
 }
 
 impl Function {
+    /// Whether it sorts the samples of each window.
+    pub(crate) fn sorts_samples(self) -> bool {
+        matches!(self, Self::QuantileOverTime | Self::MadOverTime)
+    }
+
     /// Whether it yields a scalar.
     pub(crate) fn is_scalar(self) -> bool {
         matches!(

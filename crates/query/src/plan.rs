@@ -17,10 +17,13 @@ pub const STEPS_MAX: i64 = 11_000;
 pub(crate) const SUBQUERY_STEP_DEFAULT_MS: i64 = 60_000;
 /// The most steps of a sub-query. Ten days in seconds; 8 MB a series.
 pub(crate) const SUBQUERY_STEPS_MAX: i64 = 1_000_000;
-/// Nodes times steps of a light expression: a tenth of a millisecond.
-const LIGHT_CELLS_MAX: usize = 1 << 16;
+/// Nodes times steps of a light expression: a dozen over a screen's width.
+const LIGHT_CELLS_MAX: usize = 1 << 13;
+/// Selectors of a light expression, and those with windows among them: the samples of each are looked at anew.
+const LIGHT_SELECTORS_MAX: usize = 4;
+const LIGHT_WINDOWS_MAX: usize = 2;
 /// In so many windows of a light expression a sample may lie.
-const LIGHT_OVERLAP_MAX: i64 = 8;
+const LIGHT_OVERLAP_MAX: i64 = 4;
 /// Times beyond this (about 100,000 years) are refused, so that sums of times and durations never overflow.
 const TIME_MS_MAX: i64 = i64::MAX / 2_048;
 
@@ -264,30 +267,53 @@ fn collect(expr: &Expr, bounds: &Bounds, grid: Grid, function: Option<Function>,
 
 /// Whether evaluating an expression takes no longer than reading what it selects, when that is little.
 pub(crate) fn is_light(expr: &Expr, params: &Params) -> bool {
-    let cells = light_nodes(expr, params.step_ms).map(|nodes| nodes.saturating_mul(params.grid().count));
-    params.check().is_ok() && cells.is_some_and(|cells| cells <= LIGHT_CELLS_MAX)
+    if params.check().is_err() {
+        return false;
+    }
+    let mut weight = Weight::default();
+    let is_known = weigh(expr, params.step_ms, &mut weight);
+    is_known
+        && weight.nodes.saturating_mul(params.grid().count) <= LIGHT_CELLS_MAX
+        && weight.selectors <= LIGHT_SELECTORS_MAX
+        && weight.windows <= LIGHT_WINDOWS_MAX
 }
 
-/// The nodes of an expression none of which looks at the same samples again and again.
-fn light_nodes(expr: &Expr, step_ms: i64) -> Option<usize> {
-    let nodes = |expr| light_nodes(expr, step_ms);
-    let below = match expr {
-        Expr::Number(_) | Expr::Select(_) => 0,
+/// What an expression consists of.
+#[derive(Default)]
+struct Weight {
+    nodes: usize,
+    selectors: usize,
+    windows: usize,
+}
+
+/// Adds up an expression; false where its parts do not tell what it takes.
+fn weigh(expr: &Expr, step_ms: i64, weight: &mut Weight) -> bool {
+    weight.nodes += 1;
+    match expr {
+        Expr::Number(_) => true,
+        Expr::Select(_) => {
+            weight.selectors += 1;
+            true
+        }
         Expr::Window { range_ms, .. } => {
-            let overlaps_little = step_ms == 0 || *range_ms / step_ms < LIGHT_OVERLAP_MAX;
-            overlaps_little.then_some(0)?
+            weight.selectors += 1;
+            weight.windows += 1;
+            step_ms == 0 || *range_ms <= step_ms.saturating_mul(LIGHT_OVERLAP_MAX)
         }
         // A sub-query has steps of its own, and a text may be a regular expression.
-        Expr::Subquery(_) | Expr::Text(_) => return None,
-        Expr::Call { args, .. } => args.iter().map(nodes).sum::<Option<_>>()?,
-        Expr::Aggregate(aggregate) => {
-            let param = aggregate.param.as_ref().map_or(Some(0), nodes)?;
-            param + nodes(&aggregate.expr)?
+        Expr::Subquery(_) | Expr::Text(_) => false,
+        Expr::Call { function, args } => {
+            !function.sorts_samples() && args.iter().all(|arg| weigh(arg, step_ms, weight))
         }
-        Expr::Binary(binary) => nodes(&binary.lhs)? + nodes(&binary.rhs)?,
-        Expr::Negate(inner) => nodes(inner)?,
-    };
-    Some(below + 1)
+        Expr::Aggregate(aggregate) => {
+            let mut parts = aggregate.param.iter().chain([&aggregate.expr]);
+            parts.all(|part| weigh(part, step_ms, weight))
+        }
+        Expr::Binary(binary) => [&binary.lhs, &binary.rhs]
+            .into_iter()
+            .all(|side| weigh(side, step_ms, weight)),
+        Expr::Negate(inner) => weigh(inner, step_ms, weight),
+    }
 }
 
 fn add(found: &mut Vec<Selection>, selection: Selection) {
@@ -316,15 +342,24 @@ mod tests {
         for (text, params, light) in [
             ("x", steps(1_000), true),
             ("1", Params::instant(0), true),
-            ("-sum by (a) (rate(x[7s])) / on (a) y > 3", steps(1_000), true),
-            ("rate(x[8s])", steps(1_000), false),
+            ("-sum by (a) (rate(x[4s])) / on (a) y > 3", steps(1_000), true),
+            ("rate(x[5s])", steps(1_000), false),
             ("rate(x[30d])", Params::instant(0), true),
             ("topk(2, x)", steps(1_000), true),
+            ("quantile_over_time(0.5, x[4s])", steps(1_000), false),
             ("max_over_time(x[1h:1m])", Params::instant(0), false),
             (r#"label_replace(x, "a", "$1", "b", "(.*)")"#, steps(1_000), false),
             ("x", Params::range(10, 0, 1), false),
-            (&["x"; 200].join(" + "), steps(1_000), false),
-            (&["x"; 200].join(" + "), steps(10_000), true),
+            ("x", Params::range(i64::MIN, i64::MAX, 1), false),
+            (
+                "rate(x[1d]) + rate(x[2d]) + rate(x[3d])",
+                Params::instant(0),
+                false,
+            ),
+            ("a + b + c + d", steps(1_000), true),
+            ("a + b + c + d + e", steps(1_000), false),
+            (&["1"; 12].join(" + "), steps(1_000), false),
+            (&["1"; 12].join(" + "), steps(10_000), true),
         ] {
             let query = crate::parse(text).unwrap();
             assert_eq!(query.is_light(&params), light, "{text}");

@@ -16,6 +16,7 @@ use super::{QueryError, SAMPLES_MAX, SERIES_MAX};
 
 /// Samples a query may read on a thread that must not block: a month by the minute.
 const SAMPLES_AT_ONCE_MAX: u64 = 1 << 16;
+const SERIES_AT_ONCE_MAX: u64 = 16;
 /// Queries evaluated at once, a core; more only share the same cores and hold more memory.
 const CONCURRENT_A_CORE: usize = 2;
 /// Queries that wait for a slot: some dashboards opened at once. Beyond, a client hears at once that it should come back,
@@ -79,9 +80,9 @@ impl Load {
         Budget::new(SAMPLES_MAX, SERIES_MAX).within(&self.samples)
     }
 
-    /// What a query may read on a thread that must not block: half a millisecond's worth.
+    /// What a query may read on a thread that must not block: less than a millisecond's worth.
     pub(super) fn budget_at_once(&self) -> Budget {
-        Budget::new(SAMPLES_AT_ONCE_MAX, SERIES_MAX).within(&self.samples)
+        Budget::new(SAMPLES_AT_ONCE_MAX, SERIES_AT_ONCE_MAX).within(&self.samples)
     }
 
     /// Slots nobody has, and samples nobody holds.

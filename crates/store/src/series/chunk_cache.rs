@@ -106,12 +106,6 @@ impl ChunkCache {
         self.epoch
     }
 
-    /// Whether it is known which chunks of a group reach into a range.
-    pub(crate) fn knows(&self, group: i64, (start_ms, end_ms): (TimestampMs, TimestampMs)) -> bool {
-        let kept = self.groups.get(&group);
-        kept.is_some_and(|kept| kept.covers(start_ms, end_ms))
-    }
-
     /// A group's chunks that reach into a range, when it is known which those are.
     pub(crate) fn get(
         &mut self,

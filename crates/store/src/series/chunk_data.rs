@@ -50,6 +50,11 @@ impl ChunkData {
         &self.bytes
     }
 
+    /// Whether it is a roll-up; its bytes are always there.
+    pub(crate) fn is_rollup(&self) -> bool {
+        chunk::is_rollup(&self.bytes)
+    }
+
     /// Bytes in memory.
     pub(crate) fn memory(&self) -> usize {
         self.bytes.len() + self.read.load(Ordering::Relaxed)
@@ -68,7 +73,7 @@ impl ChunkData {
         members: &Members,
         cut: &Cut,
     ) -> Result<(Option<i64>, Vec<Piece>), Corrupt> {
-        if chunk::is_rollup(&self.bytes) {
+        if self.is_rollup() {
             let (resolution_ms, frames) = rollup::read(&self.bytes, view, |id| members.has(id))?;
             let frames = frames.into_iter();
             let trimmed = frames.filter_map(|frame| cut::trim(frame, members, cut));

@@ -47,7 +47,7 @@ const COLUMN_MAX: usize = 1 << 25;
 /// How long to search for a smaller form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// The first time: it will be written again within the hour.
+    /// The first time: it will be written again, within the hour where samples come each second.
     Seal,
     /// The last time.
     Merge,

@@ -161,8 +161,10 @@ impl<T, F> Queue<T, F> {
     }
 
     fn give_up(&self) {
-        lock(&self.waiting).things.clear();
-        self.close();
+        let mut waiting = lock(&self.waiting);
+        waiting.things.clear();
+        waiting.is_open = false;
+        self.changed.notify_all();
     }
 
     /// The next things, fewer towards the end, so that the last ones are not all on one core; none when there will be none.

@@ -22,8 +22,8 @@ use super::{SeriesId, Shared, lock};
 const CHUNKS: &str = "SELECT id, level, min_ms, max_ms, series, samples, data FROM chunks
      WHERE group_id = ? AND resolution_ms IN (0, 60000, 3600000) AND max_ms >= ? AND min_ms <= ?";
 
-/// After so many rows of a group another core decompresses them while the next ones are read.
-const OVERLAPPED_FROM: usize = 4;
+/// After so many bytes of a group another core decompresses them while the next ones are read.
+const OVERLAPPED_FROM: usize = 32 << 10;
 
 /// The wanted series of a group and their rows there, ascending by id.
 #[derive(Debug, Clone)]
@@ -178,9 +178,18 @@ pub(crate) struct Disk<'a> {
 type Read = (Option<i64>, Vec<Piece>);
 
 impl Wanted {
-    /// Adds the pieces of chunks that memory does not have, from those kept since an earlier query or from disk; returns the
-    /// longest bucket of those that are roll-ups.
-    pub(crate) fn read_disk(&mut self, disk: &Disk<'_>) -> Result<i64, SelectError> {
+    /// The chunks of a range, where they are kept since an earlier query.
+    pub(crate) fn known(&self, shared: &Shared, cut: &Cut) -> Option<Vec<StoredChunk>> {
+        lock(&shared.chunk_cache).get(self.group.id.0, (cut.start_ms, cut.end_ms))
+    }
+
+    /// Adds the pieces of chunks that memory does not have, from those known or from disk; returns the longest bucket of those
+    /// that are roll-ups.
+    pub(crate) fn read_disk(
+        &mut self,
+        disk: &Disk<'_>,
+        known: Option<Vec<StoredChunk>>,
+    ) -> Result<i64, SelectError> {
         let (id, cut) = (self.group.id.0, *disk.cut);
         let (view, members, budget) = (disk.view, self.members.clone(), disk.budget.clone());
         let mut cores = Cores::new(
@@ -190,7 +199,6 @@ impl Wanted {
                 chunk.data.pieces(chunk.id, view, &members, &cut).map_err(damaged)
             },
         );
-        let known = lock(&disk.shared.chunk_cache).get(id, (cut.start_ms, cut.end_ms));
         disk.shared.counters.note_chunk_lookup(known.is_some());
         if let Some(chunks) = known {
             for chunk in chunks {
@@ -203,8 +211,8 @@ impl Wanted {
             let mut read = 0;
             self.select(disk, |chunk| {
                 cores.push(chunk.clone());
-                read += 1;
-                if read == OVERLAPPED_FROM {
+                read += chunk.data.bytes().len();
+                if read >= OVERLAPPED_FROM {
                     cores.begin();
                 }
             })?;

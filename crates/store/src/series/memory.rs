@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 /// The head has room for a minute of each series at 1 Hz, however many there are: shorter chunks cost more than the memory.
 const SERIES_BYTES: i64 = 64 * 8;
-/// Chunks older than this are merged: what is read of them is read from disk.
+/// Chunks older than this are merged, where samples come each second: what is read of them is read from disk.
 const KEPT_MS_MAX: i64 = 3_600_000;
 
 /// Counted in bytes. Appends wait while samples that are not in chunks yet take more than they may; the sealer is woken,

@@ -60,7 +60,7 @@ impl Terms {
         let samples = resolution_ms == 0;
         Self {
             row: if samples { ROW_SAMPLES } else { ROW_BUCKETS },
-            // Three days of eight series fill a row of samples at 72 s; for roll-ups as many buckets.
+            // Three days of eight series fill a row of samples at 72 s.
             span_ms: if samples {
                 SPAN_MS_MAX
             } else {

@@ -8,19 +8,20 @@ use domain::series::{Budget, SelectError, Selection, Series, SeriesSet};
 use domain::time::TimestampMs;
 use tokio::runtime::Handle;
 
-use super::chunk_cache::Epoch;
+use super::chunk_cache::{Epoch, StoredChunk};
 use super::cores::on_cores;
 use super::cut::Cut;
 use super::fetch::{Disk, Members, Wanted};
-use super::index::Entry;
+use super::index::{Entry, Index};
 use super::merge::{Axes, Found, merge};
 use super::rollup::{self, HOUR_MS, View};
 use super::{Shared, lock, read};
 
 /// Of so many groups, whole hours are read: some ten kilobytes an hour each. Of more only what the query needs.
 const WIDENED_GROUPS_MAX: usize = 512;
-/// Of more series nothing is read on a thread that must not block.
+/// Of more series, or from more chunks, nothing is read on a thread that must not block. Roll-ups are made anew each time.
 const KNOWN_SERIES_MAX: u64 = 16;
+const KNOWN_CHUNKS_MAX: usize = 64;
 
 /// What all steps of reading one selection share.
 pub(crate) struct Reading {
@@ -63,14 +64,18 @@ impl Reading {
         };
         if groups.len() == 1 {
             let only = groups.remove(0);
-            return Ok(self.named(self.read(only, epoch, range, Some(runtime))?));
+            let found = self.read(only, epoch, range, Some(runtime))?;
+            let series = Self::named(&read(&self.shared.index), found);
+            return Ok(self.sorted(series));
         }
         let this = Arc::clone(&self);
         let found = on_cores(runtime, groups, move |group| this.read(group, epoch, range, None))?;
-        Ok(self.named(found.into_iter().flatten().collect()))
+        let found = found.into_iter().flatten().collect();
+        let series = Self::named(&read(&self.shared.index), found);
+        Ok(self.sorted(series))
     }
 
-    /// Reads few series, where memory has all that is wanted of them and nobody has to be waited for; `None` where that is not so.
+    /// Reads few series, where memory has all that is wanted of them and nobody writes names; `None` where that is not so.
     pub(crate) fn known(&self) -> Option<SeriesSet> {
         let epoch = lock(&self.shared.chunk_cache).epoch();
         let groups = {
@@ -78,17 +83,23 @@ impl Reading {
             let found = index.find(&self.matchers);
             (found.len() <= KNOWN_SERIES_MAX).then(|| by_group(index.entries_of(&found)))?
         };
-        let mut all = Vec::new();
+        let (mut all, mut chunks) = (Vec::new(), 0);
         for mut group in groups {
             group.read_memory(&self.cut, &self.budget).ok()?;
-            let range = (self.cut.start_ms, self.cut.end_ms);
-            if group.memory.disk && !lock(&self.shared.chunk_cache).knows(group.group.id.0, range) {
-                return None;
+            let mut known = None;
+            if group.memory.disk {
+                let of_group = group.known(&self.shared, &self.cut)?;
+                chunks += of_group.len();
+                if chunks > KNOWN_CHUNKS_MAX || of_group.iter().any(|chunk| chunk.data.is_rollup()) {
+                    return None;
+                }
+                known = Some(of_group);
             }
-            // Should the chunks be forgotten this very moment, they are read from disk after all.
-            all.extend(self.merged(group, epoch, range, None).ok()?);
+            let range = (self.cut.start_ms, self.cut.end_ms);
+            all.extend(self.merged(group, known, epoch, range, None).ok()?);
         }
-        Some(self.named(all))
+        let series = Self::named(&*self.shared.index.try_read().ok()?, all);
+        Some(self.sorted(series))
     }
 
     /// The matching series by group.
@@ -106,19 +117,24 @@ impl Reading {
     ) -> Result<Vec<Found>, SelectError> {
         self.budget.check_cancelled()?;
         group.read_memory(&self.cut, &self.budget)?;
-        self.merged(group, epoch, range, cores)
+        let known = match group.memory.disk {
+            true => group.known(&self.shared, &self.cut),
+            false => None,
+        };
+        self.merged(group, known, epoch, range, cores)
     }
 
-    /// A group whose memory was read.
+    /// A group whose memory was read, with its chunks where they are known.
     fn merged(
         &self,
         mut group: Wanted,
+        known: Option<Vec<StoredChunk>>,
         epoch: Epoch,
         range: (TimestampMs, TimestampMs),
         cores: Option<&Handle>,
     ) -> Result<Vec<Found>, SelectError> {
         if group.memory.disk {
-            let bucket_ms = group.read_disk(&Disk {
+            let disk = Disk {
                 shared: &self.shared,
                 epoch,
                 range,
@@ -126,16 +142,16 @@ impl Reading {
                 cut: &self.cut,
                 budget: &self.budget,
                 cores,
-            })?;
+            };
+            let bucket_ms = group.read_disk(&disk, known)?;
             self.resolution_ms.fetch_max(bucket_ms, Ordering::Relaxed);
         }
         group.decode_memory(&self.cut)?;
         Ok(merge(group, &self.cut, &self.axes))
     }
 
-    /// With their labels, in the order of these. A series that was deleted meanwhile is left out.
-    fn named(&self, found: Vec<Found>) -> SeriesSet {
-        let index = read(&self.shared.index);
+    /// With their labels. A series that was deleted meanwhile is left out.
+    fn named(index: &Index, found: Vec<Found>) -> Vec<Series> {
         let named = found.into_iter().filter_map(|found| {
             Some(Series {
                 labels: index.entry(found.id)?.labels(),
@@ -143,8 +159,11 @@ impl Reading {
                 values: found.values,
             })
         });
-        let mut series: Vec<Series> = named.collect();
-        drop(index);
+        named.collect()
+    }
+
+    /// In the order of their labels.
+    fn sorted(&self, mut series: Vec<Series>) -> SeriesSet {
         series.sort_by(|a, b| a.labels.cmp(&b.labels));
         let resolution_ms = self.resolution_ms.load(Ordering::Relaxed);
         SeriesSet {

@@ -38,7 +38,7 @@ pub(super) fn success<T: Serialize>(data: T, warnings: Vec<String>) -> Response 
     Json(answer).into_response()
 }
 
-/// A list of any length. `held` is given back when the last of it is sent.
+/// A list of any length. `held` is given back when the last of it is on its way.
 pub(super) fn list<T: Serialize + Send + 'static>(
     items: Vec<T>,
     is_truncated: bool,
@@ -51,8 +51,8 @@ pub(super) fn list<T: Serialize + Send + 'static>(
     };
     let head = format!("{OPENING}[");
     let tail = format!("]{}}}", notes(warnings, &[]));
-    let items = each(items, |out, item| write_json(out, &item));
-    pages::respond(in_turn(head, items, tail, held))
+    let items = each(items, NAME_BYTES, |out, item| write_json(out, &item));
+    pages::respond(in_turn(head, items, tail), held)
 }
 
 /// The result of a query, at most `limit` series of it, and what it took where that was asked for.
@@ -80,12 +80,16 @@ pub(super) fn result(answered: Answered, limit: Option<usize>, with_stats: bool)
     };
     let list = |kind: &str| format!("{OPENING}{{\"resultType\":\"{kind}\",\"result\":[");
     let (head, items, close): (_, Parts, _) = match output.value {
-        Value::Vector(samples) => (list("vector"), Box::new(each(samples, write_sample)), "]"),
+        Value::Vector(samples) => (
+            list("vector"),
+            Box::new(each(samples, LABELS_BYTES, write_sample)),
+            "]",
+        ),
         Value::Matrix(series) => (list("matrix"), Box::new(matrix(series)), "]"),
         single => (OPENING.to_owned(), Box::new(once(single)), ""),
     };
     let tail = format!("{close}{stats}}}{}}}", notes(&output.warnings, &output.infos));
-    Ok(pages::respond(in_turn(head, items, tail, held)))
+    Ok(pages::respond(in_turn(head, items, tail), held))
 }
 
 /// How every answer begins that is written here.
@@ -141,31 +145,29 @@ fn stats(cost: &Cost) -> serde_json::Value {
 
 // === writing ===
 
-/// The head, the items, the tail; then what they hold is let go.
-fn in_turn(
-    head: String,
-    items: impl Iterator<Item = Part> + Send + 'static,
-    tail: String,
-    held: Budget,
-) -> Parts {
-    let head = part(move |out| out.extend_from_slice(head.as_bytes()));
-    let tail = part(move |out| {
-        let _held_until_here = held;
-        out.extend_from_slice(tail.as_bytes());
-    });
-    Box::new(std::iter::once(head).chain(items).chain([tail]))
+/// The head, the items, the tail.
+fn in_turn(head: String, items: impl Iterator<Item = Part> + Send + 'static, tail: String) -> Parts {
+    let text = |text: String| part(text.len(), move |out| out.extend_from_slice(text.as_bytes()));
+    Box::new(std::iter::once(text(head)).chain(items).chain([text(tail)]))
 }
 
-fn part(write: impl FnOnce(&mut Vec<u8>) + Send + 'static) -> Part {
-    Box::new(write)
+fn part(bytes: usize, write: impl FnOnce(&mut Vec<u8>) + Send + 'static) -> Part {
+    Part {
+        bytes,
+        write: Box::new(write),
+    }
 }
 
-/// Items written at a time: names, or the labels of series.
-const ITEMS_AT_ONCE: usize = 256;
+/// Items written at a time.
+const ITEMS_AT_ONCE: usize = 64;
+/// Bytes of a name in a list, and of a series' labels, about.
+const NAME_BYTES: usize = 32;
+const LABELS_BYTES: usize = 256;
 
-/// Items one after the other, with commas between them.
+/// Items of about so many bytes one after the other, with commas between them.
 fn each<T: Send + 'static>(
     items: Vec<T>,
+    bytes_each: usize,
     write: impl Fn(&mut Vec<u8>, T) + Copy + Send + 'static,
 ) -> impl Iterator<Item = Part> + Send {
     let (mut items, mut begins) = (items.into_iter(), true);
@@ -173,7 +175,7 @@ fn each<T: Send + 'static>(
         let some: Vec<T> = items.by_ref().take(ITEMS_AT_ONCE).collect();
         let mut is_first = std::mem::take(&mut begins);
         (!some.is_empty()).then(|| {
-            part(move |out| {
+            part(some.len() * bytes_each, move |out| {
                 for item in some {
                     if !std::mem::take(&mut is_first) {
                         out.push(b',');
@@ -187,16 +189,17 @@ fn each<T: Send + 'static>(
 
 /// A scalar or a text, all but the brace that closes it: statistics may follow.
 fn once(value: Value) -> impl Iterator<Item = Part> + Send {
-    std::iter::once(part(move |out| {
+    std::iter::once(part(LABELS_BYTES, move |out| {
         format::write(out, &value);
         out.pop();
     }))
 }
 
 /// Samples written at a time: one series may have millions, and a page has room for some thousands.
-const SAMPLES_AT_ONCE: usize = 2_500;
-/// What a series' labels take, in samples.
-const LABELS_IN_SAMPLES: usize = 10;
+const SAMPLES_AT_ONCE: usize = 2_600;
+/// What a sample takes, and a series' labels in samples.
+const SAMPLE_BYTES: usize = 26;
+const LABELS_IN_SAMPLES: usize = LABELS_BYTES / SAMPLE_BYTES;
 
 /// Some samples of a series.
 struct Stretch {
@@ -218,7 +221,8 @@ fn matrix(series: Vec<MatrixSeries>) -> impl Iterator<Item = Part> + Send {
             some.push(stretch);
         }
         let is_first = std::mem::take(&mut begins);
-        (!some.is_empty()).then(|| part(move |out| write_stretches(out, &some, is_first)))
+        let bytes = (SAMPLES_AT_ONCE - room) * SAMPLE_BYTES;
+        (!some.is_empty()).then(|| part(bytes, move |out| write_stretches(out, &some, is_first)))
     })
 }
 

@@ -24,29 +24,45 @@ const PAGE_BYTES: usize = 64 << 10;
 /// How long a client may take for an answer. The largest, some 300 MB, takes half of it over a line of 20 Mbit/s.
 const TAKEN_WITHIN: Duration = Duration::from_secs(300);
 
-/// Writes a part of the body behind what is there, about a page at most.
-pub(super) type Part = Box<dyn FnOnce(&mut Vec<u8>) + Send>;
+/// Pages written ahead, at most: each is memory that no query pays for.
+const AHEAD_MAX: usize = 4;
+
+type Write = Box<dyn FnOnce(&mut Vec<u8>) + Send>;
+
+/// A part of the body.
+pub(super) struct Part {
+    /// Bytes, about: a page at most.
+    pub(super) bytes: usize,
+    /// Writes it behind what is there.
+    pub(super) write: Write,
+}
+
 /// The parts of a body, in their order.
 pub(super) type Parts = Box<dyn Iterator<Item = Part> + Send>;
 
-/// An answer as JSON, none of it kept longer than it takes to send it.
-pub(super) fn respond(parts: Parts) -> Response {
-    respond_within(parts, TAKEN_WITHIN)
+/// An answer as JSON, none of it kept longer than it takes to send it. `held` is dropped when its last page is on its way.
+pub(super) fn respond(parts: Parts, held: impl Send + 'static) -> Response {
+    respond_within(parts, held, TAKEN_WITHIN)
 }
 
-fn respond_within(mut parts: Parts, taken_within: Duration) -> Response {
+fn respond_within(mut parts: Parts, held: impl Send + 'static, taken_within: Duration) -> Response {
     let mut first = empty_page();
     let mut is_whole = false;
     while !is_whole && first.len() < PAGE_BYTES {
         match parts.next() {
-            Some(part) => part(&mut first),
+            Some(part) => (part.write)(&mut first),
             None => is_whole = true,
         }
     }
     let body = if is_whole {
         Body::from(first)
     } else {
-        streamed(first, parts, taken_within)
+        let rest = Rest {
+            parts,
+            ahead: VecDeque::new(),
+            _held: Box::new(held),
+        };
+        streamed(first, rest, taken_within)
     };
     let mut response = Response::new(body);
     response
@@ -60,20 +76,24 @@ fn empty_page() -> Vec<u8> {
     Vec::with_capacity(PAGE_BYTES + PAGE_BYTES / 4)
 }
 
-/// What is not begun; nothing once all is, or the client has taken too long.
-type Rest = Arc<Mutex<Option<Parts>>>;
+/// What is not sent yet.
+struct Rest {
+    parts: Parts,
+    /// The next pages, being written.
+    ahead: VecDeque<AbortOnDropHandle<Vec<u8>>>,
+    _held: Box<dyn Send>,
+}
 
 struct Sending {
     first: Option<Vec<u8>>,
-    /// The next pages, being written.
-    ahead: VecDeque<AbortOnDropHandle<Vec<u8>>>,
-    rest: Rest,
+    /// Nothing once all is sent, or the client has taken too long.
+    rest: Arc<Mutex<Option<Rest>>>,
     is_done: bool,
     _gives_up: AbortOnDropHandle<()>,
 }
 
-fn streamed(first: Vec<u8>, parts: Parts, taken_within: Duration) -> Body {
-    let rest: Rest = Arc::new(Mutex::new(Some(parts)));
+fn streamed(first: Vec<u8>, rest: Rest, taken_within: Duration) -> Body {
+    let rest = Arc::new(Mutex::new(Some(rest)));
     let late = Arc::downgrade(&rest);
     let gives_up = tokio::spawn(async move {
         tokio::time::sleep(taken_within).await;
@@ -81,7 +101,6 @@ fn streamed(first: Vec<u8>, parts: Parts, taken_within: Duration) -> Body {
     });
     let sending = Sending {
         first: Some(first),
-        ahead: VecDeque::new(),
         rest,
         is_done: false,
         _gives_up: AbortOnDropHandle::new(gives_up),
@@ -93,31 +112,54 @@ fn streamed(first: Vec<u8>, parts: Parts, taken_within: Duration) -> Body {
 
 impl Sending {
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
-        self.write_ahead();
-        if let Some(first) = self.first.take() {
-            return Some(Ok(first.into()));
+        if self.is_done {
+            return None;
         }
-        if let Some(page) = self.ahead.pop_front() {
-            return Some(page.await.map(Bytes::from).map_err(io::Error::other));
-        }
-        let was_done = std::mem::replace(&mut self.is_done, true);
-        (!was_done).then(|| Err(io::ErrorKind::TimedOut.into()))
+        let next = {
+            let mut rest = lock(&self.rest);
+            if let Some(rest) = rest.as_mut() {
+                rest.write_ahead();
+            }
+            if let Some(first) = self.first.take() {
+                return Some(Ok(first.into()));
+            }
+            match rest.as_mut().map(|rest| rest.ahead.pop_front()) {
+                Some(Some(page)) => Ok(page),
+                Some(None) => {
+                    (*rest, self.is_done) = (None, true);
+                    return None;
+                }
+                None => Err(io::ErrorKind::TimedOut),
+            }
+        };
+        let page = match next {
+            Ok(page) => page.await.map_err(io::Error::other),
+            Err(kind) => Err(kind.into()),
+        };
+        // Nothing comes behind what went wrong.
+        self.is_done = page.is_err();
+        Some(page.map(Bytes::from))
     }
+}
 
+impl Rest {
     /// Has as many pages written at once as there are threads to do it.
     fn write_ahead(&mut self) {
         let runtime = Handle::current();
-        let mut rest = lock(&self.rest);
-        while self.ahead.len() < runtime.metrics().num_workers()
-            && let Some(parts) = rest.as_mut()
-        {
-            let Some(part) = parts.next() else {
-                (*rest, self.is_done) = (None, true);
+        while self.ahead.len() < runtime.metrics().num_workers().min(AHEAD_MAX) {
+            let (mut some, mut bytes) = (Vec::new(), 0);
+            while bytes < PAGE_BYTES
+                && let Some(part) = self.parts.next()
+            {
+                bytes += part.bytes;
+                some.push(part);
+            }
+            if some.is_empty() {
                 return;
-            };
+            }
             let page = runtime.spawn(async move {
                 let mut page = empty_page();
-                part(&mut page);
+                some.into_iter().for_each(|part| (part.write)(&mut page));
                 page
             });
             self.ahead.push_back(AbortOnDropHandle::new(page));
@@ -125,8 +167,8 @@ impl Sending {
     }
 }
 
-fn lock(rest: &Mutex<Option<Parts>>) -> std::sync::MutexGuard<'_, Option<Parts>> {
-    rest.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -136,68 +178,90 @@ mod tests {
     use super::*;
     use futures::StreamExt;
 
-    /// `count` parts of 40,000 bytes, which hold something as long as they live.
-    fn parts(count: usize, held: Arc<()>) -> Parts {
-        Box::new((0..count).map(move |_| {
-            let held = Arc::clone(&held);
-            Box::new(move |out: &mut Vec<u8>| {
-                let _held = &held;
-                out.extend_from_slice(&[b'x'; 40_000]);
-            }) as Part
+    /// `count` parts of so many bytes.
+    fn parts(count: u8, bytes: usize) -> Parts {
+        Box::new((0..count).map(move |n| Part {
+            bytes,
+            write: Box::new(move |out| out.resize(out.len() + bytes, n)),
         }))
     }
 
-    #[tokio::test]
-    async fn a_small_answer_has_a_length_and_a_large_one_comes_in_pages() {
-        let held = Arc::new(());
-        let small = respond(parts(1, Arc::clone(&held))).into_body();
-        assert_eq!(axum::body::HttpBody::size_hint(&small).exact(), Some(40_000));
-        assert_eq!(Arc::strong_count(&held), 1);
-        let mut large = respond(parts(5, Arc::clone(&held)))
-            .into_body()
-            .into_data_stream();
+    async fn pages(mut large: impl futures::Stream<Item = Result<Bytes, axum::Error>> + Unpin) -> Vec<Bytes> {
         let mut pages = Vec::new();
         while let Some(page) = large.next().await {
-            pages.push(page.unwrap().len());
+            pages.push(page.unwrap());
         }
-        assert_eq!(pages, [80_000, 40_000, 40_000, 40_000]);
-        assert_eq!(Arc::strong_count(&held), 1);
+        pages
     }
 
-    #[tokio::test]
-    async fn who_does_not_read_loses_the_answer() {
+    #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+    async fn a_small_answer_has_a_length_and_a_large_one_comes_in_pages() {
         let held = Arc::new(());
-        let large = respond_within(parts(5, Arc::clone(&held)), Duration::from_millis(5));
-        let mut large = large.into_body().into_data_stream();
-        let begin = std::time::Instant::now();
-        while Arc::strong_count(&held) > 1 {
-            assert!(
-                begin.elapsed() < Duration::from_secs(30),
-                "it is let go though nobody asks for more"
-            );
-            tokio::task::yield_now().await;
+        let small = respond(parts(3, 1_000), Arc::clone(&held)).into_body();
+        assert_eq!(axum::body::HttpBody::size_hint(&small).exact(), Some(3_000));
+        assert_eq!(Arc::strong_count(&held), 1);
+        for (count, bytes) in [(5, 40_000), (200, 1_000), (9, 70_000)] {
+            let large = respond(parts(count, bytes), Arc::clone(&held));
+            assert_eq!(Arc::strong_count(&held), 2, "it is held until all is sent");
+            let pages = pages(large.into_body().into_data_stream()).await;
+            let expected: Vec<u8> = (0..count).flat_map(|n| vec![n; bytes]).collect();
+            assert!(pages.concat() == expected, "in order");
+            let (last, full) = pages.split_last().unwrap();
+            assert!(!last.is_empty() && full.iter().all(|page| page.len() >= PAGE_BYTES));
+            assert_eq!(Arc::strong_count(&held), 1);
         }
-        assert!(
-            large.next().await.unwrap().is_ok(),
-            "the first page was there already"
-        );
-        assert!(large.next().await.unwrap().is_err());
-        assert!(large.next().await.is_none());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_does_not_read_loses_the_answer() {
+        for asked in [0, 2] {
+            let held = Arc::new(());
+            let large = respond_within(parts(50, 70_000), Arc::clone(&held), Duration::from_millis(50));
+            let mut large = large.into_body().into_data_stream();
+            for _ in 0..asked {
+                assert!(large.next().await.unwrap().is_ok());
+            }
+            let begin = std::time::Instant::now();
+            while Arc::strong_count(&held) > 1 {
+                assert!(
+                    begin.elapsed() < Duration::from_secs(30),
+                    "it is let go though nobody asks for more"
+                );
+                tokio::task::yield_now().await;
+            }
+            if asked == 0 {
+                assert!(
+                    large.next().await.unwrap().is_ok(),
+                    "the first page was there already"
+                );
+            }
+            assert!(large.next().await.unwrap().is_err());
+            assert!(large.next().await.is_none());
+        }
     }
 
     #[tokio::test]
     async fn who_leaves_ends_it() {
         let held = Arc::new(());
-        let mut large = respond(parts(5, Arc::clone(&held)))
+        let mut large = respond(parts(50, 70_000), Arc::clone(&held))
             .into_body()
             .into_data_stream();
         assert!(large.next().await.unwrap().is_ok());
+        assert_eq!(Arc::strong_count(&held), 2);
         drop(large);
-        // What was being written is dropped by the runtime.
-        let begin = std::time::Instant::now();
-        while Arc::strong_count(&held) > 1 {
-            assert!(begin.elapsed() < Duration::from_secs(30), "it is let go");
-            tokio::task::yield_now().await;
-        }
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+
+    #[tokio::test]
+    async fn a_page_that_cannot_be_written_ends_the_answer() {
+        let broken = Part {
+            bytes: 70_000,
+            write: Box::new(|_| panic!("as a test wants it")),
+        };
+        let parts = parts(1, 70_000).chain([broken]).chain(parts(3, 70_000));
+        let mut large = respond(Box::new(parts), ()).into_body().into_data_stream();
+        assert!(large.next().await.unwrap().is_ok());
+        assert!(large.next().await.unwrap().is_err());
+        assert!(large.next().await.is_none());
     }
 }
