@@ -3,6 +3,7 @@
 Importing torch takes longer than most of these trainings do, and a recipe's test needs several of them.
 """
 
+import contextlib
 import os
 import re
 import runpy
@@ -79,6 +80,8 @@ def become(recipe, arguments, folder, variables, rank):
     code = 0
     try:
         runpy.run_path(str(script), run_name="__main__")
+        lasting = [name for name in threads() if "gloo" in name]
+        assert not lasting, f"Gloo's threads are still there at the end, where they may abort the process: {lasting}"
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
         if not isinstance(end.code, int):
@@ -87,3 +90,10 @@ def become(recipe, arguments, folder, variables, rank):
         traceback.print_exc()
         code = 1
     os._exit(code)
+
+
+def threads():
+    """Their names; one may end meanwhile."""
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/self/task/{thread}/comm") as name:
+            yield name.read().strip()

@@ -5,6 +5,7 @@ ordinary training script, and what Lockstep's own tests train. Nothing in it kno
 """
 
 import argparse
+import gc
 import os
 import random
 import re
@@ -17,6 +18,7 @@ if __name__ == "__main__" and "OMP_NUM_THREADS" not in os.environ:
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: its functions hold the one that is there when they are made, and an optimizer imports them
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -39,7 +41,18 @@ def main():
     finally:
         # After a stop, NCCL's own teardown may wait for collectives that peers will never finish: leave that to the process exit.
         if not (stop.asked and device.type == "cuda"):
-            dist.destroy_process_group()
+            leave(device)
+
+
+def leave(device):
+    """Ends the group, which nobody may hold on: Gloo's threads would outlive Python, and one that lets go of a tensor just then aborts the process.
+
+    Its backend goes last: before torch 2.8 only who lets go of that one gives way to those threads while it waits for them.
+    """
+    gc.collect()  # a model may be part of a circle
+    backends = [dist.distributed_c10d._get_default_group()._get_backend(device)] if device.type == "cpu" else []
+    dist.destroy_process_group()
+    backends.clear()
 
 
 def parse_arguments():

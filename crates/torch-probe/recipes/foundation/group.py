@@ -6,6 +6,7 @@ import os
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: its functions hold the one that is there when they are made, and an optimizer imports them
 
 
 @contextlib.contextmanager
@@ -23,15 +24,23 @@ def joined():
             leave()
 
 
+kept = []  # meshes, which torch keeps in caches of its own, and with them their groups
+
+
 def leave():
-    """Ends the group; what stands on it, like a DDP model, is to be gone before.
+    """Ends the group and Gloo's threads with it; what stands on it, like a DDP model, is to be gone before.
+
+    Those threads end with the last who holds the group. One of them that lets go of a tensor of ours while Python is ending would take the process
+    down (SIGABRT), though all of its work is done: so nobody may hold the group on.
 
     Before torch 2.8 who lets go of a group last waits for Gloo's threads without giving way to them (pytorch/pytorch#154976). One that is letting go
     of a tensor of ours just then waits for Python, and both wait for ever. Who lets go of a group's backend gives way, so here those go last.
     """
+    gc.collect()  # a model may be part of a circle
+    for mesh in kept:
+        getattr(mesh, "_pg_registry", {}).clear()
     backends = []
     if torch_is_before(2, 8):
-        gc.collect()  # a model may be part of a circle
         groups = dist.distributed_c10d._world.pg_map.items()
         backends = [group._get_backend(torch.device("cpu")) for group, (name, _) in groups if "gloo" in name]
     dist.destroy_process_group()

@@ -3,12 +3,14 @@
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from . import group
 from .group import local_world_size, say, world_size
 
 
 def make(device, **sizes):
     """make(device, data=2, tensor=4): the last dimension is that of neighbouring ranks, which share a node."""
     mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    group.kept.append(mesh)
     say(f"mesh {axes(sizes, sizes.values())}: ranks {mesh.mesh.tolist()}")
     return mesh
 
