@@ -8,6 +8,7 @@
 //! The bucket runs on the records' own time, so reading late (an agent that was away) gives the same series.
 
 mod logged;
+mod rank;
 mod record;
 mod series;
 

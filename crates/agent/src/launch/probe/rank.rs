@@ -1,0 +1,381 @@
+//! The series of one rank: its steps, pooled where they come faster than samples may, and its saves.
+//!
+//! Which value stands for several steps: durations their mean, counts their sum over time, the loss the last (but a non-finite
+//! one is never hidden by a later good one), the gradient norm the largest, NaN above all. Of a sharded gradient each rank knows a part, and
+//! parts add up only within one step: so all ranks take the same step of a pool, by its number.
+
+use std::collections::BTreeMap;
+
+use domain::ident::RunId;
+use domain::series::Labels;
+use domain::time::TimestampMs;
+
+use crate::launch::probe::record::{Checkpoint, Phase, Step};
+use crate::sample::series::series;
+use crate::sample::{Samples, assignment};
+
+/// Steps that are samples of their own before pooling begins: the first minute of a run in full detail.
+const BURST: f64 = 30.0;
+/// After the burst: samples a second.
+const REFILL_PER_MS: f64 = 1.0 / 1_000.0;
+
+#[derive(Debug)]
+pub(super) struct RankSeries {
+    labels: [(&'static str, String); 2],
+    names: BTreeMap<&'static str, Labels>,
+    tokens: f64,
+    refilled_ms: TimestampMs,
+    written_ms: TimestampMs,
+    pool: Vec<Step>,
+    last_step_ms: Option<TimestampMs>,
+    loss_best: f64,
+    /// The loss is the script's own word, which may be on another scale than what `backward` sees.
+    loss_is_logged: bool,
+    nonfinite: f64,
+    saves: RankSaves,
+    /// `train_info`, `gpu_assignment_info` and `train_note`.
+    infos: Vec<Labels>,
+}
+
+/// What a rank's saves cost it.
+#[derive(Debug, Default)]
+struct RankSaves {
+    /// Since when the rank stands still for one.
+    since_ms: Option<TimestampMs>,
+    blocked_s: f64,
+    failures: f64,
+    any: bool,
+}
+
+impl RankSeries {
+    pub(super) fn new(run: &RunId, rank: u32) -> Self {
+        Self {
+            labels: [("run", run.to_string()), ("rank", rank.to_string())],
+            names: BTreeMap::new(),
+            tokens: BURST,
+            refilled_ms: 0,
+            written_ms: 0,
+            pool: Vec::new(),
+            last_step_ms: None,
+            loss_best: f64::INFINITY,
+            loss_is_logged: false,
+            nonfinite: 0.0,
+            saves: RankSaves::default(),
+            infos: Vec::new(),
+        }
+    }
+
+    /// What the rank is now; what it was before and is no more ends.
+    pub(super) fn introduce(&mut self, infos: Vec<Labels>, at_ms: TimestampMs, samples: &Samples) {
+        for old in self.infos.iter().filter(|old| !infos.contains(old)) {
+            samples.end(old, at_ms);
+        }
+        infos.iter().for_each(|info| put_info(samples, info, at_ms));
+        self.infos = infos;
+        // A counter that is there at 0 can be seen to rise to 1.
+        self.push(
+            "train_nonfinite_steps_total",
+            at_ms,
+            Some(self.nonfinite),
+            samples,
+        );
+    }
+
+    pub(super) fn save(&mut self, save: &Checkpoint, samples: &Samples) {
+        let at_ms = save.wall_ns / 1_000_000;
+        if !self.saves.any {
+            // Counters that are there at 0 can be seen to rise.
+            self.saves.any = true;
+            self.push_save_counters(at_ms - 1, samples);
+        }
+        if save.phase == Phase::Begin {
+            self.saves.since_ms = (!save.background).then_some(at_ms);
+            return;
+        }
+        self.saves.since_ms = None;
+        self.saves.blocked_s += save.blocked_s.unwrap_or(0.0);
+        if save.phase == Phase::Failure {
+            self.saves.failures += 1.0;
+        } else {
+            self.push("train_checkpoint_save_seconds", at_ms, save.seconds, samples);
+            self.push("train_checkpoint_bytes", at_ms, save.bytes, samples);
+        }
+        self.push_save_counters(at_ms, samples);
+        self.push("train_checkpoint_saving_seconds", at_ms, Some(0.0), samples);
+    }
+
+    fn push_save_counters(&mut self, at_ms: TimestampMs, samples: &Samples) {
+        let RankSaves {
+            blocked_s, failures, ..
+        } = self.saves;
+        self.push(
+            "train_checkpoint_blocked_seconds_total",
+            at_ms,
+            Some(blocked_s),
+            samples,
+        );
+        self.push("train_checkpoint_failures_total", at_ms, Some(failures), samples);
+    }
+
+    pub(super) fn step(&mut self, step: Step, samples: &Samples) {
+        let at_ms = step.wall_ns / 1_000_000;
+        // Whatever became of its last word: a rank that steps does not stand still for a save.
+        if self.saves.since_ms.is_some_and(|since| since < at_ms) {
+            self.saves.since_ms = None;
+        }
+        self.last_step_ms = self.last_step_ms.max(Some(at_ms));
+        let is_logged = step.loss_source.as_deref() == Some("logged");
+        if step.loss.is_some() && is_logged != self.loss_is_logged {
+            (self.loss_is_logged, self.loss_best) = (is_logged, f64::INFINITY);
+        }
+        if let Some(loss) = step.loss.filter(|loss| loss.is_finite()) {
+            self.loss_best = self.loss_best.min(loss);
+        }
+        if [
+            step.loss,
+            step.loss_backward,
+            step.grad_norm,
+            step.grad_norm_local_sq,
+        ]
+        .into_iter()
+        .flatten()
+        .any(|value| !value.is_finite())
+        {
+            self.nonfinite += 1.0;
+        }
+        self.pool.push(step);
+        self.refill(at_ms);
+        self.write_when_allowed(samples);
+    }
+
+    pub(super) fn tick(&mut self, now_ms: TimestampMs, repeat: bool, samples: &Samples) {
+        if !self.pool.is_empty() {
+            self.refill(now_ms);
+            self.write_when_allowed(samples);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "an age in milliseconds")]
+        let age_s = self
+            .last_step_ms
+            .map(|last| (now_ms - last).max(0) as f64 / 1_000.0);
+        self.push("train_last_step_age_seconds", now_ms, age_s, samples);
+        if self.saves.any {
+            #[expect(clippy::cast_precision_loss, reason = "an age in milliseconds")]
+            let saving_s = self
+                .saves
+                .since_ms
+                .map_or(0.0, |since| (now_ms - since).max(0) as f64 / 1_000.0);
+            self.push("train_checkpoint_saving_seconds", now_ms, Some(saving_s), samples);
+        }
+        if repeat {
+            if self.saves.any {
+                self.push_save_counters(now_ms, samples);
+            }
+            self.infos.iter().for_each(|info| put_info(samples, info, now_ms));
+            self.push(
+                "train_nonfinite_steps_total",
+                now_ms,
+                Some(self.nonfinite),
+                samples,
+            );
+        }
+    }
+
+    fn refill(&mut self, now_ms: TimestampMs) {
+        if self.refilled_ms > 0 && now_ms > self.refilled_ms {
+            #[expect(clippy::cast_precision_loss, reason = "a pause in milliseconds")]
+            let gained = (now_ms - self.refilled_ms) as f64 * REFILL_PER_MS;
+            self.tokens = (self.tokens + gained).min(BURST);
+        }
+        self.refilled_ms = self.refilled_ms.max(now_ms);
+    }
+
+    fn write_when_allowed(&mut self, samples: &Samples) {
+        // Two steps within a millisecond cannot be two samples.
+        let later = self
+            .pool
+            .last()
+            .is_some_and(|step| step.wall_ns / 1_000_000 > self.written_ms);
+        if self.tokens >= 1.0 && later {
+            self.tokens -= 1.0;
+            self.write_pool(samples);
+        }
+    }
+
+    /// Writes what is pooled as one sample a series, at the time of its last step.
+    pub(super) fn write_pool(&mut self, samples: &Samples) {
+        let pool = std::mem::take(&mut self.pool);
+        let Some(last) = pool.last() else { return };
+        let at_ms = (last.wall_ns / 1_000_000).max(self.written_ms + 1);
+        self.written_ms = at_ms;
+        let step_s = mean(&pool, |step| step.step_s);
+        let parts = |step: &Step| Some(step.forward_s? + step.backward_s? + step.optimizer_s.unwrap_or(0.0));
+        let rate = |count: fn(&Step) -> Option<f64>| {
+            let total_s: f64 = pool.iter().filter_map(|step| step.step_s).sum();
+            let counted: Vec<f64> = pool.iter().filter_map(count).collect();
+            (!counted.is_empty() && total_s > 0.0).then(|| counted.iter().sum::<f64>() / total_s)
+        };
+        let values = [
+            ("train_step", last.step),
+            ("train_step_seconds", step_s),
+            ("train_data_seconds", mean(&pool, |step| step.data_s)),
+            ("train_forward_seconds", mean(&pool, |step| step.forward_s)),
+            ("train_backward_seconds", mean(&pool, |step| step.backward_s)),
+            ("train_optimizer_seconds", mean(&pool, |step| step.optimizer_s)),
+            ("train_sync_seconds", mean(&pool, |step| step.sync_s)),
+            ("train_save_seconds", mean(&pool, |step| step.save_s)),
+            ("train_compute_ratio", ratio(mean(&pool, parts), step_s)),
+            ("train_loss", loss(&pool)),
+            (
+                "train_loss_best",
+                Some(self.loss_best).filter(|best| best.is_finite()),
+            ),
+            (
+                "train_grad_norm",
+                largest(pool.iter().filter_map(|step| step.grad_norm)),
+            ),
+            ("train_grad_norm_local_square", local_square(&pool)),
+            ("train_samples_per_second", rate(|step| step.samples)),
+            ("train_tokens_per_second", rate(|step| step.tokens)),
+            (
+                "train_micro_batch",
+                largest(pool.iter().filter_map(|step| step.micro_batch)),
+            ),
+            ("train_nonfinite_steps_total", Some(self.nonfinite)),
+            (
+                "train_skipped_steps_total",
+                latest(&pool, |step| step.skipped_steps),
+            ),
+            (
+                "train_memory_allocated_bytes",
+                largest(pool.iter().filter_map(|step| step.cuda_allocated_bytes)),
+            ),
+            (
+                "train_memory_reserved_bytes",
+                largest(pool.iter().filter_map(|step| step.cuda_reserved_bytes)),
+            ),
+            (
+                "train_saved_tensor_bytes",
+                largest(pool.iter().filter_map(|step| step.saved_tensor_bytes)),
+            ),
+            (
+                "train_memory_split_bytes",
+                largest(pool.iter().filter_map(|step| step.cuda_split_bytes)),
+            ),
+            (
+                "train_memory_alloc_retries_total",
+                latest(&pool, |step| step.cuda_alloc_retries),
+            ),
+            ("train_probe_dropped_total", latest(&pool, |step| step.dropped)),
+            ("train_rpc_seconds", mean(&pool, |step| step.rpc_s)),
+            (
+                "train_rpc_seconds_max",
+                largest(pool.iter().filter_map(|step| step.rpc_s_max)),
+            ),
+            (
+                "train_rpc_buffer_depth",
+                largest(pool.iter().filter_map(|step| step.rpc_buffer_depth)),
+            ),
+            (
+                "train_gradient_staleness_steps",
+                mean(&pool, |step| step.staleness_steps),
+            ),
+            (
+                "train_pipeline_bubble_ratio",
+                mean(&pool, |step| step.bubble_ratio),
+            ),
+        ];
+        for (metric, value) in values {
+            self.push(metric, at_ms, value, samples);
+        }
+    }
+
+    fn push(&mut self, metric: &'static str, at_ms: TimestampMs, value: Option<f64>, samples: &Samples) {
+        let Some(value) = value else { return };
+        let labels = &self.labels;
+        let name = self.names.entry(metric).or_insert_with(|| {
+            series(
+                metric,
+                &labels.each_ref().map(|(name, value)| (*name, value.as_str())),
+            )
+        });
+        samples.push(name, at_ms, value);
+    }
+}
+
+fn mean(pool: &[Step], part: impl Fn(&Step) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = pool.iter().filter_map(part).collect();
+    #[expect(clippy::cast_precision_loss, reason = "a pool holds a second of steps")]
+    let count = values.len() as f64;
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / count)
+}
+
+fn ratio(part: Option<f64>, whole: Option<f64>) -> Option<f64> {
+    let whole = whole.filter(|whole| *whole > 0.0)?;
+    Some((part? / whole).clamp(0.0, 1.0))
+}
+
+fn loss(pool: &[Step]) -> Option<f64> {
+    let mut losses = pool.iter().rev().filter_map(|step| step.loss);
+    let last = losses.clone().next();
+    losses.find(|loss| !loss.is_finite()).or(last)
+}
+
+fn latest(pool: &[Step], counter: impl Fn(&Step) -> Option<f64>) -> Option<f64> {
+    pool.iter().rev().find_map(counter)
+}
+
+/// Of the step that is a multiple of the highest power of two: ranks whose pools differ by a step or two agree on it without a word.
+fn local_square(pool: &[Step]) -> Option<f64> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "counts of steps"
+    )]
+    let number = |step: &Step| step.step.unwrap_or_default() as u64;
+    let known = pool.iter().filter(|step| step.grad_norm_local_sq.is_some());
+    known
+        .max_by_key(|step| (number(step).trailing_zeros(), number(step)))?
+        .grad_norm_local_sq
+}
+
+/// The largest; NaN when one is NaN.
+fn largest(values: impl Iterator<Item = f64>) -> Option<f64> {
+    values.reduce(|a, b| {
+        if a.is_nan() || b.is_nan() {
+            f64::NAN
+        } else {
+            a.max(b)
+        }
+    })
+}
+
+/// What NVML and `/proc` say of the same use says more; it stands alone then.
+fn put_info(samples: &Samples, info: &Labels, at_ms: TimestampMs) {
+    if info.metric_name() == Some("gpu_assignment_info") {
+        assignment::put(samples, info, at_ms);
+    } else {
+        samples.push(info, at_ms, 1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_sharded_norm_are_of_one_step_on_all_ranks() {
+        let square_of = |steps: std::ops::Range<u32>| {
+            let part = |n: u32| Step {
+                step: Some(n.into()),
+                grad_norm_local_sq: Some(f64::from(n) * 100.0),
+                ..Step::default()
+            };
+            local_square(&steps.map(part).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            (square_of(99..110), square_of(101..111)),
+            (Some(10_400.0), Some(10_400.0))
+        );
+        assert_eq!((square_of(7..8), square_of(5..5)), (Some(700.0), None));
+    }
+}
