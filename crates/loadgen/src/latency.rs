@@ -50,6 +50,12 @@ impl Latencies {
         self.micros.extend(other.micros.iter().take(room));
     }
 
+    /// Those that are kept, in microseconds.
+    #[must_use]
+    pub fn micros(&self) -> &[u32] {
+        &self.micros
+    }
+
     /// Sorts and reads off.
     #[must_use]
     pub fn summary(mut self) -> Summary {

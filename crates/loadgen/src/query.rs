@@ -34,6 +34,8 @@ pub use self::question::Kind;
 
 /// The metrics that questions name.
 const METRICS_MIN: u32 = 30;
+/// Their numbers are multiplied by a few.
+const QUESTIONS_MAX: i64 = 10_000_000;
 /// Of a server's words this much is shown.
 const WORDS_BYTES: usize = 300;
 
@@ -46,14 +48,20 @@ pub struct Plan {
     #[arg(long, value_enum)]
     kind: Kind,
     /// Answers to time; of dashboards as many whole rounds as it takes.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=QUESTIONS_MAX))]
     repeats: u32,
+    /// The number of the first question. Who asks in rounds goes on with the one that the round before printed as `next`.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=QUESTIONS_MAX))]
+    first: u32,
     /// Questions before, not timed.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=QUESTIONS_MAX))]
     warm_up: u32,
-    /// Questions whose answers are kept or compared; of dashboards all panels of so many.
-    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Questions whose answers are kept or compared; of dashboards all panels of so many. With 0 nothing is.
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(..=QUESTIONS_MAX))]
     verify: u32,
+    /// Prints each latency too, for who puts several rounds together.
+    #[arg(long)]
+    latencies: bool,
     /// Dashboards that are drawn at once.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     clients: u32,
@@ -88,6 +96,14 @@ pub struct Outcome {
     pub latency: Summary,
     /// Dashboards only: from the first request to the last answer of a round.
     pub rounds: Option<Summary>,
+    /// When asked for: all that `latency` is made of, in microseconds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub latencies_us: Vec<u32>,
+    /// The same of `rounds`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rounds_us: Vec<u32>,
+    /// The number of the question to go on with.
+    pub next: u32,
     /// CPU seconds of the generator while it timed.
     pub cpu_s: f64,
     /// CPU seconds of the server before the first timed request and after the last answer.
@@ -122,21 +138,30 @@ pub async fn run(server: &Server, fleet: Fleet, plan: &Plan) -> Result<Outcome> 
         },
     };
     let mut outcome = Outcome::default();
-    asker.verify(plan, &mut outcome).await?;
-    let first = plan.verify;
+    if plan.verify > 0 {
+        asker.verify(plan, &mut outcome).await?;
+    }
+    let first = plan.first + plan.verify;
     let warm_up = Plan {
         repeats: plan.warm_up,
         ..plan.clone()
     };
-    asker.time(&warm_up, first).await?;
+    let warm = asker.time(&warm_up, first).await?;
     let (cpu_before, server_before) = (process::own_cpu_s(), plan.server_pid.and_then(process::cpu_s));
-    let (tally, rounds) = asker.time(plan, first + plan.warm_up).await?;
+    let timed = asker.time(plan, warm.next).await?;
     let server_after = plan.server_pid.and_then(process::cpu_s);
+    let listed = |latencies: &Latencies| match plan.latencies {
+        true => latencies.micros().to_vec(),
+        false => Vec::new(),
+    };
     Ok(Outcome {
-        samples: tally.samples,
-        bytes: tally.bytes,
-        latency: tally.latencies.summary(),
-        rounds: (plan.kind == Kind::Dashboards).then(|| rounds.summary()),
+        latencies_us: listed(&timed.tally.latencies),
+        rounds_us: listed(&timed.rounds),
+        next: timed.next,
+        samples: timed.tally.samples,
+        bytes: timed.tally.bytes,
+        latency: timed.tally.latencies.summary(),
+        rounds: (plan.kind == Kind::Dashboards).then(|| timed.rounds.summary()),
         cpu_s: process::own_cpu_s() - cpu_before,
         server_cpu_s: server_before.zip(server_after),
         ..outcome
@@ -150,6 +175,16 @@ struct Asker {
     catalogue: Catalogue,
 }
 
+/// Answers that were timed.
+#[derive(Debug, Default)]
+struct Timed {
+    tally: Tally,
+    /// How long each round of dashboards took.
+    rounds: Latencies,
+    /// The number of the question that comes behind them.
+    next: u32,
+}
+
 /// What timed answers amount to.
 #[derive(Debug, Default)]
 struct Tally {
@@ -160,11 +195,10 @@ struct Tally {
 
 impl Asker {
     async fn verify(&self, plan: &Plan, outcome: &mut Outcome) -> Result<()> {
+        let numbers = plan.first..plan.first + plan.verify;
         let questions: Vec<_> = match plan.kind {
-            Kind::Dashboards => (0..plan.verify).flat_map(|n| self.catalogue.panels(n)).collect(),
-            kind => (0..plan.verify)
-                .map(|n| self.catalogue.question(kind, n))
-                .collect(),
+            Kind::Dashboards => numbers.flat_map(|n| self.catalogue.panels(n)).collect(),
+            kind => numbers.map(|n| self.catalogue.question(kind, n)).collect(),
         };
         let others = plan.against.as_deref().map(kept).transpose()?;
         if others
@@ -204,24 +238,25 @@ impl Asker {
         Ok(())
     }
 
-    /// Asks from the `first` question on. Returns also how long each round of dashboards took.
-    async fn time(&self, plan: &Plan, first: u32) -> Result<(Tally, Latencies)> {
-        let (mut tally, mut rounds) = (Tally::default(), Latencies::default());
-        if plan.kind != Kind::Dashboards {
-            for n in first..first + plan.repeats {
-                let question = self.catalogue.question(plan.kind, n);
-                self.ask(&question, &mut tally).await?;
+    /// Asks from the `first` question on.
+    async fn time(&self, plan: &Plan, first: u32) -> Result<Timed> {
+        let mut timed = Timed {
+            next: first,
+            ..Timed::default()
+        };
+        while timed.tally.latencies.count() < u64::from(plan.repeats) {
+            if plan.kind == Kind::Dashboards {
+                let begin = Instant::now();
+                timed.tally.add(self.round(timed.next, plan.clients).await?);
+                timed.rounds.add(begin.elapsed());
+                timed.next += plan.clients;
+            } else {
+                let question = self.catalogue.question(plan.kind, timed.next);
+                self.ask(&question, &mut timed.tally).await?;
+                timed.next += 1;
             }
-            return Ok((tally, rounds));
         }
-        let mut next = first;
-        while tally.latencies.count() < u64::from(plan.repeats) {
-            let begin = Instant::now();
-            tally.add(self.round(next, plan.clients).await?);
-            rounds.add(begin.elapsed());
-            next += plan.clients;
-        }
-        Ok((tally, rounds))
+        Ok(timed)
     }
 
     /// All clients at once, each with its own connection and dashboard.

@@ -1,8 +1,9 @@
 //! `cargo xtask bench query`: how fast PromQL is answered, beside Prometheus and VictoriaMetrics.
 //!
 //! ```text
-//! for each server, alone:   history by remote write ─▶ quiet ─▶ merge ─▶ quiet ─▶ each kind of query:
-//!                             the first answers, compared with Prometheus' ─▶ some to warm up ─▶ timed
+//! each server in its turn:             history by remote write ─▶ quiet ─▶ merge ─▶ quiet ─▶ stopped
+//! each kind of query, four rounds of:  each server in its turn: goes on ─▶ some to warm up ─▶ timed ─▶ stopped
+//!                                      in the first round before all, the first answers, compared with Prometheus'
 //! ```
 //! All get the same samples at the same times, merged before the first query, and the same questions by the same client. A ratio
 //! counts only where the answers are the same: otherwise the aim says so.
@@ -31,12 +32,15 @@ use crate::progress::{block, result, say};
 use crate::toolchain::apt;
 
 const EXAMPLES: &str = "Examples:
-  cargo xtask bench query                            all, on a quiet machine; 15 to 25 minutes; writes docs/benchmarks.md
+  cargo xtask bench query                            all, on a quiet machine; 10 to 15 minutes; writes docs/benchmarks.md
   cargo xtask bench query --quick --dry              a few minutes, only prints
   cargo xtask bench query --only rate --only topk    two kinds, only prints
   cargo xtask bench query --quick --no-build --dry   the release build that is there
 
 A figure of a busy machine says nothing of latencies; its CPU times still hold.";
+
+/// Rounds of each kind, in which the servers take turns.
+const ROUNDS: u64 = 4;
 
 /// What to ask, and how often.
 #[derive(Args)]
@@ -97,12 +101,14 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
             Err(error) => note(peer.name(), &error, &mut answers),
         }
     }
-    // Kind by kind, and not server by server: a machine's speed changes within minutes, and ratios are what counts.
+    // Kind by kind and in rounds, and not server by server: a machine's speed changes within minutes, and ratios are what counts.
     for kind in &scale.kinds {
-        for mut server in std::mem::take(&mut servers) {
-            match server.ask(layout, &scale, *kind, &mut answers) {
-                Ok(()) => servers.push(server),
-                Err(error) => note(server.name(), &error, &mut answers),
+        for _ in 0..ROUNDS {
+            for mut server in std::mem::take(&mut servers) {
+                match server.ask(layout, &scale, *kind, &mut answers) {
+                    Ok(()) => servers.push(server),
+                    Err(error) => note(server.name(), &error, &mut answers),
+                }
             }
         }
         result(&table::render(&answers.rows()));
@@ -153,7 +159,7 @@ impl Scale {
     fn about(&self) -> String {
         format!(
             "{} nodes × 8 GPUs × 30 metrics: 70 minutes of all at {} s, six hours of {} nodes at 15 s, 30 days of {} GPUs at 60 s. Each \
-             server in its turn, kind by kind, with the client beside it and the others stopped.",
+             server in its turn, kind by kind and round by round, with the client beside it and the others stopped.",
             self.fleet.nodes, self.history.spacing_s, self.history.recent_nodes, self.history.month_gpus,
         )
     }

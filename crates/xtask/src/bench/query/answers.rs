@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::Value;
 
+use super::ROUNDS;
 use super::kind::Kind;
 use crate::bench::peer::Peer;
 use crate::bench::table::Row;
@@ -19,21 +20,27 @@ use crate::measure::generator::number;
 const RATE_TOLERANCE: f64 = 0.03;
 /// A series' labels are long; its first ones say enough.
 const FIRST_CHARS: usize = 200;
+/// Questions not counted in a later round: the server was stopped, and its connections are new.
+const AGAIN_WARM: &str = "--warm-up=3";
 /// The aim of every kind, for p50 and p99.
 const AIM: f64 = 0.5;
 
-/// What one server showed in one kind of query.
+/// What one server showed in one kind of query, in all rounds so far.
 #[derive(Debug, Clone)]
 pub(super) struct Answered {
-    p50_ms: f64,
-    p99_ms: f64,
-    cpu_ms: f64,
-    /// Dashboards only: all of them drawn, at the median.
-    round_s: Option<f64>,
+    /// Of each timed answer.
+    latencies_us: Vec<u32>,
+    /// Dashboards only: until all of them were drawn.
+    drawn_us: Vec<u32>,
+    /// The server's CPU time for them.
+    cpu_s: f64,
     /// Of all timed answers.
     samples: f64,
+    /// Of those that were compared, in the first round.
     values: f64,
     comparison: Option<Comparison>,
+    /// The question to go on with.
+    next: u64,
 }
 
 /// How the first answers differ from the first server's.
@@ -57,20 +64,58 @@ pub(super) struct Answers {
 impl Answered {
     /// From what the generator printed.
     pub(super) fn read(outcome: &Value) -> Result<Self> {
-        let cpu_s = number(outcome, "/server_cpu_s/1")? - number(outcome, "/server_cpu_s/0")?;
         Ok(Self {
-            p50_ms: number(outcome, "/latency/p50_ms")?,
-            p99_ms: number(outcome, "/latency/p99_ms")?,
-            cpu_ms: cpu_s * 1e3 / number(outcome, "/latency/count")?,
-            round_s: number(outcome, "/rounds/p50_ms").ok().map(|ms| ms / 1e3),
+            latencies_us: micros(outcome, "latencies_us")?,
+            drawn_us: micros(outcome, "rounds_us")?,
+            cpu_s: number(outcome, "/server_cpu_s/1")? - number(outcome, "/server_cpu_s/0")?,
             samples: number(outcome, "/samples")?,
             values: number(outcome, "/values")?,
             comparison: match &outcome["comparison"] {
                 Value::Null => None,
                 found => Some(Comparison::read(found)?),
             },
+            next: number(outcome, "/next")? as u64,
         })
     }
+
+    /// Adds a later round.
+    fn add(&mut self, later: Self) {
+        self.latencies_us.extend(later.latencies_us);
+        self.drawn_us.extend(later.drawn_us);
+        self.cpu_s += later.cpu_s;
+        self.samples += later.samples;
+        self.next = later.next;
+    }
+
+    fn p50_ms(&self) -> f64 {
+        percentile_ms(&self.latencies_us, 0.5)
+    }
+
+    fn p99_ms(&self) -> f64 {
+        percentile_ms(&self.latencies_us, 0.99)
+    }
+
+    fn cpu_ms(&self) -> f64 {
+        self.cpu_s * 1e3 / self.latencies_us.len() as f64
+    }
+}
+
+/// What the generator listed under a name; it leaves out a list of nothing.
+fn micros(outcome: &Value, name: &str) -> Result<Vec<u32>> {
+    let listed = outcome
+        .get(name)
+        .cloned()
+        .unwrap_or_else(|| Vec::<u32>::new().into());
+    serde_json::from_value(listed).with_context(|| format!("what loadgen printed as {name} are no times"))
+}
+
+/// The nearest rank, as the generator reads it off.
+fn percentile_ms(micros: &[u32], share: f64) -> f64 {
+    let mut sorted = micros.to_vec();
+    sorted.sort_unstable();
+    let rank = (sorted.len() as f64 * share).ceil() as usize;
+    let found = sorted.get(rank.saturating_sub(1));
+    found.map_or(f64::NAN, |micros| f64::from(*micros) / 1e3)
 }
 
 impl Comparison {
@@ -94,7 +139,9 @@ impl fmt::Display for Answered {
         write!(
             out,
             "p50 {:.2} ms, p99 {:.2} ms, {:.2} ms CPU each",
-            self.p50_ms, self.p99_ms, self.cpu_ms
+            self.p50_ms(),
+            self.p99_ms(),
+            self.cpu_ms()
         )?;
         match &self.comparison {
             Some(found) if found.different > 0.0 => {
@@ -119,8 +166,13 @@ impl Answers {
         })
     }
 
-    /// What the generator is told about comparing: the first server's answers are kept, the others' are compared with them.
-    pub(super) fn comparing(&self, kind: Kind, peer: Peer) -> Vec<String> {
+    /// What the generator is told of what was asked before: in the first round the first server's answers are kept and the
+    /// others' are compared with them; later ones go on from there.
+    pub(super) fn round(&self, kind: Kind, peer: Peer) -> Vec<String> {
+        if let Some(answered) = self.kinds.get(&kind).and_then(|all| all.get(&peer)) {
+            let first = format!("--first={}", answered.next);
+            return vec![first, "--verify=0".to_owned(), AGAIN_WARM.to_owned()];
+        }
         let file = self.folder.join(format!("{}.jsonl", kind.name()));
         let Some(first) = self.first(kind) else {
             return vec![format!("--keep={}", file.display())];
@@ -132,8 +184,22 @@ impl Answers {
         args
     }
 
+    /// Adds a round.
     pub(super) fn add(&mut self, kind: Kind, peer: Peer, answered: Answered) {
-        self.kinds.entry(kind).or_default().insert(peer, answered);
+        let all = self.kinds.entry(kind).or_default();
+        match all.get_mut(&peer) {
+            Some(before) => before.add(answered),
+            None => {
+                all.insert(peer, answered);
+            }
+        }
+    }
+
+    /// Forgets the rounds of a server that failed a later one: its figures would be of fewer answers than the others'.
+    pub(super) fn forget(&mut self, kind: Kind, peer: Peer) {
+        if let Some(all) = self.kinds.get_mut(&kind) {
+            all.remove(&peer);
+        }
     }
 
     pub(super) fn peak(&mut self, peer: Peer, mib: f64) {
@@ -186,20 +252,22 @@ impl Answers {
                 found.fold(Row::new(what), |row, (peer, value)| row.value(peer, value))
             };
             rows.push(
-                row(format!("{}: p50 ms", kind.words()), |a| Some(a.p50_ms))
+                row(format!("{}: p50 ms", kind.words()), |a| Some(a.p50_ms()))
                     .target(AIM)
                     .void(differ),
             );
             rows.push(
-                row("… p99 ms".to_owned(), |a| Some(a.p99_ms))
+                row("… p99 ms".to_owned(), |a| Some(a.p99_ms()))
                     .target(AIM)
                     .void(differ),
             );
             if *kind == Kind::Dashboards {
-                rows.push(row("… until all are drawn, s".to_owned(), |a| a.round_s));
+                rows.push(row("… until all are drawn, s".to_owned(), |a| {
+                    Some(percentile_ms(&a.drawn_us, 0.5) / 1e3)
+                }));
             }
             rows.push(row("… server's CPU ms an answer".to_owned(), |a| {
-                Some(a.cpu_ms)
+                Some(a.cpu_ms())
             }));
         }
         let peaks = self.peaks.iter();
@@ -214,9 +282,10 @@ impl Answers {
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = self.notes.clone();
         notes.push(format!(
-            "Timed are {} answers of most kinds, one at a time, after 16 that are not counted; ten times as many of rules, four times as \
-             many of a month; dashboards in rounds of 20 × 8. Each is about another metric, GPU or end. One client for all: HTTP/1.1 with \
-             connections kept, no compression; caches of answers are off.",
+            "Timed are {} answers of most kinds, one at a time, in {ROUNDS} rounds in which the servers take turns; ten times as many of \
+             rules, four times as many of a month; dashboards 20 × 8 at once. Not counted are 16 before the first round and 3 before each \
+             other. Each is about another metric, GPU or end. One client for all: HTTP/1.1 with connections kept, no compression; caches of \
+             answers are off.",
             self.repeats
         ));
         notes.push(self.agreement());
@@ -228,7 +297,7 @@ impl Answers {
                 differences.map(|(peer, found)| format!("{}, {}: {found}.", peer.name(), kind.words())),
             );
         }
-        notes.push("CPU is counted in ticks of 10 ms over all timed answers of a kind.".to_owned());
+        notes.push("CPU is counted in ticks of 10 ms over the timed answers of a round.".to_owned());
         notes
     }
 
@@ -267,7 +336,7 @@ mod tests {
 
     fn outcome(samples: u64, comparison: &str) -> Answered {
         let text = format!(
-            r#"{{"latency":{{"count":50,"p50_ms":2.0,"p99_ms":9.0}},"server_cpu_s":[1.0,1.5],"samples":{samples},"values":70,
+            r#"{{"latencies_us":[1000,3000,2000,9000],"server_cpu_s":[1.0,1.5],"samples":{samples},"values":70,"next":20,
                 "comparison":{comparison}}}"#
         );
         Answered::read(&serde_json::from_str(&text).unwrap()).unwrap()
@@ -308,10 +377,20 @@ mod tests {
     #[test]
     fn the_first_server_is_the_measure() {
         let answers = answers(outcome(100, "null"));
-        assert!(answers.comparing(Kind::Metric, Peer::VictoriaMetrics)[0].starts_with("--keep="));
-        let vm = answers.comparing(Kind::Rate, Peer::VictoriaMetrics);
+        assert!(answers.round(Kind::Metric, Peer::VictoriaMetrics)[0].starts_with("--keep="));
+        let vm = answers.round(Kind::Rate, Peer::VictoriaMetrics);
         assert!(vm[0].starts_with("--against=") && vm[1] == "--rate-tolerance=0.03");
-        assert_eq!(answers.comparing(Kind::Rate, Peer::Lockstep).len(), 1);
-        assert_eq!(outcome(1, "null").cpu_ms, 10.0);
+        let own = answers.round(Kind::Rate, Peer::Lockstep);
+        assert_eq!(own[..2], ["--first=20", "--verify=0"], "a later round");
+    }
+
+    #[test]
+    fn rounds_add_up() {
+        let mut answers = answers(outcome(100, "null"));
+        answers.add(Kind::Rate, Peer::Lockstep, outcome(50, "null"));
+        let all = &answers.kinds[&Kind::Rate][&Peer::Lockstep];
+        assert_eq!((all.samples, all.values, all.next), (150.0, 70.0, 20));
+        assert_eq!((all.p50_ms(), all.p99_ms(), all.cpu_ms()), (2.0, 9.0, 125.0));
+        assert!(percentile_ms(&[], 0.5).is_nan());
     }
 }

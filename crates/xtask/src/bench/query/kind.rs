@@ -33,8 +33,8 @@ pub(crate) enum Kind {
 pub(super) const CLIENTS: u64 = 20;
 /// Panels of each.
 const PANELS: u64 = 8;
-/// Rounds of dashboards for each fifty answers of the other kinds.
-const ROUNDS: u64 = 3;
+/// Times that dashboards are drawn for each fifty answers of the other kinds.
+const DRAWN: u64 = 3;
 
 impl Kind {
     /// The name on a command line.
@@ -66,7 +66,7 @@ impl Kind {
         match self {
             Self::RuleMax | Self::RuleThreshold => 10 * repeats,
             Self::Month | Self::MonthAverage => 4 * repeats,
-            Self::Dashboards => CLIENTS * PANELS * (ROUNDS * repeats).div_ceil(50),
+            Self::Dashboards => CLIENTS * PANELS * (DRAWN * repeats).div_ceil(50),
             _ => repeats,
         }
     }

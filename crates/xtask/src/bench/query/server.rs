@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::Scale;
 use super::answers::{Answered, Answers};
 use super::kind::{CLIENTS, Kind};
+use super::{ROUNDS, Scale};
 use crate::bench::peer::{Keep, Peer, Running};
 use crate::layout::Layout;
 use crate::measure::generator::{self, CONNECTIONS, REQUEST, number};
@@ -48,7 +48,8 @@ impl Fed {
         self.server.name()
     }
 
-    /// Lets it run, asks one kind, and stops it again; a kind that failed while the server lived on is noted.
+    /// Lets it run, asks a round of one kind, and stops it again; a kind that failed while the server lived on is noted, and asked no
+    /// more.
     pub(super) fn ask(
         &mut self,
         layout: &Layout,
@@ -56,6 +57,9 @@ impl Fed {
         kind: Kind,
         answers: &mut Answers,
     ) -> Result<()> {
+        if self.failed.contains(&kind.name()) {
+            return Ok(());
+        }
         self.server.server.resume()?;
         let others = Others::begin(self.server.server.pid()?);
         match ask(layout, scale, &mut self.server, kind, answers) {
@@ -65,6 +69,7 @@ impl Fed {
                 let text = format!("{}: {error:#}", kind.words());
                 say(self.name(), &text);
                 answers.note(format!("{}, {text}", self.name()));
+                answers.forget(kind, self.server.peer);
                 self.failed.push(kind.name());
             }
         }
@@ -136,15 +141,16 @@ fn ask(
     answers: &Answers,
 ) -> Result<Answered> {
     let pid = server.server.pid()?;
-    let repeats = kind.repeats(scale.repeats);
+    let repeats = kind.repeats(scale.repeats).div_ceil(ROUNDS);
     let mut args = scale.history.arguments();
     args.extend([
         format!("--kind={}", kind.name()),
         format!("--repeats={repeats}"),
         format!("--clients={CLIENTS}"),
+        "--latencies".to_owned(),
         format!("--server-pid={pid}"),
     ]);
-    args.extend(answers.comparing(kind, server.peer));
+    args.extend(answers.round(kind, server.peer));
     let outcome = generator::run(layout, &mut server.server, scale.fleet, "query", &args, ASK_LIMIT)?;
     let answered = Answered::read(&outcome)?;
     say(
