@@ -116,8 +116,6 @@ pub struct Points {
 }
 
 impl Points {
-    /// Times whose text is kept: as many as Prometheus gives in one series of an answer.
-    const KEPT_MAX: usize = 11_000;
     /// After so many long values in a row the next is taken for one as well: finding out takes as long as writing it.
     const LONG_MAX: usize = 4;
     /// Every so many of those one is tried nevertheless.
@@ -127,12 +125,6 @@ impl Points {
     pub fn write(&mut self, out: &mut Vec<u8>, times: &[TimestampMs], values: &[f64], begins: bool) {
         out.reserve(times.len() * POINT_BYTES);
         let is_first = |at: usize| begins && at == 0;
-        if times.len() > Self::KEPT_MAX {
-            for (at, (time, value)) in times.iter().zip(values).enumerate() {
-                self.put(out, TimeText::of(*time).opening(is_first(at)), *value);
-            }
-            return;
-        }
         if self.times != times {
             self.times.clear();
             self.times.extend_from_slice(times);

@@ -169,6 +169,12 @@ impl Budget {
         self.lease.as_ref().map_or(Ok(()), |lease| lease.take(samples))
     }
 
+    /// Series it still pays for.
+    #[must_use]
+    pub fn series_left(&self) -> u64 {
+        self.series_left.load(Ordering::Relaxed)
+    }
+
     /// Samples paid for so far.
     #[must_use]
     pub fn samples_spent(&self) -> u64 {

@@ -121,9 +121,13 @@ mod tests {
         let odd_nan = f64::from_bits(0xfff8_dead_beef_0001);
         let steady: Vec<i64> = (0..60).map(|n| 1_790_000_000_000 + n * 1_000).collect();
         let walk: Vec<f64> = (0..120).map(|n| 300.0 + f64::from(n * 37 % 11) * 0.5).collect();
+        // A gap, then another step: runs.
+        let parted = |n: i64| steady[0] + if n < 40 { n * 1_000 } else { n * 15_000 };
+        let parted: Vec<i64> = (0..60).map(parted).collect();
         vec![
             frame(&[5, 6], &[1_000, 2_000], &[1.0, ABSENT, STALE, odd_nan]),
             frame(&[0, 9], &steady, &walk),
+            frame(&[2, 3], &parted, &walk),
             frame(&[u32::MAX], &[i64::MIN, i64::MAX], &[-0.0, f64::INFINITY]),
         ]
     }

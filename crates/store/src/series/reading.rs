@@ -19,8 +19,7 @@ use super::{Shared, lock, read};
 
 /// Of so many groups, whole hours are read: some ten kilobytes an hour each. Of more only what the query needs.
 const WIDENED_GROUPS_MAX: usize = 512;
-/// Of more series, or from more chunks, nothing is read on a thread that must not block. Roll-ups are made anew each time.
-const KNOWN_SERIES_MAX: u64 = 16;
+/// From more chunks nothing is read on a thread that must not block. Roll-ups are made anew each time.
 const KNOWN_CHUNKS_MAX: usize = 64;
 
 /// What all steps of reading one selection share.
@@ -75,13 +74,14 @@ impl Reading {
         Ok(self.sorted(series))
     }
 
-    /// Reads few series, where memory has all that is wanted of them and nobody writes names; `None` where that is not so.
+    /// Reads few series, where memory has all that is wanted of them and nobody writes names; `None` where that is not so, or they
+    /// are more than the budget is for.
     pub(crate) fn known(&self) -> Option<SeriesSet> {
         let epoch = lock(&self.shared.chunk_cache).epoch();
         let groups = {
             let index = self.shared.index.try_read().ok()?;
             let found = index.find(&self.matchers);
-            (found.len() <= KNOWN_SERIES_MAX).then(|| by_group(index.entries_of(&found)))?
+            (found.len() <= self.budget.series_left()).then(|| by_group(index.entries_of(&found)))?
         };
         let (mut all, mut chunks) = (Vec::new(), 0);
         for mut group in groups {

@@ -91,7 +91,7 @@ pub(crate) fn read_known(store: &SeriesStore, selection: &Selection, samples_max
     // Whoever writes names meanwhile makes it wait for nothing.
     let known = || {
         std::thread::yield_now();
-        let budget = Budget::new(samples_max, u64::MAX);
+        let budget = Budget::new(samples_max, 16);
         store.prefetch_known(std::slice::from_ref(selection), &budget)
     };
     let prefetched = (0..100).find_map(|_| known())?;
