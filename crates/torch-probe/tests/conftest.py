@@ -4,10 +4,12 @@
 start-up: for the tests that are about what a rank does, not about who started it.
 """
 
+import contextlib
 import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +22,8 @@ INJECT = PACKAGE / "inject"
 RECIPE = PACKAGE / "recipes" / "ddp" / "main.py"
 SCRIPTS = pathlib.Path(__file__).resolve().parent / "scripts"
 RANKS = 2
-TIMEOUT_S = int(os.environ.get("LOCKSTEP_TEST_TIMEOUT_S", "60"))  # more on a machine that is busy otherwise
+TIMEOUT_S = int(os.environ.get("LOCKSTEP_TEST_TIMEOUT_S", "150"))  # more on a machine that is busy otherwise
+ABORT_S = 10
 sys.path.insert(0, str(INJECT))
 sys.dont_write_bytecode = True  # what is in inject/ gets embedded in the binary
 
@@ -76,6 +79,24 @@ TRAIN_HERE = {"test_plan.py", "test_unit.py"}
 def pytest_collection_modifyitems(items):
     """Tests that fork ranks come before those that train here."""
     items.sort(key=lambda item: item.path.name in TRAIN_HERE)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    if terminal := config.pluginmanager.getplugin("terminalreporter"):
+        config.pluginmanager.register(AtOnce(terminal))
+
+
+class AtOnce:
+    """Says why a test failed when it does: where a later one hangs, and the tests are ended, nobody would come to know."""
+
+    def __init__(self, terminal):
+        self.terminal = terminal
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.terminal.write_line(f"\nafter {report.duration:.1f} s: {report.longreprtext}")
 
 
 @pytest.fixture(scope="session")
@@ -141,13 +162,16 @@ def ranks(tmp_path_factory):
 
 
 def endings(processes):
-    """The exit status of each; None of those that still run when one of them has taken too long."""
+    """The exit status of each; None of those that still run when one of them has taken too long. Those say where they are, and end."""
     codes = []
     for process in processes:
         try:
             codes.append(process.wait(timeout=0 if None in codes else TIMEOUT_S))
         except subprocess.TimeoutExpired:
             codes.append(None)
+            process.send_signal(signal.SIGABRT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=ABORT_S)
     return codes
 
 
@@ -165,7 +189,7 @@ def small_disk(tmp_path):
 
 def environment(socket_path):
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("LOCKSTEP", "PYTHONPATH"))}
-    return {**inherited, "OMP_NUM_THREADS": "1", **({} if socket_path is None else rank_environment(socket_path))}
+    return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **({} if socket_path is None else rank_environment(socket_path))}
 
 
 def rank_environment(socket_path):

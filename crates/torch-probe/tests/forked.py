@@ -1,12 +1,14 @@
 """Ranks by fork: a gloo group of processes that share this one's imported torch, for tests that need many of them and seconds matter."""
 
 import contextlib
+import faulthandler
 import os
 import signal
 import time
 import traceback
 
 DEADLINE_S = 120
+ABORT_S = 10
 
 
 def ranks(count, work, folder):
@@ -25,6 +27,7 @@ def start(work, rank=0, count=0, folder=None):
         import torch
         import torch.distributed as dist
 
+        faulthandler.enable()
         torch.set_num_threads(1)
         if count:
             dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=count)
@@ -37,14 +40,20 @@ def start(work, rank=0, count=0, folder=None):
 
 
 def wait(pid, deadline_s=DEADLINE_S):
-    deadline = time.monotonic() + deadline_s
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    kill(pid)
-    raise AssertionError(f"a forked rank did not end within {deadline_s} s")
+    """Its exit code, as soon as it ends; one that does not is ended after it has said on its standard error where its threads are."""
+    code = ending(pid, deadline_s)
+    if code is None:
+        end(pid)
+        raise AssertionError(f"a forked rank did not end within {deadline_s} s")
+    return code
+
+
+def end(pid):
+    """Aborts it, at which faulthandler prints where it was; kills it where that does nothing."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGABRT)
+        if ending(pid, ABORT_S) is None:
+            kill(pid)
 
 
 def kill(pid):
@@ -52,3 +61,14 @@ def kill(pid):
         os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
+
+
+def ending(pid, deadline_s):
+    """Its exit code, or None when it still runs."""
+    deadline = time.monotonic() + deadline_s
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    return None

@@ -4,10 +4,12 @@ Importing torch takes longer than most of these trainings do, and a recipe's tes
 """
 
 import contextlib
+import faulthandler
 import os
 import re
 import runpy
 import sys
+import time
 import traceback
 
 import forked
@@ -15,6 +17,7 @@ from conftest import INJECT, PACKAGE
 
 RECIPES = PACKAGE / "recipes"
 DEADLINE_S = 300  # seconds of work, on a machine that may be busy with other things
+JOINED_S = 5  # a thread that was waited for is still listed for a moment
 
 
 class Run:
@@ -49,12 +52,15 @@ def run(folder, recipe, *arguments, ranks=2, resume_from=None, meanwhile=None):
         if meanwhile is not None:
             meanwhile(processes)
         codes = [forked.wait(process, DEADLINE_S) for process in processes]
-    except BaseException:
+    except Exception as error:
         for process in processes:
-            forked.kill(process)
-        raise
-    output = "".join((folder / f"output-{rank}").read_text() for rank in range(ranks))
-    return Run(next((code for code in codes if code), 0), output)
+            forked.end(process)
+        raise AssertionError(f"{error}; the ranks said:\n{said(folder, ranks)}") from error
+    return Run(next((code for code in codes if code), 0), said(folder, ranks))
+
+
+def said(folder, ranks):
+    return "".join((folder / f"output-{rank}").read_text() for rank in range(ranks))
 
 
 def import_what_ranks_import():
@@ -73,23 +79,35 @@ def become(recipe, arguments, folder, variables, rank):
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.stdout, sys.stderr = open(1, "w", buffering=1), open(2, "w", buffering=1)  # noqa: SIM115 (open as long as the process)
+    faulthandler.enable()
     os.chdir(folder)
     os.environ.update({name: str(value) for name, value in variables.items()})
     sys.path[:0] = [str(script.parent), str(INJECT)]
     sys.argv = [str(script), *map(str, arguments)]
     code = 0
     try:
-        runpy.run_path(str(script), run_name="__main__")
-        lasting = [name for name in threads() if "gloo" in name]
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+            if not isinstance(end.code, int):
+                print(end.code)
+        lasting = lasting_threads("gloo")
         assert not lasting, f"Gloo's threads are still there at the end, where they may abort the process: {lasting}"
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-        if not isinstance(end.code, int):
-            print(end.code)
     except BaseException:
         traceback.print_exc()
         code = 1
     os._exit(code)
+
+
+def lasting_threads(word):
+    """Names with that word of threads that do not end by themselves."""
+    deadline = time.monotonic() + JOINED_S
+    while found := [name for name in threads() if word in name]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return found
 
 
 def threads():

@@ -18,6 +18,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 
 use crate::layout::Layout;
+use crate::measure::machine;
 use crate::progress::{block, say};
 use setup::Setup;
 use table::{Count, Row};
@@ -110,6 +111,9 @@ pub(crate) fn run_part(layout: &Layout, part: Part, setup: &Setup, filter: Optio
         Count::failed(format!("{error:#}"))
     });
     say(&part.name(), &count.summary());
+    if count.failed > 0 {
+        say(&part.name(), &machine::state(&std::env::temp_dir()));
+    }
     Row {
         part,
         count,

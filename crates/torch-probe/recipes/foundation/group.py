@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import traceback
 
 import torch
 import torch.distributed as dist
@@ -18,10 +19,20 @@ def joined():
     try:
         yield device
         well = True
+    except SystemExit as end:  # a stop: it comes between two steps, where nothing is under way
+        let_go(end)
+        raise
     finally:
         # With a peer gone, NCCL's own teardown may wait for collectives that will never finish: leave that to the process exit.
         if well or device.type != "cuda":
             leave()
+
+
+def let_go(end):
+    """Lets go of what the functions that the exception came through still hold, like the model."""
+    while end is not None:
+        traceback.clear_frames(end.__traceback__)
+        end = end.__context__
 
 
 kept = []  # meshes, which torch keeps in caches of its own, and with them their groups

@@ -1,6 +1,7 @@
 //! On what, from what and when something was run.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 
@@ -12,14 +13,27 @@ use crate::layout::Layout;
 pub(crate) fn describe() -> String {
     let cores = cores();
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
-    let gib =
-        field(&read("/proc/meminfo"), "MemTotal").and_then(|kib| kib.split(' ').next()?.parse::<f64>().ok());
     let kernel = rustix::system::uname();
     format!(
         "{cores} cores, {:.0} GiB, {}, Linux {}",
-        gib.unwrap_or_default() / (1_024.0 * 1_024.0),
+        gib(&read("/proc/meminfo"), "MemTotal"),
         field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown processor".to_owned()),
         kernel.release().to_string_lossy()
+    )
+}
+
+/// How busy and how full it is just now, in one line; `folder` says of which disk.
+pub(crate) fn state(folder: &Path) -> String {
+    let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
+    let load = read("/proc/loadavg");
+    let load = load.split(' ').take(2).collect::<Vec<_>>().join(", ");
+    let disk = rustix::fs::statvfs(folder).map_or(0.0, |disk| (disk.f_bavail * disk.f_frsize) as f64);
+    format!(
+        "load {load} (1 and 5 minutes) on {} cores, {:.1} GiB of memory and {:.1} GiB of the disk at {} free",
+        cores(),
+        gib(&read("/proc/meminfo"), "MemAvailable"),
+        disk / (1_u64 << 30) as f64,
+        folder.display()
     )
 }
 
@@ -71,6 +85,12 @@ pub(crate) fn today() -> String {
         .unwrap_or_else(|_| "an unknown day".to_owned())
 }
 
+/// A line of /proc/meminfo, which is in KiB.
+fn gib(meminfo: &str, name: &str) -> f64 {
+    let kib = field(meminfo, name).and_then(|kib| kib.split(' ').next()?.parse::<f64>().ok());
+    kib.unwrap_or_default() / (1_024.0 * 1_024.0)
+}
+
 fn field(text: &str, name: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(':')?.1.trim().to_owned())
@@ -83,6 +103,11 @@ mod tests {
     #[test]
     fn this_machine_can_be_described() {
         assert!(describe().contains("Linux") && !describe().contains(" 0 GiB"));
+        let state = state(&std::env::temp_dir());
+        assert!(
+            !state.contains(" 0.0 GiB of memory") && !state.contains("load  ("),
+            "{state}"
+        );
         assert_eq!(field("a: 1 kB\nb: 2\n", "b"), Some("2".to_owned()));
         assert!(cpu_s().is_some_and(|seconds| seconds > 0.0));
         assert_eq!(today().len(), "2000-01-01".len());
