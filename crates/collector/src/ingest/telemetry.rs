@@ -143,7 +143,7 @@ impl Reader<'_> {
                 seq: batch.seq,
                 received_us,
                 cells: blocks.iter().map(|block| block.values.len()).sum(),
-                blocks,
+                blocks: vec![blocks],
                 room: Some(room),
             }),
             Err(Untaken::Batch(reason)) => Work::Refuse(self.refuse(&batch, reason)),

@@ -21,6 +21,7 @@ mod shape;
 mod wal;
 
 mod index;
+mod join;
 mod pattern;
 mod postings;
 mod search;
@@ -79,6 +80,7 @@ use crate::OpenError;
 use crate::sqlite::Database;
 
 pub use delete::{DeleteError, Deleted};
+pub use join::joined;
 pub use select::Prefetched;
 pub use shape::{Block, Shape};
 pub use stats::{Latency, Stats};

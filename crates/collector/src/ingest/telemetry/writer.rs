@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use domain::ident::NodeName;
 use sha2::{Digest, Sha256};
-use store::series::{Append, AppendError, Appended, Block};
+use store::series::{Append, AppendError, Appended, Block, joined};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tonic::Status;
 use wire::proto::{Ack, Refusal, telemetry_down};
@@ -25,7 +25,8 @@ pub(super) struct Durable {
     pub(super) seq: u64,
     /// When the batch of this number was read.
     pub(super) received_us: i64,
-    pub(super) blocks: Vec<Block>,
+    /// Of each batch that was gathered.
+    pub(super) blocks: Vec<Vec<Block>>,
     /// Cells of the blocks.
     pub(super) cells: usize,
     /// Their room, given back when they are stored.
@@ -163,7 +164,7 @@ async fn store(app: &Shared, node: &NodeName, group: Durable, batches: u64) -> R
     } = group;
     let append = Append {
         source: Some((session_name(node, &segment), seq)),
-        blocks,
+        blocks: joined(blocks),
     };
     let appended = app
         .store
