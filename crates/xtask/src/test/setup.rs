@@ -15,7 +15,7 @@ use crate::test::{Part, run_part};
 use crate::toolchain::{all_smi, apt, container, npm, venv};
 
 /// A cold build of all targets with their tests, on two cores that also build the dashboard.
-const BUILD_LIMIT: Duration = Duration::from_secs(25 * 60);
+const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// What was found or made, or why not. What was not asked for is not looked for.
 #[derive(Default)]
