@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 
+import forked
 import pytest
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1]
@@ -23,7 +24,6 @@ RECIPE = PACKAGE / "recipes" / "ddp" / "main.py"
 SCRIPTS = pathlib.Path(__file__).resolve().parent / "scripts"
 RANKS = 2
 TIMEOUT_S = int(os.environ.get("LOCKSTEP_TEST_TIMEOUT_S", "150"))  # more on a machine that is busy otherwise
-ABORT_S = 10
 sys.path.insert(0, str(INJECT))
 sys.dont_write_bytecode = True  # what is in inject/ gets embedded in the binary
 
@@ -171,7 +171,7 @@ def endings(processes):
             codes.append(None)
             process.send_signal(signal.SIGABRT)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=ABORT_S)
+                process.wait(timeout=forked.ABORT_S)
     return codes
 
 

@@ -52,10 +52,12 @@ def run(folder, recipe, *arguments, ranks=2, resume_from=None, meanwhile=None):
         if meanwhile is not None:
             meanwhile(processes)
         codes = [forked.wait(process, DEADLINE_S) for process in processes]
-    except Exception as error:
+    except BaseException as error:
         for process in processes:
             forked.end(process)
-        raise AssertionError(f"{error}; the ranks said:\n{said(folder, ranks)}") from error
+        if isinstance(error, Exception):
+            raise AssertionError(f"{error}; the ranks said:\n{said(folder, ranks)}") from error
+        raise
     return Run(next((code for code in codes if code), 0), said(folder, ranks))
 
 
@@ -103,9 +105,7 @@ def become(recipe, arguments, folder, variables, rank):
 def lasting_threads(word):
     """Names with that word of threads that do not end by themselves."""
     deadline = time.monotonic() + JOINED_S
-    while found := [name for name in threads() if word in name]:
-        if time.monotonic() > deadline:
-            break
+    while (found := [name for name in threads() if word in name]) and time.monotonic() < deadline:
         time.sleep(0.01)
     return found
 
