@@ -1,8 +1,11 @@
 //! `cargo xtask bench`: Lockstep beside what people run today, on this machine, with the same data, as ratios.
 //!
+//! `cargo xtask bench --against REV` measures the collector beside that of an earlier revision instead.
+//!
 //! Every server is started here, in a fresh folder, on loopback, one after the other, and ended by its own process id. Only
 //! `--only` leaves parts out; a part that fails is named, and the others go on.
 
+mod against;
 mod agent;
 mod probe;
 mod query;
@@ -21,9 +24,12 @@ use crate::layout::Layout;
 
 /// What to measure.
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 pub(crate) struct Options {
     #[command(subcommand)]
-    what: What,
+    what: Option<What>,
+    #[command(flatten)]
+    against: against::Options,
 }
 
 #[derive(Subcommand)]
@@ -41,9 +47,10 @@ enum What {
 /// Measures, prints the table and keeps it in docs/benchmarks.md.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     match &options.what {
-        What::Store(options) => store::run(layout, options),
-        What::Query(options) => query::run(layout, options),
-        What::Agent(options) => agent::run(layout, options),
-        What::Probe(options) => probe::run(layout, options),
+        None => against::run(layout, &options.against),
+        Some(What::Store(options)) => store::run(layout, options),
+        Some(What::Query(options)) => query::run(layout, options),
+        Some(What::Agent(options)) => agent::run(layout, options),
+        Some(What::Probe(options)) => probe::run(layout, options),
     }
 }

@@ -9,6 +9,7 @@ mod examples;
 mod parts;
 mod rules;
 mod setup;
+mod slowest;
 mod table;
 
 use std::process::ExitCode;

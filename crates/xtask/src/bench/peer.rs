@@ -120,6 +120,21 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// Starts a collector from the given binary in an empty folder and waits until it is ready.
+    pub(crate) fn collector(layout: &Layout, program: &Path) -> Result<Self> {
+        let peer = Peer::Lockstep;
+        let folder = layout.target().join("bench").join(peer.name());
+        folder::empty(&folder)?;
+        let mut plan = peer.plan(layout, &folder, Keep::Default)?;
+        plan.program = program.to_owned();
+        let server = Server::start(layout, plan)?;
+        Ok(Self {
+            peer,
+            server,
+            folder,
+        })
+    }
+
     pub(crate) fn name(&self) -> &'static str {
         self.peer.name()
     }

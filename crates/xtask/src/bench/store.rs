@@ -8,7 +8,7 @@
 //! Costs are CPU seconds of the server's process, read from /proc from the first request until the server is quiet again; they
 //! hold on a busy machine, where latencies do not.
 
-mod agents;
+pub(super) mod agents;
 mod ingest;
 mod restart;
 

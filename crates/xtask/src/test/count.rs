@@ -71,7 +71,7 @@ pub(crate) fn node(log: &str) -> Option<Count> {
         passed,
         failed: failed + value("cancelled ").unwrap_or(0),
         skipped,
-        note: String::new(),
+        ..Count::default()
     })
 }
 

@@ -13,6 +13,7 @@ use crate::fingerprint;
 use crate::layout::Layout;
 use crate::progress::{block, say};
 use crate::test::setup::{Need, Setup};
+use crate::test::slowest::{self, TestTime};
 use crate::test::table::Count;
 use crate::test::{Part, count, examples, rules};
 use crate::toolchain::{npm, venv};
@@ -114,7 +115,12 @@ fn rust(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
         child.args(["test", "--locked", "--workspace", "--tests", "--no-fail-fast"])
     };
     let ended = child.args(filter).end()?;
-    counted(&ended, if nextest { count::nextest } else { count::libtest }).map(|count| count.plus(missing))
+    let count = if nextest {
+        counted(&ended, count::nextest, slowest::nextest)
+    } else {
+        counted(&ended, count::libtest, |_| Vec::new())
+    };
+    count.map(|count| count.plus(missing))
 }
 
 /// To find that there is nothing to try, rustdoc needs every crate built once more.
@@ -129,7 +135,7 @@ fn doc(layout: &Layout, setup: &Setup) -> Result<Count> {
     let ended = Child::new(layout, "doc", "cargo", MEDIUM)
         .args(["test", "--locked", "--doc", "--no-fail-fast"])
         .end()?;
-    counted(&ended, count::libtest)
+    counted(&ended, count::libtest, |_| Vec::new())
 }
 
 /// In two lanes: most of these tests wait for ranks to start, and for one another.
@@ -148,6 +154,7 @@ fn python(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count>
                 "pytest",
                 "-v",
                 "--tb=short",
+                "--durations=0",
                 "--color=no",
                 "-p",
                 "no:cacheprovider",
@@ -157,7 +164,7 @@ fn python(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count>
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .envs(&setup.variables())
             .end()?;
-        counted(&ended, count::pytest)
+        counted(&ended, count::pytest, slowest::pytest)
     };
     thread::scope(|scope| {
         let running: Vec<_> = lanes
@@ -228,7 +235,7 @@ fn nvml_clients(layout: &Layout, setup: &Setup) -> Result<Count> {
             ..Count::default()
         },
     };
-    Ok(counted(&ended, count::nvml_clients)?.plus(all_smi))
+    Ok(counted(&ended, count::nvml_clients, |_| Vec::new())?.plus(all_smi))
 }
 
 fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
@@ -256,7 +263,7 @@ fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count
         .env("LOCKSTEP_TEST_BINARY", native.join("lockstep"))
         .envs(&setup.variables())
         .end()?;
-    counted(&ended, count::node)
+    counted(&ended, count::node, slowest::node)
 }
 
 /// A child that is one test by itself.
@@ -264,12 +271,16 @@ fn check(child: Child) -> Result<Count> {
     child.succeed().map(|_| Count::one_passed())
 }
 
-/// Reads the counts from the log, and shows its end when something failed.
-fn counted(ended: &Ended, read: impl Fn(&str) -> Option<Count>) -> Result<Count> {
+/// Reads counts and times from the log, and shows its end when something failed.
+fn counted(
+    ended: &Ended,
+    read: impl Fn(&str) -> Option<Count>,
+    times: impl Fn(&str) -> Vec<TestTime>,
+) -> Result<Count> {
     let log = fs::read(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
-    let count = read(&String::from_utf8_lossy(&log))
-        .unwrap_or_default()
-        .with_exit(ended.status.success());
+    let log = String::from_utf8_lossy(&log);
+    let mut count = read(&log).unwrap_or_default().with_exit(ended.status.success());
+    count.times = times(&log);
     if count.failed > 0 {
         block(
             &format!("the end of {}", ended.log.display()),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::progress::result;
 use crate::test::Part;
+use crate::test::slowest::{self, TestTime};
 
 /// How many tests did what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub(crate) struct Count {
     pub(crate) skipped: u64,
     /// What a reader should know, such as why a part could not run.
     pub(crate) note: String,
+    /// How long each test took, where the runner says it.
+    pub(crate) times: Vec<TestTime>,
 }
 
 impl Count {
@@ -47,6 +50,7 @@ impl Count {
             failed: self.failed + other.failed,
             skipped: self.skipped + other.skipped,
             note,
+            times: [self.times, other.times].concat(),
         }
     }
 
@@ -97,7 +101,8 @@ pub(crate) fn print(rows: &[Row], took: Duration) -> ExitCode {
     let sum = rows
         .iter()
         .fold(Count::default(), |sum, row| sum.plus(row.count.clone()));
-    result(&format!("\nin {:.0} s, set-up included", took.as_secs_f64()));
+    result(&format!("\nthe slowest tests, in seconds\n{}", slowest::table(sum.times)));
+    result(&format!("in {:.0} s, set-up included", took.as_secs_f64()));
     result(&format!("{} passed, {} failed", sum.passed, sum.failed));
     if sum.failed == 0 && sum.passed > 0 {
         ExitCode::SUCCESS

@@ -10,7 +10,7 @@ use crate::bench::peer::{Keep, Peer, Running};
 use crate::bench::report::Measured;
 use crate::bench::table::Row;
 use crate::layout::Layout;
-use crate::measure::generator::{self, CONNECTIONS, REQUEST, damaged, number, start_ms};
+use crate::measure::generator::{self, CONNECTIONS, Fleet, REQUEST, damaged, number, start_ms};
 use crate::measure::process;
 use crate::progress::say;
 
@@ -21,10 +21,11 @@ const NODES_VERIFIED: u64 = 10;
 const VERIFY_LIMIT: Duration = Duration::from_secs(600);
 
 /// What a run cost its server.
-struct Cost {
-    cpu_s_a_million: f64,
-    peak_mib: f64,
-    outcome: Value,
+pub(crate) struct Cost {
+    pub(crate) cpu_s_a_million: f64,
+    pub(crate) peak_mib: f64,
+    /// What the generator printed.
+    pub(crate) outcome: Value,
 }
 
 pub(super) fn live(layout: &Layout, scale: &Scale) -> Result<Measured> {
@@ -35,7 +36,8 @@ pub(super) fn live(layout: &Layout, scale: &Scale) -> Result<Measured> {
         &[format!("--ticks={ticks}"), "--rate=1".to_owned()],
     )?;
     let args = [format!("--ticks={ticks}"), "--mode=live".to_owned()];
-    let (own, whole) = by_agents(layout, scale, &args, ticks)?;
+    let server = Peer::Lockstep.start(layout, Keep::Default)?;
+    let (own, whole) = by_agents(layout, scale.cluster, server, &args, ticks)?;
     let size = format!("{} series at 1 Hz for {ticks} s", scale.cluster.series());
     let ack = |pointer| number(&own.outcome, pointer);
     let rows = vec![
@@ -61,7 +63,8 @@ pub(super) fn backfill(layout: &Layout, scale: &Scale) -> Result<Measured> {
             "--mode=backfill".to_owned(),
             format!("--batch-ticks={batch}"),
         ];
-        let (own, whole) = by_agents(layout, scale, &args, ticks)?;
+        let server = Peer::Lockstep.start(layout, Keep::Default)?;
+        let (own, whole) = by_agents(layout, scale.cluster, server, &args, ticks)?;
         let speed = number(&own.outcome, "/samples")? / number(&own.outcome, "/seconds")? / 1e6;
         let peer_speed = number(&peer.outcome, "/samples")? / number(&peer.outcome, "/seconds")? / 1e6;
         let size = format!("{:.1} M samples", (scale.cluster.series() * ticks) as f64 / 1e6);
@@ -114,13 +117,19 @@ fn remote_write(layout: &Layout, scale: &Scale, args: &[String]) -> Result<Cost>
         .cloned()
         .chain([CONNECTIONS, REQUEST].map(str::to_owned))
         .collect();
-    run(layout, scale, &mut server, "remote-write", &args)
+    run(layout, scale.cluster, &mut server, "remote-write", &args)
 }
 
-/// Also reads some nodes back: a cheap server that loses samples is not cheap.
-fn by_agents(layout: &Layout, scale: &Scale, args: &[String], ticks: u64) -> Result<(Cost, String)> {
-    let mut server = Peer::Lockstep.start(layout, Keep::Default)?;
-    let cost = run(layout, scale, &mut server, "agents", args)?;
+/// What agents cost a collector that has just been started. Also reads some nodes back, which the returned sentence describes: a
+/// cheap server that loses samples is not cheap.
+pub(crate) fn by_agents(
+    layout: &Layout,
+    cluster: Fleet,
+    mut server: Running,
+    args: &[String],
+    ticks: u64,
+) -> Result<(Cost, String)> {
+    let cost = run(layout, cluster, &mut server, "agents", args)?;
     let missing = number(&cost.outcome, "/unacknowledged")?;
     if missing > 0.0 {
         bail!(
@@ -128,7 +137,7 @@ fn by_agents(layout: &Layout, scale: &Scale, args: &[String], ticks: u64) -> Res
             cost.outcome["last_words"]
         );
     }
-    let every = (scale.cluster.nodes / NODES_VERIFIED).max(1);
+    let every = (cluster.nodes / NODES_VERIFIED).max(1);
     let args = [
         format!("--start-ms={}", start_ms(&cost.outcome)?),
         format!("--ticks={ticks}"),
@@ -137,7 +146,7 @@ fn by_agents(layout: &Layout, scale: &Scale, args: &[String], ticks: u64) -> Res
     let found = generator::run(
         layout,
         &mut server.server,
-        scale.cluster,
+        cluster,
         "verify",
         &args,
         VERIFY_LIMIT,
@@ -162,13 +171,13 @@ fn args_in_words(cost: &Cost) -> String {
     )
 }
 
-fn run(layout: &Layout, scale: &Scale, server: &mut Running, command: &str, args: &[String]) -> Result<Cost> {
+fn run(layout: &Layout, cluster: Fleet, server: &mut Running, command: &str, args: &[String]) -> Result<Cost> {
     let pid = server.server.pid()?;
     say(
         server.name(),
         &format!(
             "{command} of {} series: {}",
-            scale.cluster.series(),
+            cluster.series(),
             args.join(" ")
         ),
     );
@@ -177,7 +186,7 @@ fn run(layout: &Layout, scale: &Scale, server: &mut Running, command: &str, args
         .cloned()
         .chain([format!("--server-pid={pid}")])
         .collect();
-    let outcome = generator::run(layout, &mut server.server, scale.cluster, command, &args, LIMIT)?;
+    let outcome = generator::run(layout, &mut server.server, cluster, command, &args, LIMIT)?;
     let refused = number(&outcome, "/refused")?;
     if refused > 0.0 {
         bail!(
