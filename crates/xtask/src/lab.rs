@@ -1,6 +1,7 @@
 //! `cargo xtask lab`: real training on this machine, disturbed on purpose or under another PyTorch, and tables of what came of it.
 
 mod faults;
+mod golden;
 mod knobs;
 mod recipes;
 
@@ -30,6 +31,8 @@ pub(crate) struct Options {
 enum What {
     /// Kills, stops, cuts off and starves real torchrun runs of two nodes; what must be true afterwards is checked each time.
     Faults(faults::Options),
+    /// Records data folders, run folders and a backup as an earlier revision writes them.
+    Golden(golden::Options),
     /// Turns five knobs in the scripts of examples/ while they train, and keeps what the verdicts say.
     Knobs(knobs::Options),
     /// Trains every recipe on two nodes of two ranks, with the PyTorch of the tests or another release of it.
@@ -40,6 +43,7 @@ enum What {
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     match &options.what {
         What::Faults(options) => faults::run(layout, options),
+        What::Golden(options) => golden::run(layout, options),
         What::Knobs(options) => knobs::run(layout, options),
         What::Recipes(options) => recipes::run(layout, options),
     }

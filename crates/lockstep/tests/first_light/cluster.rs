@@ -56,17 +56,25 @@ impl Cluster {
 
     /// With rules of its own beside those that ship.
     pub(crate) fn start_with_rules(rules: &str) -> Self {
-        Self::start_with(|data, listen| {
+        Self::start_on(tempfile::tempdir().unwrap(), rules, &[])
+    }
+
+    /// On a data folder that may hold something already, with rules of its own and more in its environment.
+    pub(crate) fn start_on(folder: TempDir, rules: &str, environment: &[(&str, &str)]) -> Self {
+        Self::start_in(folder, |data, listen| {
             let file = data.join("test.rules.yaml");
             std::fs::write(&file, rules).unwrap();
             let mut command = simulating(up(data, listen));
-            command.arg("--rules").arg(file);
+            command.arg("--rules").arg(file).envs(environment.iter().copied());
             spawn_collector(command)
         })
     }
 
     fn start_with(start: impl FnOnce(&Path, &str) -> (Child, String)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), start)
+    }
+
+    fn start_in(folder: TempDir, start: impl FnOnce(&Path, &str) -> (Child, String)) -> Self {
         let (up, url) = start(folder.path(), "127.0.0.1:0");
         let api = Api::new(url, folder.path());
         let cluster = Self {
@@ -228,6 +236,14 @@ impl Cluster {
     pub(crate) fn kill_collector(&mut self) {
         self.up.kill().unwrap();
         self.up.wait().unwrap();
+    }
+
+    /// SIGKILL to collector and agent; shims and ranks live on.
+    pub(crate) fn kill_services(&mut self) {
+        self.kill_collector();
+        if let Some(agent) = self.agent_pid() {
+            signal(agent, "KILL");
+        }
     }
 
     /// Starts the collector again where it was.

@@ -16,6 +16,7 @@ mod crashes;
 mod diagnosis;
 mod examples;
 mod exec;
+mod golden;
 mod knobs;
 mod knobs_unmodified;
 mod logs;

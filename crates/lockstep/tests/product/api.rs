@@ -53,22 +53,24 @@ impl Api {
     }
 
     pub(crate) fn query(&self, query: &str) -> Vec<Value> {
+        self.ask(&[("query", query)])
+    }
+
+    fn ask(&self, parameters: &[(&str, &str)]) -> Vec<Value> {
         let url = format!("{}/api/v1/query", self.url);
-        let answer = json(self.answer(self.http.get(url).query(&[("query", query)])));
+        let answer = json(self.answer(self.http.get(url).query(parameters)));
         answer["data"]["result"].as_array().cloned().unwrap_or_default()
     }
 
     /// Samples `(milliseconds, value)` of each series a range selector gives.
     pub(crate) fn curves(&self, selector: &str) -> Vec<Vec<(i64, f64)>> {
-        let sample = |pair: &Value| {
-            let value = pair[1].as_str().unwrap().parse().unwrap_or(f64::INFINITY);
-            ((pair[0].as_f64().unwrap() * 1_000.0).round() as i64, value)
-        };
-        let found = self.query(selector);
-        let values = found.iter().map(|series| series["values"].as_array());
-        values
-            .map(|values| values.into_iter().flatten().map(sample).collect())
-            .collect()
+        curves(&self.query(selector))
+    }
+
+    /// The same at an earlier time.
+    pub(crate) fn curves_at(&self, selector: &str, at_ms: i64) -> Vec<Vec<(i64, f64)>> {
+        let time = format!("{}.{:03}", at_ms / 1_000, at_ms % 1_000);
+        curves(&self.ask(&[("query", selector), ("time", &time)]))
     }
 
     fn token(&self) -> String {
@@ -83,6 +85,17 @@ impl Api {
         self.runtime
             .block_on(async { request.send().await.ok()?.text().await.ok() })
     }
+}
+
+fn curves(found: &[Value]) -> Vec<Vec<(i64, f64)>> {
+    let sample = |pair: &Value| {
+        let value = pair[1].as_str().unwrap().parse().unwrap_or(f64::INFINITY);
+        ((pair[0].as_f64().unwrap() * 1_000.0).round() as i64, value)
+    };
+    let values = found.iter().map(|series| series["values"].as_array());
+    values
+        .map(|values| values.into_iter().flatten().map(sample).collect())
+        .collect()
 }
 
 fn json(answer: Option<String>) -> Value {

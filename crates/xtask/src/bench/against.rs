@@ -204,7 +204,10 @@ impl Workload {
             Self::BackfillMinutes => vec!["--mode=backfill", "--batch-ticks=60"],
             Self::BackfillSeconds => vec!["--mode=backfill", "--batch-ticks=1"],
         };
-        [ticks].into_iter().chain(mode.into_iter().map(str::to_owned)).collect()
+        [ticks]
+            .into_iter()
+            .chain(mode.into_iter().map(str::to_owned))
+            .collect()
     }
 
     /// Latencies of a backfill say how full the queue was, not what an agent waits for.

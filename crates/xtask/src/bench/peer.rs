@@ -128,11 +128,7 @@ impl Running {
         let mut plan = peer.plan(layout, &folder, Keep::Default)?;
         plan.program = program.to_owned();
         let server = Server::start(layout, plan)?;
-        Ok(Self {
-            peer,
-            server,
-            folder,
-        })
+        Ok(Self { peer, server, folder })
     }
 
     pub(crate) fn name(&self) -> &'static str {

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::child::{self, Child, Ended};
 use crate::fingerprint;
 use crate::layout::Layout;
+use crate::measure::machine;
 use crate::progress::{block, say};
 use crate::test::setup::{Need, Setup};
 use crate::test::slowest::{self, TestTime};
@@ -25,6 +26,8 @@ const MEDIUM: Duration = Duration::from_secs(15 * 60);
 const CLIPPY: Duration = Duration::from_secs(20 * 60);
 const PYTHON: Duration = Duration::from_secs(30 * 60);
 const RUST: Duration = Duration::from_secs(50 * 60);
+/// Most tests of the agent wait for a reading, not for a core.
+const TESTS_PER_CORE: usize = 3;
 /// Two cores' worth of pytest.
 const PYTHON_LANES: [usize; 2] = [0, 1];
 
@@ -101,15 +104,18 @@ fn rust(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
     let nextest = child::on_path("cargo-nextest").is_some();
     let child = Child::new(layout, "rust", "cargo", RUST).envs(&setup.variables());
     let child = if nextest {
-        child.args([
-            "nextest",
-            "run",
-            "--locked",
-            "--workspace",
-            "--no-fail-fast",
-            "--no-tests",
-            "pass",
-        ])
+        child
+            .args([
+                "nextest",
+                "run",
+                "--locked",
+                "--workspace",
+                "--no-fail-fast",
+                "--no-tests",
+                "pass",
+            ])
+            // .config/nextest.toml says which tests may share a core.
+            .args([format!("--test-threads={}", TESTS_PER_CORE * machine::cores())])
     } else {
         say("rust", "cargo-nextest is not installed; cargo test does it");
         child.args(["test", "--locked", "--workspace", "--tests", "--no-fail-fast"])

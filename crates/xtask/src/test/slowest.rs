@@ -30,7 +30,10 @@ pub(crate) fn nextest(log: &str) -> Vec<TestTime> {
 fn nextest_line(line: &str) -> Option<TestTime> {
     let (verdict, rest) = line.trim_start().split_once(" [")?;
     // A slow test also has `SLOW [> 60.000s]` lines while it runs; only the line of its end counts.
-    if !matches!(verdict.trim(), "PASS" | "FAIL" | "TIMEOUT" | "LEAK" | "LEAK-FAIL" | "ABORT") {
+    if !matches!(
+        verdict.trim(),
+        "PASS" | "FAIL" | "TIMEOUT" | "LEAK" | "LEAK-FAIL" | "ABORT"
+    ) {
         return None;
     }
     let (seconds, name) = rest.split_once("s] ")?;
@@ -126,7 +129,10 @@ mod tests {
                  0.30s setup    crates/torch-probe/tests/test_rpc.py::test_a\n\
                  3 passed in 13.00s\n",
             ),
-            &[("test_rpc.py::test_a[fsdp two]", 12_500), ("test_rpc.py::test_a (setup)", 300)],
+            &[
+                ("test_rpc.py::test_a[fsdp two]", 12_500),
+                ("test_rpc.py::test_a (setup)", 300),
+            ],
         );
     }
 

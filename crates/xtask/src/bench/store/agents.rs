@@ -143,14 +143,7 @@ pub(crate) fn by_agents(
         format!("--ticks={ticks}"),
         format!("--every={every}"),
     ];
-    let found = generator::run(
-        layout,
-        &mut server.server,
-        cluster,
-        "verify",
-        &args,
-        VERIFY_LIMIT,
-    )?;
+    let found = generator::run(layout, &mut server.server, cluster, "verify", &args, VERIFY_LIMIT)?;
     let (expected, damaged) = (number(&found, "/expected")?, damaged(&found)?);
     let whole = format!(
         "lockstep, {}: of {expected} samples read back, {damaged} were lost, changed, doubled or strange.",
@@ -171,15 +164,17 @@ fn args_in_words(cost: &Cost) -> String {
     )
 }
 
-fn run(layout: &Layout, cluster: Fleet, server: &mut Running, command: &str, args: &[String]) -> Result<Cost> {
+fn run(
+    layout: &Layout,
+    cluster: Fleet,
+    server: &mut Running,
+    command: &str,
+    args: &[String],
+) -> Result<Cost> {
     let pid = server.server.pid()?;
     say(
         server.name(),
-        &format!(
-            "{command} of {} series: {}",
-            cluster.series(),
-            args.join(" ")
-        ),
+        &format!("{command} of {} series: {}", cluster.series(), args.join(" ")),
     );
     let args: Vec<String> = args
         .iter()
