@@ -19,11 +19,13 @@ impl Fingerprint {
         self
     }
 
-    /// Adds a file, or all files under a folder in a fixed order, except below the folders named in `without`.
+    /// Adds a file, or all files under a folder in a fixed order, except below the folders named in `without`. Names count from that
+    /// folder on, so that every checkout of the same files has the same hash.
     pub(crate) fn path(mut self, path: &Path, without: &[PathBuf]) -> Result<Self> {
         for file in files(path, without)? {
             let bytes = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-            self.part(file.as_os_str().as_encoded_bytes());
+            let name = file.strip_prefix(path).unwrap_or(&file);
+            self.part(name.as_os_str().as_encoded_bytes());
             self.part(&bytes);
         }
         Ok(self)
@@ -95,6 +97,20 @@ mod tests {
         assert_eq!(hash(), first);
         fs::write(folder.join("a"), "two").unwrap();
         assert_ne!(hash(), first);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn two_checkouts_of_the_same_files_have_one_hash() {
+        let folder = std::env::temp_dir().join(format!("xtask-fingerprint-two-{}", std::process::id()));
+        let hash = |checkout: &str, name: &str| {
+            let root = folder.join(checkout);
+            fs::create_dir_all(&root).unwrap();
+            fs::write(root.join(name), "text").unwrap();
+            Fingerprint::default().path(&root, &[]).unwrap().hex()
+        };
+        assert_eq!(hash("one", "a"), hash("two", "a"));
+        assert_ne!(hash("three", "b"), hash("two", "a"), "a name counts");
         fs::remove_dir_all(folder).unwrap();
     }
 

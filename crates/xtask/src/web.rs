@@ -4,10 +4,11 @@
 //! compile (wasm32) → bindgen (web.js, web_bg.wasm) → wasm-opt → style sheet → page and public files → .br and .gz → web/dist
 //! ```
 //! All is built in a folder aside and moved into place at the end, so that `web/dist` is never half a dashboard. Nothing is
-//! done when the inputs are those of the `web/dist` that is there.
+//! done when the inputs are those of the `web/dist` that is there, or of a dashboard in the cache folder.
 
 mod assets;
 mod bindgen;
+mod cache;
 mod compile;
 mod compress;
 mod optimise;
@@ -52,9 +53,14 @@ pub(crate) fn build(layout: &Layout, options: &Options) -> Result<()> {
     }
     let inputs = fingerprint(layout, options.fast)?;
     let stage = empty_stage(layout)?;
+    if !options.force && cache::restore(layout, &inputs, &stage)? {
+        say(STEP, "built before from the same inputs: taken from the cache");
+        return put_in_place(&stage, &layout.dist());
+    }
     let mut steps = Steps::default();
     let files = fill(layout, options, &stage, &mut steps)?;
-    fs::write(stage.join(STAMP), inputs).context("cannot stamp the dashboard")?;
+    fs::write(stage.join(STAMP), &inputs).context("cannot stamp the dashboard")?;
+    cache::keep(layout, &inputs, &stage)?;
     put_in_place(&stage, &layout.dist())?;
     report(&files, &steps);
     Ok(())

@@ -30,8 +30,8 @@ const RANGE: &str = "[30m]";
 const KEEP_EVERYTHING: [(&str, &str); 4] = [
     ("LOCKSTEP_NAME", NODE),
     ("LOCKSTEP_RETENTION", "36500d"),
-    ("LOCKSTEP_RETENTION_1M", "36500d"),
-    ("LOCKSTEP_RETENTION_1H", "36500d"),
+    ("LOCKSTEP_RETENTION_1M", "40000d"),
+    ("LOCKSTEP_RETENTION_1H", "45000d"),
 ];
 
 fn recorded(revision: &str) -> PathBuf {
@@ -80,7 +80,9 @@ fn folders_of_b49bf1d_open() {
     assert_eq!(cause, facts["live_cause_without_shim"].as_str(), "{view}");
 
     let hooks = cluster.get("/api/webhooks");
-    assert_eq!(hooks[0]["url"], RECEIVER, "{hooks}");
+    // The path is not shown, because it may be a secret.
+    assert_eq!(hooks[0]["url"], "http://127.0.0.1:9", "{hooks}");
+    assert!(hooks[0]["pending"].as_u64() >= Some(1), "{hooks}");
     let checked = cluster.lockstep(&["store", "check"]);
     assert!(checked.status.success(), "{checked:?}");
 }
@@ -190,10 +192,10 @@ fn record() {
     cluster.kill_services();
     let ranks = cluster.shims();
     ranks.iter().for_each(|pid| crate::cluster::signal(*pid, "STOP"));
-    let left_out = ["./checkpoints", "./agent/companions", "*.sock"];
+    let left_out = ["./checkpoints", "./agent/lib", "*.sock"];
     pack(cluster.data_dir(), ".", &into.join("folder.tar.gz"), &left_out);
     ranks.iter().for_each(|pid| crate::cluster::signal(*pid, "KILL"));
-    std::fs::write(into.join("facts.json"), format!("{facts:#}\n")).unwrap();
+    std::fs::write(into.join("facts.json"), format!("{facts}\n")).unwrap();
 }
 
 fn pack(folder: &Path, what: &str, archive: &Path, left_out: &[&str]) {
