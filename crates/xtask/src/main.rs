@@ -70,3 +70,15 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Lab(options) => lab::run(&layout, &options),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

@@ -32,6 +32,7 @@ const RATIO_MAX: f64 = 1.05;
 
 /// What to compare.
 #[derive(Args)]
+#[group(id = "comparison")]
 pub(crate) struct Options {
     /// The earlier revision: anything that `git rev-parse` takes.
     #[arg(long, value_name = "REV")]
