@@ -15,6 +15,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
+use crate::product::api::curves;
 
 /// The name of the node in every recorded folder, because a node's credential holds for one name.
 const NODE: &str = "golden-node";
@@ -134,7 +135,9 @@ fn checkpoint_steps(cluster: &Cluster, run: &str) -> Vec<Value> {
 
 /// Per series, `[milliseconds, value]` of every sample up to the recording.
 fn samples(cluster: &Cluster, selector: &str, at_ms: i64) -> Value {
-    let mut curves = cluster.curves_at(&format!("{selector}{RANGE}"), at_ms);
+    let query = format!("{selector}{RANGE}");
+    let time = format!("{}.{:03}", at_ms / 1_000, at_ms % 1_000);
+    let mut curves = curves(&cluster.ask(&[("query", &query), ("time", &time)]));
     curves.sort_by_key(|curve| curve.first().map(|sample| sample.0));
     json!(curves)
 }

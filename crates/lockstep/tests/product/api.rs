@@ -56,7 +56,8 @@ impl Api {
         self.ask(&[("query", query)])
     }
 
-    fn ask(&self, parameters: &[(&str, &str)]) -> Vec<Value> {
+    /// What an instant query gives, asked with these parameters.
+    pub(crate) fn ask(&self, parameters: &[(&str, &str)]) -> Vec<Value> {
         let url = format!("{}/api/v1/query", self.url);
         let answer = json(self.answer(self.http.get(url).query(parameters)));
         answer["data"]["result"].as_array().cloned().unwrap_or_default()
@@ -65,12 +66,6 @@ impl Api {
     /// Samples `(milliseconds, value)` of each series a range selector gives.
     pub(crate) fn curves(&self, selector: &str) -> Vec<Vec<(i64, f64)>> {
         curves(&self.query(selector))
-    }
-
-    /// The same at an earlier time.
-    pub(crate) fn curves_at(&self, selector: &str, at_ms: i64) -> Vec<Vec<(i64, f64)>> {
-        let time = format!("{}.{:03}", at_ms / 1_000, at_ms % 1_000);
-        curves(&self.ask(&[("query", selector), ("time", &time)]))
     }
 
     fn token(&self) -> String {
@@ -87,7 +82,8 @@ impl Api {
     }
 }
 
-fn curves(found: &[Value]) -> Vec<Vec<(i64, f64)>> {
+/// The samples of each series that a range selector gave.
+pub(crate) fn curves(found: &[Value]) -> Vec<Vec<(i64, f64)>> {
     let sample = |pair: &Value| {
         let value = pair[1].as_str().unwrap().parse().unwrap_or(f64::INFINITY);
         ((pair[0].as_f64().unwrap() * 1_000.0).round() as i64, value)
