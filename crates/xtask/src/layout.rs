@@ -8,6 +8,7 @@
 //!   apt/              Prometheus and the like, unpacked, not installed
 //!   npm/              node_modules by the hash of their lock file
 //!   all-smi-…/        another NVML client, for who compares with it
+//!   revisions/        binaries of earlier revisions, see `measure::revision`
 //! ```
 
 use std::env;
