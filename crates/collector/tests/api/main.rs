@@ -18,6 +18,7 @@ mod metrics;
 mod prometheus;
 mod prometheus_writes;
 mod promtool;
+mod recorded;
 mod remote_write;
 mod reports;
 mod rolled_up;

@@ -27,4 +27,5 @@ mod stacks;
 mod store;
 mod terminal;
 mod unseen;
+mod upgrade;
 mod workspace;
