@@ -102,6 +102,15 @@ test("a run from inside", async (t) => {
     assert.equal(await page.getByTestId("bandwidth").count(), 0);
   });
 
+  await t.test("reports that the collector could not read are said with what to do", async (t) => {
+    const report = { attempt: 1, node: "node-a", kind: "gpu_swapped", reason: "unknown_kind", count: 2, bytes: 40, last_ms: BEGAN_MS };
+    const { page } = await openRun(t, browser, lockstep, [attempt({})], {}, { unread_reports: [report] });
+    const lines = page.getByTestId("unread").locator("li");
+    await lines.first().waitFor();
+    assert.deepEqual(await lines.allInnerTexts(), ["node node-a sent 2 reports `gpu_swapped` from a newer agent, which this collector does not know: kept, and read once the collector is upgraded"]);
+    assert.deepEqual(await accessibilityFaults(page), []);
+  });
+
   await t.test("what a script logs has a small chart for each name, the first dozen at once", async (t) => {
     const { page } = await openRun(t, browser, lockstep, [attempt({})]);
     const charts = page.getByTestId("small-chart");
@@ -124,12 +133,12 @@ test("a run from inside", async (t) => {
 });
 
 /** Opens the page of a run with these attempts; `push` changes them. */
-async function openRun(t, browser, lockstep, attempts, look = {}) {
+async function openRun(t, browser, lockstep, attempts, look = {}, more = {}) {
   const page = await openPage(t, browser, look);
   const streams = [];
   let now = attempts;
   const summary = { id: RUN, name: "meshed", program: "/srv/train.py", state: "running", attempt: 1, nodes: NODES, world_size: 8, submitted_ms: BEGAN_MS, started_ms: BEGAN_MS };
-  const send = ({ socket, id }) => socket.send(JSON.stringify({ type: "run", id, run: { ...summary, spec: { script: "/srv/train.py" }, attempts: now } }));
+  const send = ({ socket, id }) => socket.send(JSON.stringify({ type: "run", id, run: { ...summary, spec: { script: "/srv/train.py" }, attempts: now, ...more } }));
   await page.routeWebSocket("**/api/stream", (socket) => {
     const server = socket.connectToServer();
     socket.onMessage((text) => {

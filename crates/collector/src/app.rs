@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::diagnose::Alerts;
 use crate::evaluator::Evaluator;
 use crate::ingest::remote_write::RemoteWrite;
+use crate::ingest::telemetry::node_series::NodeSeries;
 use crate::live::Live;
 use crate::runs::Runs;
 use crate::self_metrics::SelfMetrics;
@@ -48,6 +49,8 @@ pub struct App {
     pub telemetry_room: Arc<Semaphore>,
     /// Turns of agents' streams to read what will wait for that room.
     pub telemetry_turns: Arc<Semaphore>,
+    /// Series that each node has defined lately.
+    pub(crate) node_series: NodeSeries,
     /// What remote write keeps between requests.
     pub remote_write: RemoteWrite,
     /// Tells browsers what changed.

@@ -26,6 +26,7 @@ use crate::error::StartError;
 use crate::evaluator::Evaluator;
 use crate::ingest::remote_write::{self, RemoteWrite};
 use crate::ingest::telemetry;
+use crate::ingest::telemetry::node_series::NodeSeries;
 use crate::live::Live;
 use crate::self_metrics::SelfMetrics;
 use crate::tokens::Tokens;
@@ -196,6 +197,7 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
         tokens,
         telemetry_room: Arc::new(Semaphore::new(telemetry::SAMPLES_TOGETHER_MAX)),
         telemetry_turns: Arc::new(Semaphore::new(telemetry::TURNS)),
+        node_series: NodeSeries::default(),
         remote_write: RemoteWrite::default(),
         changes,
         metrics,

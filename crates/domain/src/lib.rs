@@ -4,6 +4,7 @@
 //! wasm32, so the dashboard checks a run with the same code as the server.
 
 pub mod bytes;
+mod text;
 pub mod time;
 
 pub mod container;

@@ -18,6 +18,8 @@ pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod labels;
+#[doc(hidden)]
+pub mod recording;
 pub mod telemetry;
 pub mod version;
 

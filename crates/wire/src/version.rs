@@ -1,44 +1,129 @@
 //! Which versions of the protocol this build speaks, and how two builds agree.
+//!
+//! ```text
+//! 1   the first one
+//! 2   the collector takes reports of up to 4 MiB, keeps reports that it does not know, and reads `listed` in a report of checkpoints
+//! ```
+//! A version says what the other side may rely on. Within a version fields are only added, and both sides pass over what they do not
+//! know. docs/upgrade.md tells people the order in which to upgrade.
 
-use crate::proto::Hello;
+use crate::proto::{Hello, HelloAck};
 
-/// The oldest version this build understands.
+/// The oldest version this build speaks.
 pub const PROTOCOL_MIN: u32 = 1;
 /// The newest version this build speaks.
-pub const PROTOCOL_MAX: u32 = 1;
+pub const PROTOCOL_MAX: u32 = 2;
 
 /// The largest message either side sends or takes: a minute of a large node's samples with room to spare.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// Two builds that share no version.
+/// The most of an agent's version that is put into an error.
+const VERSION_CHARS_MAX: usize = 40;
+
+/// Two builds that share no version, or a hello that names none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "agent {agent_version} speaks protocol {min} to {max}, this collector {PROTOCOL_MIN} to {PROTOCOL_MAX}; upgrade the older of the two"
-)]
-pub struct NoCommonVersion {
-    /// The agent's version.
-    pub agent_version: String,
-    /// The oldest it speaks.
-    pub min: u32,
-    /// The newest it speaks.
-    pub max: u32,
+pub enum NoCommonVersion {
+    /// The agent speaks only versions that this collector has dropped.
+    #[error(
+        "agent {agent_version} speaks protocol {min} to {max}, and this collector {PROTOCOL_MIN} to {PROTOCOL_MAX}: the agent is too old. \
+         Upgrade the agent; its running trainings go on meanwhile"
+    )]
+    AgentTooOld {
+        /// The agent's version.
+        agent_version: String,
+        /// The oldest it speaks.
+        min: u32,
+        /// The newest it speaks.
+        max: u32,
+    },
+    /// The agent speaks only versions that this collector does not know yet.
+    #[error(
+        "agent {agent_version} speaks protocol {min} to {max}, and this collector {PROTOCOL_MIN} to {PROTOCOL_MAX}: the collector is too \
+         old. Upgrade the collector first, then the agents"
+    )]
+    CollectorTooOld {
+        /// The agent's version.
+        agent_version: String,
+        /// The oldest it speaks.
+        min: u32,
+        /// The newest it speaks.
+        max: u32,
+    },
+    /// Not a range.
+    #[error(
+        "agent {agent_version} names the protocol versions {min} to {max}, which is no range; reinstall the agent"
+    )]
+    NoRange {
+        /// The agent's version.
+        agent_version: String,
+        /// Its lower bound.
+        min: u32,
+        /// Its upper bound.
+        max: u32,
+    },
 }
 
-/// The newest version both sides speak.
+/// A collector that answered with a version that the agent did not offer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "collector {collector_version} answered with protocol {protocol}, and this agent speaks {PROTOCOL_MIN} to {PROTOCOL_MAX}; upgrade the \
+     older of the two"
+)]
+pub struct NotOffered {
+    /// The collector's version.
+    pub collector_version: String,
+    /// What it answered.
+    pub protocol: u32,
+}
+
+/// The newest version that the collector and an agent that said this hello both speak.
 ///
 /// # Errors
-/// When there is none.
+/// See [`NoCommonVersion`].
 pub fn agree(hello: &Hello) -> Result<u32, NoCommonVersion> {
-    let newest = hello.protocol_max.min(PROTOCOL_MAX);
-    if newest >= hello.protocol_min.max(PROTOCOL_MIN) {
-        Ok(newest)
+    let (min, max) = (hello.protocol_min, hello.protocol_max);
+    let agent_version = shortened(&hello.agent_version);
+    if min > max || max == 0 {
+        return Err(NoCommonVersion::NoRange {
+            agent_version,
+            min,
+            max,
+        });
+    }
+    if max < PROTOCOL_MIN {
+        return Err(NoCommonVersion::AgentTooOld {
+            agent_version,
+            min,
+            max,
+        });
+    }
+    if min > PROTOCOL_MAX {
+        return Err(NoCommonVersion::CollectorTooOld {
+            agent_version,
+            min,
+            max,
+        });
+    }
+    Ok(max.min(PROTOCOL_MAX))
+}
+
+/// Checks, on the agent's side, the version that the collector chose.
+///
+/// # Errors
+/// If the agent does not speak it.
+pub fn accept(ack: &HelloAck) -> Result<u32, NotOffered> {
+    if (PROTOCOL_MIN..=PROTOCOL_MAX).contains(&ack.protocol) {
+        Ok(ack.protocol)
     } else {
-        Err(NoCommonVersion {
-            agent_version: hello.agent_version.chars().take(40).collect(),
-            min: hello.protocol_min,
-            max: hello.protocol_max,
+        Err(NotOffered {
+            collector_version: shortened(&ack.collector_version),
+            protocol: ack.protocol,
         })
     }
+}
+
+fn shortened(version: &str) -> String {
+    version.chars().take(VERSION_CHARS_MAX).collect()
 }
 
 #[cfg(test)]
@@ -46,14 +131,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_common_version_is_used() {
-        let hello = |min, max| Hello {
-            protocol_min: min,
-            protocol_max: max,
+    fn the_newest_common_version_is_used_and_otherwise_it_is_said_who_is_too_old() {
+        let hello = |protocol_min, protocol_max| Hello {
+            protocol_min,
+            protocol_max,
+            agent_version: "0.9".into(),
             ..Hello::default()
         };
-        assert_eq!(agree(&hello(1, 7)), Ok(1));
-        assert!(agree(&hello(2, 7)).is_err());
-        assert!(agree(&hello(0, 0)).is_err());
+        for (min, max, expected) in [
+            (1, 1, Ok(1)),
+            (1, 2, Ok(2)),
+            (2, 2, Ok(2)),
+            (1, 7, Ok(2)),
+            (2, 7, Ok(2)),
+            (3, 7, Err("Upgrade the collector first")),
+            (0, 0, Err("which is no range")),
+            (2, 1, Err("which is no range")),
+        ] {
+            let agreed = agree(&hello(min, max)).map_err(|error| error.to_string());
+            match (agreed, expected) {
+                (Ok(agreed), Ok(expected)) => assert_eq!(agreed, expected, "{min} to {max}"),
+                (Err(error), Err(says)) => assert!(error.contains(says), "{min} to {max}: {error}"),
+                (agreed, _) => panic!("{min} to {max}: {agreed:?}"),
+            }
+        }
+        let too_old = NoCommonVersion::AgentTooOld {
+            agent_version: "0.1".into(),
+            min: 0,
+            max: 0,
+        };
+        assert!(too_old.to_string().contains("Upgrade the agent"));
+    }
+
+    #[test]
+    fn an_agent_takes_only_a_version_that_it_offered() {
+        let ack = |protocol| HelloAck {
+            protocol,
+            ..HelloAck::default()
+        };
+        assert_eq!(accept(&ack(PROTOCOL_MIN)), Ok(PROTOCOL_MIN));
+        assert_eq!(accept(&ack(PROTOCOL_MAX)), Ok(PROTOCOL_MAX));
+        for protocol in [0, PROTOCOL_MAX + 1] {
+            let error = accept(&ack(protocol))
+                .expect_err("it was not offered")
+                .to_string();
+            assert!(error.contains("upgrade"), "{error}");
+        }
     }
 }

@@ -1,9 +1,11 @@
-//! `cargo xtask lab`: real training on this machine, disturbed on purpose or under another PyTorch, and tables of what came of it.
+//! `cargo xtask lab`: real training on this machine, disturbed on purpose, under another PyTorch or across an upgrade, and tables of what
+//! came of it.
 
 mod faults;
 mod golden;
 mod knobs;
 mod recipes;
+mod upgrade;
 
 use std::fs;
 use std::path::Path;
@@ -37,6 +39,8 @@ enum What {
     Knobs(knobs::Options),
     /// Trains every recipe on two nodes of two ranks, with the PyTorch of the tests or another release of it.
     Recipes(recipes::Options),
+    /// Runs training with an old agent and a new collector, the other way round, and through both upgrades; keeps the table in docs/upgrade.md.
+    Upgrade(upgrade::Options),
 }
 
 /// Runs it; fails when something was not as it must be.
@@ -46,6 +50,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         What::Golden(options) => golden::run(layout, options),
         What::Knobs(options) => knobs::run(layout, options),
         What::Recipes(options) => recipes::run(layout, options),
+        What::Upgrade(options) => upgrade::run(layout, options),
     }
 }
 

@@ -13,6 +13,7 @@ mod span;
 mod stacks;
 mod stop;
 mod topology;
+mod unread;
 mod unseen;
 
 use domain::api::stream::Request;
@@ -28,6 +29,7 @@ use log::Log;
 use network::Network;
 use saved::Saved;
 use topology::Topology;
+use unread::NotRead;
 use unseen::NotSeen;
 
 /// The rule that says what probes note.
@@ -64,6 +66,7 @@ fn Shown(id: String, run: Known) -> impl IntoView {
     view! {
         <Head id=id.clone() run saved />
         <RunDiagnoses id=id.clone() run />
+        <NotRead run />
         <NotSeen run />
         <Charts id=id.clone() run />
         <Topology id=id.clone() run />

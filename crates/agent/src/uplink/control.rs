@@ -293,14 +293,13 @@ impl Outlet {
                 Err(error) => tracing::warn!(run = %attempt.run(), name, %error, "reports cannot be read"),
             }
         }
-        if let Some(entry) = attempt.checkpoints_after(self.checkpoints_id) {
-            self.checkpoints_id = entry.id;
+        if let Some(parts) = attempt.checkpoints_after(self.checkpoints_id) {
+            self.checkpoints_id = parts.last().map_or(self.checkpoints_id, |last| last.id);
             // One that was not sent yet is out of date.
             self.waiting
                 .retain(|waiting| !matches!(waiting.report, NodeReport::Checkpoints(_)));
-            if !attempt.is_acknowledged(entry.id) {
-                self.waiting.push(entry);
-            }
+            let fresh = parts.into_iter().filter(|part| !attempt.is_acknowledged(part.id));
+            self.waiting.extend(fresh);
         }
     }
 
@@ -310,7 +309,7 @@ impl Outlet {
         let secrets = self.secrets.as_ref().unwrap_or(&none);
         for entry in &self.waiting {
             let Ok(room) = outbound.try_reserve() else { break };
-            let report_json = secrets.report(&entry.report);
+            let report_json = secrets.report(&entry.report.bounded());
             let (run, attempt) = (attempt.run().to_string(), attempt.number().0);
             let event = RunEvent {
                 run,

@@ -26,7 +26,7 @@ use tonic::{Code, Request, Status};
 use wire::proto::uplink_client::UplinkClient;
 use wire::proto::{Hello, HelloAck};
 use wire::telemetry::{self, OpenError, Receiving, Sending};
-use wire::version::{MESSAGE_BYTES_MAX, PROTOCOL_MAX, PROTOCOL_MIN};
+use wire::version::{MESSAGE_BYTES_MAX, NotOffered, PROTOCOL_MAX, PROTOCOL_MIN};
 
 use crate::config::{AgentConfig, Secret};
 use crate::uplink::clock::Clock;
@@ -103,6 +103,9 @@ pub enum LinkError {
     /// The answer to the hello was something else.
     #[error("the collector did not answer the hello as protocol {PROTOCOL_MIN} to {PROTOCOL_MAX} says")]
     NotWelcomed,
+    /// The answer to the hello names a version that this agent does not speak.
+    #[error(transparent)]
+    Version(#[from] NotOffered),
     /// Batches go out and nothing comes back.
     #[error("the collector has acknowledged nothing for {} s", .0.as_secs())]
     Stalled(Duration),
@@ -230,8 +233,9 @@ impl Link {
     /// Keeps what the collector's welcome brought.
     ///
     /// # Errors
-    /// When the credential cannot be stored.
+    /// When the collector speaks another protocol, or the credential cannot be stored.
     pub fn welcomed(&self, ack: &HelloAck) -> Result<(), LinkError> {
+        wire::version::accept(ack)?;
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = false;
         if ack.credential.is_empty() {
             return Ok(());

@@ -121,7 +121,7 @@ impl From<LogError> for ApiError {
     fn from(error: LogError) -> Self {
         match error {
             LogError::Name => Self::not_found(error.to_string()),
-            LogError::Io(_) => Self::internal("reading a log", &error),
+            LogError::TooMany { .. } | LogError::Io(_) => Self::internal("reading a log", &error),
         }
     }
 }

@@ -220,7 +220,9 @@ impl From<RunError> for ApiError {
     fn from(error: RunError) -> Self {
         match error {
             RunError::Unknown(_) => Self::not_found(error.to_string()),
-            RunError::Busy(_) | RunError::CannotWait { .. } => Self::conflict(error.to_string()),
+            RunError::Busy(_) | RunError::CannotWait { .. } | RunError::NotInAttempt { .. } => {
+                Self::conflict(error.to_string())
+            }
             RunError::State(error) => error.into(),
             RunError::Stored { .. } => Self::internal("reading a run", &error),
             RunError::Secrets(_) => Self::internal("keeping a run's secrets", &error),

@@ -3,10 +3,11 @@
 //! The answer's head is sent at once and the hello is read inside the stream, so an agent that waits for the head before it
 //! speaks does not wait for ever.
 
+use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
+use std::time::{Duration, Instant};
 
 use domain::ident::{AttemptNo, NodeName, RunId};
-use domain::run::state::NodeReport;
 use futures::Stream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -20,17 +21,22 @@ use wire::proto::{
 use wire::version::MESSAGE_BYTES_MAX;
 
 use super::hello::{self, AgentSession};
+use super::refusals::{Refusal, Refusals};
 use super::{Connection, HELLO_WITHIN};
 use crate::app::Shared;
 use crate::changes::Change;
 use crate::config::Secret;
-use crate::runs::{LogError, RunError, log_source};
+use crate::runs::{Incoming, LogError, Receipt, Refused, RunError, log_source};
 
 /// Messages waiting to be written to one agent. A full queue makes the sender wait; commands to one node are few.
 const OUTBOUND_MAX: usize = 64;
 
-/// The longest report: an exit with its traceback.
-const REPORT_BYTES_MAX: usize = 64 << 10;
+/// Attempts that one node can hold: agents follow 64, and those that are being stopped beside them.
+const HELD_MAX: usize = 1_024;
+/// Attempts of which a connection remembers whether its node may write their logs.
+const RIGHTS_MAX: usize = 256;
+/// How long a node is denied the logs of an attempt before it is asked for again.
+const DENIED_FOR: Duration = Duration::from_secs(10);
 /// The longest piece of a log.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
@@ -111,8 +117,15 @@ async fn serve(
     outbound: Outbound,
 ) -> Result<(), Status> {
     let (connection, messages) = app.runs.agents.connect(&session.node);
+    let conversation = Conversation {
+        app,
+        session: &session,
+        outbound: &outbound,
+        refusals: Refusals::default(),
+        logs: LogRights::default(),
+    };
     let ended = tokio::select! {
-        ended = read(app, &session, inbound, &outbound) => ended,
+        ended = conversation.read(inbound) => ended,
         () = forward(messages, &outbound) => Ok(()),
     };
     if connection.close() {
@@ -132,120 +145,251 @@ async fn forward(mut messages: mpsc::Receiver<control_down::Message>, outbound: 
     }
 }
 
-async fn read(
-    app: &Shared,
-    AgentSession { node, pulse }: &AgentSession,
-    mut inbound: Streaming<ControlUp>,
-    outbound: &Outbound,
-) -> Result<(), Status> {
-    while let Some(message) = inbound.message().await? {
-        pulse.beat(app.now_ms());
-        match message.message {
-            Some(control_up::Message::Holding(holding)) => holding_of(app, node, &holding).await?,
-            Some(control_up::Message::Event(event)) => take_event(app, node, event, outbound).await?,
-            Some(control_up::Message::Log(chunk)) => take_log(app, node, chunk, outbound).await?,
-            Some(control_up::Message::Answer(answer)) => take_answer(app, node, answer),
-            Some(control_up::Message::Hello(_)) => {
-                return Err(Status::invalid_argument("a second hello on one stream"));
-            }
-            // A message of a newer agent that this collector does not know.
-            None => {}
-        }
-    }
-    Ok(())
+/// What is known of one agent's connection while it is served.
+struct Conversation<'a> {
+    app: &'a Shared,
+    session: &'a AgentSession,
+    outbound: &'a Outbound,
+    refusals: Refusals,
+    logs: LogRights,
 }
 
-async fn holding_of(app: &Shared, node: &NodeName, holding: &Holding) -> Result<(), Status> {
-    let held = holding
-        .held
-        .iter()
-        .filter_map(|held| Some((RunId::new(held.run.as_str()).ok()?, AttemptNo(held.attempt))));
-    let held: Vec<_> = held.collect();
-    app.runs
-        .node_back(app, node, &held)
-        .await
-        .map_err(|error| failed(&error))
-}
-
-/// What the agent says of a run that is not known any more is acknowledged, or it would be said for ever.
-async fn take_event(
-    app: &Shared,
-    node: &NodeName,
-    event: RunEvent,
-    outbound: &Outbound,
-) -> Result<(), Status> {
-    let ack = EventAck {
-        run: event.run.clone(),
-        attempt: event.attempt,
-        id: event.id,
-    };
-    let report = (event.report_json.len() <= REPORT_BYTES_MAX)
-        .then(|| serde_json::from_str::<NodeReport>(&event.report_json));
-    match (RunId::new(event.run.as_str()), report) {
-        (Ok(run), Some(Ok(report))) => {
-            let taken = app
-                .runs
-                .report(app, (&run, AttemptNo(event.attempt)), node, event.id, report)
-                .await;
-            match taken {
-                Ok(()) => {}
-                Err(RunError::Unknown(run)) => {
-                    tracing::warn!(%node, %run, "an agent reports on a run that is not known")
+impl Conversation<'_> {
+    async fn read(mut self, mut inbound: Streaming<ControlUp>) -> Result<(), Status> {
+        while let Some(message) = inbound.message().await? {
+            self.session.pulse.beat(self.app.now_ms());
+            match message.message {
+                Some(control_up::Message::Holding(holding)) => self.holding(&holding).await?,
+                Some(control_up::Message::Event(event)) => self.event(event).await?,
+                Some(control_up::Message::Log(chunk)) => self.log(chunk).await?,
+                Some(control_up::Message::Answer(answer)) => self.answer(answer),
+                Some(control_up::Message::Hello(_)) => {
+                    return Err(Status::invalid_argument("a second hello on one stream"));
                 }
-                Err(error) => return Err(failed(&error)),
+                // A message of a newer agent that this collector does not know.
+                None => {}
             }
         }
-        _ => {
-            app.metrics.refused.with_label_values(&["run_event"]).inc();
-            tracing::warn!(%node, run = event.run, id = event.id, "an agent's report cannot be read");
+        Ok(())
+    }
+
+    fn refuse(&mut self, refusal: Refusal, what: impl std::fmt::Display) {
+        self.refusals.count(self.app, &self.session.node, refusal, what);
+    }
+
+    async fn holding(&mut self, holding: &Holding) -> Result<(), Status> {
+        if holding.held.len() > HELD_MAX {
+            let count = holding.held.len();
+            self.refuse(
+                Refusal::TooManyHeld,
+                format!("it holds {count} attempts, {HELD_MAX} at most count"),
+            );
+        }
+        let held = holding
+            .held
+            .iter()
+            .take(HELD_MAX)
+            .filter_map(|held| Some((RunId::new(held.run.as_str()).ok()?, AttemptNo(held.attempt))));
+        let held: Vec<_> = held.collect();
+        self.app
+            .runs
+            .node_back(self.app, &self.session.node, &held)
+            .await
+            .map_err(|error| failed(&error))
+    }
+
+    /// A report is acknowledged when it is stored, or when it never can be: it would come again for ever.
+    async fn event(&mut self, event: RunEvent) -> Result<(), Status> {
+        let ack = EventAck {
+            run: event.run.clone(),
+            attempt: event.attempt,
+            id: event.id,
+        };
+        match RunId::new(event.run.as_str()) {
+            Err(_) => self.refuse(Refusal::UnknownRun, "its run has a name that no run has"),
+            Ok(run) => {
+                let incoming = Incoming {
+                    run: &run,
+                    attempt: AttemptNo(event.attempt),
+                    node: &self.session.node,
+                    id: event.id,
+                    json: &event.report_json,
+                };
+                match self.app.runs.report(self.app, incoming).await {
+                    Ok(receipt) => self.note(&run, &event, receipt),
+                    // It stays with the agent until a collector that can read the run takes it.
+                    Err(error @ RunError::Stored { .. }) => {
+                        tracing::error!(node = %self.session.node, %error, "a report is not taken and not acknowledged");
+                        return Ok(());
+                    }
+                    Err(error) => return Err(failed(&error)),
+                }
+            }
+        }
+        send(self.outbound, control_down::Message::EventAck(ack)).await
+    }
+
+    fn note(&mut self, run: &RunId, event: &RunEvent, receipt: Receipt) {
+        let refused = match receipt {
+            Receipt::Taken => return,
+            Receipt::Kept(reason) => {
+                let (node, protocol) = (&self.session.node, self.session.protocol);
+                tracing::warn!(%node, protocol, %run, id = event.id, ?reason, "a report of an agent could not be read; see the run");
+                return;
+            }
+            Receipt::Refused(refused) => refused,
+        };
+        let kind = match refused {
+            Refused::UnknownRun => Refusal::UnknownRun,
+            Refused::NotInAttempt => Refusal::ReportNotInAttempt,
+            Refused::NotItsCommand(_) => Refusal::CommandOfOther,
+        };
+        let what = format!(
+            "report {} on attempt {} of run {run}: {refused}",
+            event.id, event.attempt
+        );
+        self.refuse(kind, what);
+    }
+
+    /// Pieces that never will be written are acknowledged as if they were: they would come again for ever.
+    async fn log(&mut self, chunk: LogChunk) -> Result<(), Status> {
+        let Ok(run) = RunId::new(chunk.run.as_str()) else {
+            return Ok(());
+        };
+        if chunk.bytes.len() > CHUNK_BYTES_MAX {
+            return Err(Status::invalid_argument(format!(
+                "a piece of a log is longer than {CHUNK_BYTES_MAX} bytes"
+            )));
+        }
+        let attempt = AttemptNo(chunk.attempt);
+        let length = match self
+            .logs
+            .refused(self.app, &self.session.node, &run, attempt)
+            .await
+        {
+            Ok(None) => match self.write(&run, &chunk).await? {
+                Some(length) => length,
+                None => return Ok(()),
+            },
+            Ok(Some(refusal)) => {
+                self.refuse(
+                    refusal,
+                    format!("a piece of a log of attempt {attempt} of run {run}"),
+                );
+                end_of(&chunk)
+            }
+            Err(error @ RunError::Stored { .. }) => {
+                tracing::error!(%error, "a piece of a log is not taken");
+                return Ok(());
+            }
+            Err(error) => return Err(failed(&error)),
+        };
+        let ack = LogAck {
+            run: chunk.run,
+            attempt: chunk.attempt,
+            rank: chunk.rank,
+            stream: chunk.stream,
+            length,
+        };
+        send(self.outbound, control_down::Message::LogAck(ack)).await
+    }
+
+    /// How long the log is then; `None` for a log that can have no name, whose pieces are not acknowledged.
+    async fn write(&mut self, run: &RunId, chunk: &LogChunk) -> Result<Option<u64>, Status> {
+        let (app, node) = (self.app, &self.session.node);
+        let source = log_source(AttemptNo(chunk.attempt), node, chunk.rank, &chunk.stream);
+        let written = app
+            .runs
+            .write_log(run, &source, (chunk.offset, chunk.kept_from), &chunk.bytes)
+            .await;
+        let length = match written {
+            Ok(length) => length,
+            Err(LogError::Name) => return Ok(None),
+            Err(error @ LogError::TooMany { .. }) => {
+                self.refuse(Refusal::TooManyLogs, error);
+                return Ok(Some(end_of(chunk)));
+            }
+            Err(error @ LogError::Io(_)) => {
+                tracing::error!(%error, %run, "a log cannot be written");
+                return Err(Status::unavailable("the collector cannot write logs right now"));
+            }
+        };
+        if !chunk.bytes.is_empty() {
+            app.changes.send(Change::Log(run.clone()));
+        }
+        Ok(Some(length))
+    }
+
+    /// Nobody may be waiting any more.
+    fn answer(&mut self, answer: Answer) {
+        let (app, node) = (self.app, &self.session.node);
+        if answer.answer_json.len().max(answer.bytes.len()) > ANSWER_BYTES_MAX {
+            app.metrics.refused.with_label_values(&["answer"]).inc();
+            tracing::warn!(%node, "an agent's answer is longer than {ANSWER_BYTES_MAX} bytes");
+            return;
+        }
+        if !app.runs.agents.answered(node, answer) {
+            self.refuse(
+                Refusal::AnswerOfOther,
+                "an answer to a question that another node was asked",
+            );
         }
     }
-    send(outbound, control_down::Message::EventAck(ack)).await
 }
 
-async fn take_log(app: &Shared, node: &NodeName, chunk: LogChunk, outbound: &Outbound) -> Result<(), Status> {
-    let Ok(run) = RunId::new(chunk.run.as_str()) else {
-        return Ok(());
-    };
-    if chunk.bytes.len() > CHUNK_BYTES_MAX {
-        return Err(Status::invalid_argument(format!(
-            "a piece of a log is longer than {CHUNK_BYTES_MAX} bytes"
-        )));
-    }
-    let source = log_source(AttemptNo(chunk.attempt), node, chunk.rank, &chunk.stream);
-    let length = match app
-        .runs
-        .write_log(&run, &source, (chunk.offset, chunk.kept_from), &chunk.bytes)
-        .await
-    {
-        Ok(length) => length,
-        Err(LogError::Name) => return Ok(()),
-        Err(error) => {
-            tracing::error!(%error, %run, "a log cannot be written");
-            return Err(Status::unavailable("the collector cannot write logs right now"));
+/// Whose logs a connection may write. A node's part in an attempt is for good, so it is asked for once.
+#[derive(Default)]
+struct LogRights {
+    granted: HashSet<(RunId, AttemptNo)>,
+    denied: HashMap<(RunId, AttemptNo), (Instant, Refusal)>,
+}
+
+impl LogRights {
+    /// Why a node may not write the logs of an attempt; `None` when it may.
+    async fn refused(
+        &mut self,
+        app: &Shared,
+        node: &NodeName,
+        run: &RunId,
+        attempt: AttemptNo,
+    ) -> Result<Option<Refusal>, RunError> {
+        let key = (run.clone(), attempt);
+        if self.granted.contains(&key) {
+            return Ok(None);
         }
-    };
-    if !chunk.bytes.is_empty() {
-        app.changes.send(Change::Log(run));
+        let fresh = self.denied.get(&key).filter(|(at, _)| at.elapsed() < DENIED_FOR);
+        if let Some((_, refusal)) = fresh {
+            return Ok(Some(*refusal));
+        }
+        let refusal = match app.runs.has_part(node, (run, attempt)).await? {
+            Some(true) => None,
+            Some(false) => Some(Refusal::LogNotInAttempt),
+            None => Some(Refusal::UnknownRun),
+        };
+        match refusal {
+            None => {
+                make_room(&mut self.granted, HashSet::len, HashSet::clear);
+                self.granted.insert(key);
+            }
+            Some(refusal) => {
+                make_room(&mut self.denied, HashMap::len, HashMap::clear);
+                self.denied.insert(key, (Instant::now(), refusal));
+            }
+        }
+        Ok(refusal)
     }
-    let ack = LogAck {
-        run: chunk.run,
-        attempt: chunk.attempt,
-        rank: chunk.rank,
-        stream: chunk.stream,
-        length,
-    };
-    send(outbound, control_down::Message::LogAck(ack)).await
 }
 
-/// Nobody may be waiting any more.
-fn take_answer(app: &Shared, node: &NodeName, answer: Answer) {
-    if answer.answer_json.len().max(answer.bytes.len()) > ANSWER_BYTES_MAX {
-        app.metrics.refused.with_label_values(&["answer"]).inc();
-        tracing::warn!(%node, "an agent's answer is longer than {ANSWER_BYTES_MAX} bytes");
-        return;
+/// Forgets all that is remembered once it is too much; it is asked for again then.
+fn make_room<T>(remembered: &mut T, len: impl Fn(&T) -> usize, clear: impl Fn(&mut T)) {
+    if len(remembered) >= RIGHTS_MAX {
+        clear(remembered);
     }
-    app.runs.agents.answered(node, answer);
+}
+
+/// Where a piece of a log ends.
+fn end_of(chunk: &LogChunk) -> u64 {
+    chunk.offset.saturating_add(chunk.bytes.len() as u64)
 }
 
 async fn send(outbound: &Outbound, message: control_down::Message) -> Result<(), Status> {

@@ -32,6 +32,8 @@ pub(super) struct AgentSession {
     pub(super) node: NodeName,
     /// To be beaten by each message.
     pub(super) pulse: Pulse,
+    /// The version that both sides speak.
+    pub(super) protocol: u32,
 }
 
 /// The bearer token of a stream.
@@ -73,8 +75,10 @@ pub(super) async fn greet(
     hello: Hello,
 ) -> Result<(AgentSession, HelloAck), Status> {
     let now_ms = app.now_ms();
-    let protocol =
-        wire::version::agree(&hello).map_err(|error| Status::failed_precondition(error.to_string()))?;
+    let protocol = wire::version::agree(&hello).map_err(|error| {
+        tracing::warn!(node = shortened(&hello.node), %error, "an agent is not let in");
+        Status::failed_precondition(format!("{error}; see docs/upgrade.md"))
+    })?;
     let node =
         NodeName::new(hello.node.clone()).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let principal = identify(app, bearer, &node, now_ms).await?;
@@ -84,10 +88,14 @@ pub(super) async fn greet(
         None => enrol(app, &principal, &node, now_ms).await?,
     };
     let pulse = register(app, record, now_ms).await?;
-    tracing::info!(%node, version = hello.agent_version, "an agent connected");
+    tracing::info!(%node, version = hello.agent_version, protocol, "an agent connected");
     let collector_version = env!("CARGO_PKG_VERSION").to_owned();
     Ok((
-        AgentSession { node, pulse },
+        AgentSession {
+            node,
+            pulse,
+            protocol,
+        },
         HelloAck {
             protocol,
             now_ms,

@@ -7,6 +7,7 @@
 
 pub mod control;
 pub mod hello;
+mod refusals;
 pub mod remote_write;
 pub mod telemetry;
 

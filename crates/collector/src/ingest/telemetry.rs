@@ -10,13 +10,15 @@
 
 mod dictionary;
 mod meanings;
+pub(crate) mod node_series;
 mod socket;
 mod writer;
 
 use std::sync::Arc;
 
 use domain::event::Event;
-use domain::ident::NodeName;
+use domain::ident::{NodeName, RunId};
+use domain::series::Labels;
 use domain::time::TimestampMs;
 use store::series::{APPEND_SAMPLES_MAX, AppendError, Block};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -50,7 +52,7 @@ const EVENTS_A_MINUTE: u32 = 600;
 
 /// Serves one agent's samples until either side ends.
 async fn serve(app: &Shared, session: &AgentSession, up: &mut Up, down: &mut Down) -> Result<(), Status> {
-    let AgentSession { node, pulse } = session;
+    let AgentSession { node, pulse, .. } = session;
     let (queue, waiting) = mpsc::channel(BATCHES_MAX);
     let writing = writer::write(app, node, waiting, down);
     let mut reader = Reader {
@@ -120,9 +122,10 @@ impl Reader<'_> {
 
     fn define(&mut self, definitions: &Definitions) {
         self.meanings.forget(&definitions.segment);
-        let refused = self.names.define(definitions, self.node, |labels| {
-            self.app.store.series.resolve(labels)
-        });
+        let (app, node, now_ms) = (self.app, self.node, self.app.now_ms());
+        let admit = |labels: &Labels| app.node_series.admit(node, labels, now_ms);
+        let resolve = |labels: &Labels| app.store.series.resolve(labels);
+        let refused = self.names.define(definitions, node, admit, resolve);
         for (reason, count) in refused {
             self.app
                 .metrics
@@ -222,14 +225,35 @@ impl Reader<'_> {
         match parsed {
             Some(Ok(event)) if self.events.allow(self.app.now_ms()) => {
                 // An agent speaks for its own node only.
+                let run = self.own_run(event.run.as_deref()).await;
                 self.app
                     .event(Event {
                         node: Some(self.node.to_string()),
+                        run,
                         ..event
                     })
                     .await;
             }
             _ => self.app.metrics.refused.with_label_values(&["event"]).inc(),
+        }
+    }
+}
+
+impl Reader<'_> {
+    /// The run of an event, unless it is another node's. One that is not known may be of a job that only this node sees.
+    async fn own_run(&self, run: Option<&str>) -> Option<String> {
+        let run = RunId::new(run?).ok()?;
+        match self.app.runs.is_of_others(self.node, &run).await {
+            Ok(false) => Some(run.to_string()),
+            Ok(true) => {
+                let refused = &self.app.metrics.refused;
+                refused.with_label_values(&["event_of_other_run"]).inc();
+                None
+            }
+            Err(error) => {
+                tracing::error!(%error, %run, "an event is kept without its run");
+                None
+            }
         }
     }
 }

@@ -174,14 +174,15 @@ impl Agents {
         })
     }
 
-    /// Takes an answer of a node; one that nobody waits for, or that another node was asked for, is dropped.
-    pub(crate) fn answered(&self, node: &NodeName, answer: Answer) {
-        if let Some(asked) = self
-            .questions()
-            .get(&answer.id)
-            .filter(|asked| asked.node == *node)
-        {
-            let _too_many_or_gone = asked.answers.try_send(answer);
+    /// Takes an answer of a node; one that nobody waits for is dropped. Returns false if another node was asked.
+    pub(crate) fn answered(&self, node: &NodeName, answer: Answer) -> bool {
+        match self.questions().get(&answer.id) {
+            Some(asked) if asked.node == *node => {
+                let _too_many_or_gone = asked.answers.try_send(answer);
+                true
+            }
+            Some(_) => false,
+            None => true,
         }
     }
 
@@ -276,16 +277,15 @@ mod tests {
             last,
             ..Answer::default()
         };
-        agents.answered(&NodeName::new("n2").expect("a name"), answer("not mine", false));
-        agents.answered(
-            &node,
-            Answer {
-                id: sent.id ^ 1,
-                ..answer("unasked", false)
-            },
-        );
-        agents.answered(&node, answer("mine", false));
-        agents.answered(&node, answer("", true));
+        let other = NodeName::new("n2").expect("a name");
+        assert!(!agents.answered(&other, answer("not mine", false)));
+        let unasked = Answer {
+            id: sent.id ^ 1,
+            ..answer("unasked", false)
+        };
+        assert!(agents.answered(&node, unasked), "nobody waits any more");
+        assert!(agents.answered(&node, answer("mine", false)));
+        assert!(agents.answered(&node, answer("", true)));
         assert_eq!(
             answers.next().await.map(|answer| answer.answer_json).as_deref(),
             Some("mine")

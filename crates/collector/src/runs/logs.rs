@@ -26,6 +26,8 @@ use self::file::{Found, LogFile};
 const RUN_BYTES_MAX: u64 = 256 << 20;
 /// Runs whose logs are remembered as open; beyond, those nobody writes to are forgotten and read again when somebody does.
 const OPEN_MAX: usize = 1_024;
+/// Logs of one node in one attempt: two for each rank and two for the launcher. No node has 500 ranks; each log is a folder on disk.
+const NODE_LOGS_MAX: usize = 1_024;
 /// Searches at a time: each takes a core for seconds. The next wait.
 const SEARCHES_MAX: usize = 2;
 /// The most one read returns.
@@ -41,6 +43,12 @@ pub enum LogError {
         "there is no such log; a log has a node, a rank (or none, for the launcher) and a stream, stdout or stderr"
     )]
     Name,
+    /// A node names more ranks than it can have.
+    #[error("node {node} writes more than {NODE_LOGS_MAX} logs in one attempt; the others are not kept")]
+    TooMany {
+        /// The node.
+        node: String,
+    },
     /// The disk.
     #[error("the log cannot be read or written")]
     Io(#[from] io::Error),
@@ -97,17 +105,19 @@ impl Logs {
                 Some(open) => open,
                 None => OpenRun::look(&root)?,
             };
-            let length = open.write(&path, (offset, kept_from), &bytes, bytes_max)?;
+            let length = if open.has_room_for(&path) {
+                Some(open.write(&path, (offset, kept_from), &bytes, bytes_max)?)
+            } else {
+                None
+            };
             // Looked at anew when a write fails half-way.
             *room = Some(open);
             io::Result::Ok(length)
         });
-        Ok(written.await.map_err(io::Error::other)??)
-    }
-
-    /// Whether a run was written to lately.
-    pub(super) fn is_open(&self, run: &RunId) -> bool {
-        self.open().contains_key(run)
+        let length = written.await.map_err(io::Error::other)??;
+        length.ok_or_else(|| LogError::TooMany {
+            node: source.node.clone(),
+        })
     }
 
     /// Reads a piece. A log that is not there yet is empty; where bytes are missing the piece says so.
@@ -165,6 +175,17 @@ impl OpenRun {
         }
         let used = logs.values().map(LogFile::disk).sum();
         Ok(Self { used, logs })
+    }
+
+    /// Whether a log is there, or one more may be: its folder is that of one node in one attempt.
+    fn has_room_for(&self, path: &Path) -> bool {
+        if self.logs.contains_key(path) {
+            return true;
+        }
+        let Some(folder) = path.parent() else { return false };
+        // Paths are sorted by their parts: those of a folder lie together.
+        let beside = self.logs.range(folder.to_owned()..);
+        beside.take_while(|(other, _)| other.starts_with(folder)).count() < NODE_LOGS_MAX
     }
 
     fn write(
@@ -441,6 +462,31 @@ mod tests {
         }
         let used = OpenRun::look(&folder.path().join("r")).expect("looks").used;
         assert!(used <= 1_000, "{used}");
+    }
+
+    #[tokio::test]
+    async fn a_node_that_invents_ranks_gets_no_more_logs_and_others_do() {
+        let (_folder, logs, run, source) = place();
+        let of_rank = |rank| LogSource {
+            rank: Some(Rank(rank)),
+            ..source.clone()
+        };
+        for rank in 0..u32::try_from(NODE_LOGS_MAX).expect("small") {
+            logs.write(&run, &of_rank(rank), (0, 0), b"x")
+                .await
+                .expect("writes");
+        }
+        let more = logs.write(&run, &of_rank(7_777), (0, 0), b"x").await;
+        assert!(matches!(more, Err(LogError::TooMany { .. })), "{more:?}");
+        assert_eq!(
+            logs.write(&run, &of_rank(5), (1, 0), b"y").await.expect("writes"),
+            2
+        );
+        let other = LogSource {
+            node: "n2".into(),
+            ..of_rank(7_777)
+        };
+        assert_eq!(logs.write(&run, &other, (0, 0), b"x").await.expect("writes"), 1);
     }
 
     #[tokio::test]

@@ -21,6 +21,7 @@ impl Runs {
     pub async fn view(&self, run: &RunId) -> Result<RunView, RunError> {
         let (_, machine) = self.machine(run).await?;
         let mut view = machine.view();
+        view.unread_reports = self.state.unread_of(run).await?;
         let steps = self.steps(&machine).await;
         if let Some(attempt) = view.attempts.last_mut() {
             attempt.last_step = attempt.last_step.max(steps.values().copied().max());
@@ -79,8 +80,8 @@ impl Runs {
         Ok(nodes.map(|task| task.node.clone()).collect())
     }
 
-    /// Writes a piece of a log and returns how long the log is then. Pieces for runs that are not known are acknowledged and
-    /// dropped: they would come for ever, and fill the disk under any name.
+    /// Writes a piece of a log and returns how long the log is then. The caller has checked that the run is known and that the node has
+    /// a part in the attempt.
     ///
     /// # Errors
     /// When the log's name is none, or the disk fails.
@@ -91,9 +92,6 @@ impl Runs {
         (offset, kept_from): (u64, u64),
         bytes: &[u8],
     ) -> Result<u64, LogError> {
-        if !self.logs.is_open(run) && matches!(self.state.run(run).await, Ok(None)) {
-            return Ok(offset.saturating_add(bytes.len() as u64));
-        }
         self.logs.write(run, source, (offset, kept_from), bytes).await
     }
 

@@ -18,6 +18,7 @@ mod logs;
 mod look;
 mod orders;
 mod place;
+mod reports;
 mod resume;
 mod secrets;
 mod stop;
@@ -32,7 +33,7 @@ use domain::api::runs::RunView;
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::spec::Spec;
-use domain::run::state::{Action, Event, Machine, NodeReport, RunState, Watched, advance};
+use domain::run::state::{Action, Event, Machine, NodeReport, RunState, advance};
 use domain::time::TimestampMs;
 
 use store::state::StateError;
@@ -53,6 +54,7 @@ pub use inspect::{InspectError, OfRank, grouped};
 pub use knobs::KnobError;
 pub(crate) use logs::source as log_source;
 pub use logs::{LogError, Logs, PIECE_BYTES_MAX, Search, SearchError};
+pub(crate) use reports::{Incoming, Receipt, Refused};
 pub use resume::ResumeError;
 pub use verdicts::CompareError;
 
@@ -111,6 +113,16 @@ pub enum RunError {
         /// Why not.
         reason: String,
     },
+    /// A report of a node that has no part in the attempt that it is about.
+    #[error("node {node} has no part in attempt {attempt} of run {run}")]
+    NotInAttempt {
+        /// The run.
+        run: RunId,
+        /// The attempt.
+        attempt: AttemptNo,
+        /// Who reports.
+        node: NodeName,
+    },
     /// The values of its secrets.
     #[error("the run's secrets cannot be kept; look at the space and the rights of the data folder")]
     Secrets(#[source] std::io::Error),
@@ -127,6 +139,10 @@ pub async fn start(app: &Shared) -> Result<(), StartError> {
     let unfinished = app.store.state.unfinished_runs().await;
     let unfinished = unfinished.map_err(|error| StartError::Load {
         what: "runs",
+        source: Box::new(error),
+    })?;
+    app.runs.read_kept(app).await.map_err(|error| StartError::Load {
+        what: "reports that were not read",
         source: Box::new(error),
     })?;
     for run in unfinished {
@@ -262,6 +278,7 @@ impl Runs {
     ) -> Result<(Machine, Machine, Vec<Action>), RunError> {
         for _ in 0..CONFLICTS_MAX {
             let (version, before) = self.machine(run).await?;
+            check_part(&before, event)?;
             let (after, actions) = advance(&before, event, now_ms);
             if after == before && event_id.is_none() {
                 return Ok((before, after, vec![]));
@@ -283,61 +300,6 @@ impl Runs {
             }
         }
         Err(RunError::Busy(run.clone()))
-    }
-
-    /// A report of a node, by the id the agent gave it.
-    ///
-    /// # Errors
-    /// When there is no such run, or the store fails: then it is not acknowledged, and comes again.
-    pub async fn report(
-        &self,
-        app: &Shared,
-        (run, attempt): (&RunId, AttemptNo),
-        node: &NodeName,
-        id: u64,
-        report: NodeReport,
-    ) -> Result<(), RunError> {
-        if let NodeReport::Watched(watched) = &report {
-            self.watch(app, (run, attempt), watched).await?;
-        }
-        let accepted = match &report {
-            NodeReport::Accepted { command } | NodeReport::Refused { command, .. } => {
-                u32::try_from(*command).ok()
-            }
-            _ => None,
-        };
-        if ends(&report) {
-            self.agents.is_rid_of(node, run, attempt);
-        }
-        let event = Event::Reported {
-            attempt,
-            node: node.clone(),
-            report: self.by_our_clock(app, node, report).await,
-        };
-        self.take(app, run, &event, Some(&format!("{attempt}/{node}/{id}")))
-            .await?;
-        if let Some(n) = accepted {
-            self.state.action_done(run, attempt, n, app.now_ms()).await?;
-        }
-        Ok(())
-    }
-
-    /// A run that a node watches, when it is the first to tell of it.
-    async fn watch(
-        &self,
-        app: &Shared,
-        (run, attempt): (&RunId, AttemptNo),
-        watched: &Watched,
-    ) -> Result<(), RunError> {
-        let _in_turn = self.turn.lock().await;
-        if self.state.run(run).await?.is_some() {
-            return Ok(());
-        }
-        let now_ms = app.now_ms();
-        let machine = Machine::watch(run.clone(), attempt, watched, now_ms);
-        self.state.insert_run(&record(&machine, 0)?, &[], now_ms).await?;
-        self.tell(app, None, &machine).await;
-        Ok(())
     }
 
     // === one run ===
@@ -409,13 +371,23 @@ impl Runs {
     }
 }
 
-/// Whether nothing of the attempt is left on the node that says this.
-fn ends(report: &NodeReport) -> bool {
-    matches!(
+/// Checks that a node that reports has a part in the attempt. A command that is only watched gets its nodes by their reports.
+fn check_part(machine: &Machine, event: &Event) -> Result<(), RunError> {
+    let Event::Reported {
+        attempt,
+        node,
         report,
-        NodeReport::Ended(_)
-            | NodeReport::Refused { .. }
-            | NodeReport::PrepareFailed { .. }
-            | NodeReport::StartFailed { .. }
-    )
+    } = event
+    else {
+        return Ok(());
+    };
+    let joins = machine.watched && matches!(report, NodeReport::Watched(_));
+    if joins || machine.has_part(node, *attempt) {
+        return Ok(());
+    }
+    Err(RunError::NotInAttempt {
+        run: machine.id.clone(),
+        attempt: *attempt,
+        node: node.clone(),
+    })
 }

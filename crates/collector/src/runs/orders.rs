@@ -14,7 +14,7 @@ use crate::app::Shared;
 /// A node that is connected this long after it was noted as away is back, whatever order the two were noted in.
 const RECONCILE_MS: i64 = 5_000;
 /// The id of a stop for an attempt that is over by all we know; actions count from 1 and never come this far.
-const LEFTOVER_STOP: u32 = u32::MAX;
+pub(super) const LEFTOVER_STOP: u32 = u32::MAX;
 /// Time a leftover has between SIGTERM and SIGKILL.
 const LEFTOVER_GRACE_MS: u64 = 30_000;
 

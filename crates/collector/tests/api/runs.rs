@@ -82,7 +82,7 @@ impl Control {
     pub(crate) async fn next(&mut self) -> control_down::Message {
         let next = tokio::time::timeout(DEADLINE, self.incoming.message())
             .await
-            .unwrap();
+            .expect("the collector sends something");
         next.unwrap().unwrap().message.unwrap()
     }
 
@@ -101,6 +101,10 @@ impl Control {
 
     pub(crate) async fn say(&mut self, run: &str, id: u64, report: NodeReport) {
         self.report(run, id, report).await;
+        self.acknowledged(id).await;
+    }
+
+    async fn acknowledged(&mut self, id: u64) {
         loop {
             match self.next().await {
                 control_down::Message::EventAck(ack) if ack.id == id => return,
@@ -113,6 +117,16 @@ impl Control {
     /// The same without waiting for the acknowledgement.
     pub(crate) async fn report(&mut self, run: &str, id: u64, report: NodeReport) {
         let report_json = serde_json::to_string(&report).unwrap();
+        self.report_json(run, id, report_json).await;
+    }
+
+    /// The same for a report that this version may not have, and waits for the acknowledgement.
+    pub(crate) async fn say_json(&mut self, run: &str, id: u64, report_json: &str) {
+        self.report_json(run, id, report_json.to_owned()).await;
+        self.acknowledged(id).await;
+    }
+
+    async fn report_json(&mut self, run: &str, id: u64, report_json: String) {
         let event = RunEvent {
             run: run.into(),
             attempt: self.attempt,
@@ -130,8 +144,12 @@ impl Control {
 }
 
 pub(crate) async fn credential(server: &Server) -> String {
+    credential_of(server, "n1").await
+}
+
+pub(crate) async fn credential_of(server: &Server, node: &str) -> String {
     let (_, token) = answer(server.request(Method::POST, "/api/tokens/join")).await;
-    Agent::connect(server, token["token"].as_str().unwrap(), "n1")
+    Agent::connect(server, token["token"].as_str().unwrap(), node)
         .await
         .unwrap()
         .ack

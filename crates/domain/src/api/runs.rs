@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bytes::DisplayBytes;
 use crate::ident::{AttemptNo, Rank};
 use crate::run::knob::{Change, KnobAnswer, LiveChange};
 use crate::run::mesh::Mesh;
@@ -65,6 +66,79 @@ pub struct RunView {
     /// A change of knobs that waits for the current attempt to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<Change>,
+    /// Reports of its nodes that the collector could not read; at most 100 lines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread_reports: Vec<UnreadReport>,
+}
+
+/// Reports that a node sent and that the collector could not read, of one name and for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnreadReport {
+    /// The attempt that they are about; 0 for `not_kept`, which counts those of all attempts.
+    pub attempt: AttemptNo,
+    /// Who sent them; empty for `not_kept`.
+    pub node: String,
+    /// The name of the report; empty when it has none.
+    pub kind: String,
+    /// Why they were not read.
+    pub reason: UnreadReason,
+    /// How many there are.
+    pub count: u64,
+    /// The size of the largest.
+    pub bytes: u64,
+    /// When the last one came.
+    pub last_ms: TimestampMs,
+}
+
+/// Why a report was not read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnreadReason {
+    /// From a newer agent: this collector has no report of that name. Kept as it came.
+    UnknownKind,
+    /// This collector knows the name and cannot read the rest. Kept as it came.
+    Unreadable,
+    /// Larger than what a collector takes, from an agent that does not split reports yet. Only its arrival is kept.
+    TooLarge,
+    /// The run has too many reports that cannot be read. These are only counted.
+    NotKept,
+    /// A reason of a newer collector.
+    #[serde(untagged)]
+    Other(String),
+}
+
+impl UnreadReport {
+    /// What happened, to what, and what to do next.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let Self { node, kind, .. } = self;
+        let reports = if kind.is_empty() {
+            "without a name".to_owned()
+        } else {
+            format!("`{kind}`")
+        };
+        let sent = match self.count {
+            1 => format!("node {node} sent a report {reports}"),
+            count => format!("node {node} sent {count} reports {reports}"),
+        };
+        match &self.reason {
+            UnreadReason::UnknownKind => format!(
+                "{sent} from a newer agent, which this collector does not know: kept, and read once the collector is upgraded"
+            ),
+            UnreadReason::Unreadable => format!(
+                "{sent} that this collector cannot read: kept, and read again once the collector is upgraded"
+            ),
+            UnreadReason::TooLarge => format!(
+                "{sent} of up to {}, which is more than the collector takes: what it says is not known here. Upgrade the node's agent",
+                DisplayBytes(self.bytes)
+            ),
+            UnreadReason::NotKept => format!(
+                "{} more reports could not be read and are not kept, because the run has too many of them. Upgrade the collector",
+                self.count
+            ),
+            UnreadReason::Other(reason) => format!("{sent} that was not read: {reason}"),
+        }
+    }
 }
 
 /// How a run is about to stop.

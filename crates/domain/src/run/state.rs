@@ -25,6 +25,8 @@
 //! |---|---|
 //! | `advance` | events, actions, and what a person or the placement brings |
 //! | `report` | what a node says |
+//! | `reading` | what a report of another version says |
+//! | `bounded` | how large a report may be |
 //! | `patience` | what has been waited for too long |
 //! | `settle` | who is told what, and which state that is |
 //! | `memory` | why memory was too little |
@@ -36,6 +38,7 @@
 //! | `larger_batch` | a doubled batch tried by itself |
 
 mod advance;
+mod bounded;
 mod change;
 mod judge;
 mod larger_batch;
@@ -46,6 +49,7 @@ mod patience;
 mod policy;
 mod preflight;
 mod protocol;
+mod reading;
 mod report;
 mod settle;
 mod stop;
@@ -63,6 +67,7 @@ pub use preflight::BandwidthCheck;
 pub use protocol::{
     EndCause, Measure, Measured, Nic, NodeCommand, NodeEnd, NodeReport, Prepared, StallCause, Start,
 };
+pub use reading::{ReadReport, read_report, report_kind};
 pub use stop::{StopPlan, StopPoint, agreed_step};
 pub use watched::Watched;
 
@@ -165,7 +170,8 @@ pub struct Outcome {
     /// Of a rank: `exception`, `signal`, `out_of_memory`, `exit_code`, `nccl_timeout`, `collective_timeout`, `checkpoint_failed`,
     /// `checkpoint_unreadable`, `port_in_use`, `stuck`, `exited_early`. Of a node: `node_lost`, `shim_died`, `refused`,
     /// `prepare_failed`, `start_failed`. Of the run: `succeeded`, `stopped`, `mismatch` (its nodes do not agree), `no_nodes` (it
-    /// waits for some), `unknown` (it was only watched, and nobody said how it ended).
+    /// waits for some), `unknown` (it was only watched, and nobody said how it ended; or an agent gave a cause that this
+    /// version does not know).
     pub cause: String,
     /// The node where it began, when one is to be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]

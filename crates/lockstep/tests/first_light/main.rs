@@ -28,4 +28,5 @@ mod stacks;
 mod store;
 mod terminal;
 mod unseen;
+mod upgrade;
 mod workspace;

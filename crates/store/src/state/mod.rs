@@ -4,6 +4,7 @@
 
 pub mod nodes;
 pub mod runs;
+pub mod unread;
 
 pub mod alerts;
 pub mod events;

@@ -219,6 +219,33 @@ impl StateStore {
             .collect()
     }
 
+    /// One action, done or not.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn action(
+        &self,
+        run: &RunId,
+        attempt: AttemptNo,
+        n: u32,
+    ) -> Result<Option<RunAction>, StateError> {
+        let action: Option<String> =
+            sqlx::query_scalar("SELECT action FROM run_actions WHERE run = ? AND attempt = ? AND n = ?")
+                .bind(run.as_str())
+                .bind(attempt.0)
+                .bind(n)
+                .fetch_optional(&self.database.readers)
+                .await?;
+        let read = |action: String| {
+            Ok(RunAction {
+                attempt,
+                n,
+                action: from_json("run action", &action)?,
+            })
+        };
+        action.map(read).transpose()
+    }
+
     /// Notes that an action was done.
     ///
     /// # Errors

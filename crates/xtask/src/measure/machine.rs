@@ -53,6 +53,7 @@ pub(crate) fn revision(layout: &Layout) -> String {
         ":!docs/soak.md",
         ":!docs/faults.md",
         ":!docs/recipes.md",
+        ":!docs/upgrade.md",
     ]) {
         Ok(changes) if changes.is_empty() => revision,
         _ => format!("{revision}-dirty"),

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use domain::run::checkpoint::{Checkpoint, CheckpointReport, PruneOrder, SaveFailure};
+use domain::run::checkpoint::{Checkpoint, CheckpointReport, PruneOrder, SaveFailure, fits_one_part};
 use domain::run::spec::Spec;
 use domain::run::state::Start;
 use domain::run::torchrun::Launch;
@@ -71,10 +71,7 @@ impl Watch {
             .as_ref()
             .and_then(|start| run_folder(&start.spec, attempt.folder()))
             .or_else(|| order.map(|order| PathBuf::from(order.folder)));
-        let told = attempt.checkpoints_after(0).and_then(|entry| match entry.report {
-            domain::run::state::NodeReport::Checkpoints(report) => Some(report),
-            _ => None,
-        });
+        let told = attempt.reported_checkpoints();
         Self {
             node: node.to_owned(),
             folder,
@@ -214,7 +211,8 @@ impl Watch {
         report.failure.clone_from(&self.failure);
         report.problem = self.trouble.clone().or(report.problem);
         self.add_what_was_said(&mut report.checkpoints);
-        if report.partial {
+        // Also for a complete report that is sent in parts: collectors of protocol 1 take each part for a partial report.
+        if report.partial || !fits_one_part(&report) {
             report.gone = self.gone(&report);
         }
         self.series.saw(&report, now_ms());

@@ -197,21 +197,21 @@ impl Progress {
         for pace in self.ranks.values_mut() {
             let later = |at: Instant| (at + apart).min(now);
             pace.moved = pace.moved.map(later);
-            pace.held = pace.held.map(|(cause, since)| (cause, later(since)));
+            pace.held = pace.held.take().map(|(cause, since)| (cause, later(since)));
         }
     }
 
     fn cause(&self, rank: u32, living: &[(u32, u8)], now: Instant) -> Option<(StallCause, Duration)> {
         let pace = self.ranks.get(&rank)?;
-        if let Some((cause, since)) = pace.held {
-            let held = now.saturating_duration_since(since);
+        if let Some((cause, since)) = &pace.held {
+            let held = now.saturating_duration_since(*since);
             let patience = match cause {
                 StallCause::Uninterruptible => self.limits.uninterruptible,
                 _ => self.limits.stopped,
             };
             // Until then, what was said of it stays.
-            let cause = if held >= patience { Some(cause) } else { pace.said };
-            return cause.map(|cause| (cause, held));
+            let cause = Some(cause).filter(|_| held >= patience).or(pace.said.as_ref());
+            return cause.map(|cause| (cause.clone(), held));
         }
         let step = pace.step.filter(|_| !pace.leaves)?;
         let still = pace.stands_still(self.limits.no_step, now)?;
@@ -235,23 +235,26 @@ impl Pace {
             b'D' => Some(StallCause::Uninterruptible),
             _ => None,
         };
-        let before = self.held;
-        self.held = cause.map(|cause| match before {
+        let before = self.held.take();
+        self.held = cause.map(|cause| match &before {
             // A step in between: it had only been caught waiting twice.
-            Some((same, since)) if same == cause => (cause, since.max(self.moved.unwrap_or(since))),
+            Some((same, since)) if *same == cause => {
+                (cause, self.moved.map_or(*since, |moved| moved.max(*since)))
+            }
             _ => (cause, now),
         });
-        if let (Some((StallCause::Stopped, _)), None) = (before, self.held) {
+        if let (Some((StallCause::Stopped, _)), None) = (&before, &self.held) {
             // It could not step while it was stopped; from now on it can.
             self.moved = self.moved.map(|_| now);
         }
     }
 
     fn news(&mut self, rank: u32, cause: Option<(StallCause, Duration)>) -> Option<NodeReport> {
-        let (before, rank) = (self.said, Rank(rank));
-        self.said = cause.map(|(cause, _)| cause);
+        let rank = Rank(rank);
+        let now_said = cause.as_ref().map(|(cause, _)| cause.clone());
+        let before = std::mem::replace(&mut self.said, now_said);
         match cause {
-            Some((cause, _)) if before == Some(cause) => None,
+            Some((cause, _)) if before.as_ref() == Some(&cause) => None,
             Some((cause, still)) => Some(NodeReport::RankStalled {
                 rank,
                 step: self.step,

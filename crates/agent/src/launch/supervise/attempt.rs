@@ -13,6 +13,7 @@
 
 mod follower;
 mod inside;
+mod reported;
 
 pub(super) use follower::Follower;
 
@@ -28,12 +29,12 @@ use domain::run::torchrun::Launch;
 use tokio::sync::mpsc;
 
 use crate::launch::checkpoint::PRUNE_FILE;
-use crate::launch::journal::{
-    CHECKPOINT_IDS_FROM, Entry, Folder, LiveOrder, Reports, StopOrder, is_end, read_from,
-};
+use crate::launch::journal::{Entry, Folder, LiveOrder, Reports, StopOrder, is_end, read_from};
 use crate::launch::preflight::Asked;
 use crate::launch::secrets::Secrets;
 use crate::uplink::link::now_ms;
+
+use reported::ReportedCheckpoints;
 
 /// Between two tries to write a report on a full disk.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -42,9 +43,6 @@ const COMMANDS_MAX: usize = 16;
 
 /// The pair that is being measured, in the attempt's folder; it holds a secret, and goes with the answer.
 const MEASURE_FILE: &str = "measure.json";
-/// The newest report of checkpoints, in the attempt's folder.
-const CHECKPOINTS_FILE: &str = "checkpoints.report";
-
 /// One attempt, as all parts of the agent see it.
 #[derive(Debug)]
 pub(crate) struct Attempt {
@@ -59,8 +57,7 @@ pub(crate) struct Attempt {
 struct State {
     reports: Reports,
     acknowledged: BTreeSet<u64>,
-    /// The newest report of checkpoints.
-    checkpoints: Option<Entry>,
+    checkpoints: Option<ReportedCheckpoints>,
     /// A follower looks after it; without one nobody carries orders out.
     followed: bool,
 }
@@ -76,7 +73,7 @@ impl Attempt {
         let state = Mutex::new(State {
             reports,
             acknowledged: BTreeSet::new(),
-            checkpoints: folder.read(CHECKPOINTS_FILE).ok(),
+            checkpoints: ReportedCheckpoints::open(&folder),
             followed: true,
         });
         Ok((
@@ -127,33 +124,32 @@ impl Attempt {
             && !state.followed
             && entries
                 .iter()
-                .chain(&state.checkpoints)
+                .chain(state.checkpoints.iter().flat_map(ReportedCheckpoints::parts))
                 .all(|entry| state.acknowledged.contains(&entry.id))
     }
 
-    /// The newest report of checkpoints, when it came behind another.
-    pub(crate) fn checkpoints_after(&self, id: u64) -> Option<Entry> {
-        self.lock()
+    /// The newest report of checkpoints, as it was seen on disk.
+    pub(crate) fn reported_checkpoints(&self) -> Option<CheckpointReport> {
+        let state = self.lock();
+        state
             .checkpoints
             .as_ref()
-            .filter(|entry| entry.id > id)
-            .cloned()
+            .map(|reported| reported.report().clone())
+    }
+
+    /// The newest report of checkpoints as it is sent, if its last part has another id than this: ids only grow.
+    pub(crate) fn checkpoints_after(&self, id: u64) -> Option<Vec<Entry>> {
+        let state = self.lock();
+        let reported = state.checkpoints.as_ref()?;
+        (reported.last_id() > id).then(|| reported.parts().to_vec())
     }
 
     /// Puts a report of checkpoints in the place of the one before: only the newest counts.
     pub(crate) fn tell_checkpoints(&self, report: CheckpointReport) -> io::Result<()> {
         let mut state = self.lock();
-        let before = state
-            .checkpoints
-            .as_ref()
-            .map_or(CHECKPOINT_IDS_FROM, |entry| entry.id);
-        let entry = Entry {
-            id: before + 1,
-            at_ms: now_ms(),
-            report: NodeReport::Checkpoints(report),
-        };
-        self.note(CHECKPOINTS_FILE, &entry)?;
-        state.checkpoints = Some(entry);
+        let reported = ReportedCheckpoints::after(state.checkpoints.as_ref(), now_ms(), report);
+        reported.note(&self.folder)?;
+        state.checkpoints = Some(reported);
         Ok(())
     }
 

@@ -10,8 +10,11 @@ use domain::series::Labels;
 use store::series::{SeriesId, SeriesLimit};
 use wire::proto::Definitions;
 
-/// Series one agent may define in a segment: 16 GPUs with every metric, links and processes need some 3,000.
-pub(super) const SERIES_MAX: usize = 20_000;
+use super::node_series::SERIES_MAX;
+
+/// The highest number of a series in a segment, plus one. How many series the node may have in all segments is limited beside it, see
+/// [`NodeSeries`](super::node_series::NodeSeries).
+pub(super) const INDEX_MAX: usize = SERIES_MAX;
 /// Segments a connection keeps names for: live, backfill, and some older ones. Past this the one not used longest goes; the
 /// agent defines a segment's names again before it goes on with it.
 const SEGMENTS_MAX: usize = 8;
@@ -42,8 +45,8 @@ pub(super) struct Rows {
 pub(super) enum Reason {
     /// Labels that cannot name a series.
     Labels,
-    /// More than [`SERIES_MAX`].
-    AgentLimit,
+    /// The node has more than [`SERIES_MAX`].
+    NodeLimit,
     /// The store takes no more.
     StoreLimit,
 }
@@ -52,7 +55,7 @@ impl Reason {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Labels => "series_labels",
-            Self::AgentLimit => "series_agent_limit",
+            Self::NodeLimit => "series_agent_limit",
             Self::StoreLimit => "series_store_limit",
         }
     }
@@ -62,9 +65,9 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Labels => f.write_str("their labels cannot name a series"),
-            Self::AgentLimit => write!(
+            Self::NodeLimit => write!(
                 f,
-                "an agent may define {SERIES_MAX} series; look for a label with too many values"
+                "a node may have {SERIES_MAX} series at a time; look for a label with too many values"
             ),
             Self::StoreLimit => {
                 f.write_str("the store has as many series as it may; look for a label with too many values")
@@ -74,11 +77,12 @@ impl fmt::Display for Reason {
 }
 
 impl Dictionaries {
-    /// Takes names; says which were refused, by reason.
+    /// Takes names; says which were refused, by reason. `admit` says whether the node may have a series.
     pub(super) fn define(
         &mut self,
         definitions: &Definitions,
         node: &NodeName,
+        mut admit: impl FnMut(&Labels) -> bool,
         resolve: impl Fn(&Labels) -> Result<SeriesId, SeriesLimit>,
     ) -> BTreeMap<Reason, u64> {
         let mut refused = BTreeMap::new();
@@ -89,15 +93,16 @@ impl Dictionaries {
         let first = definitions.first as usize;
         for (index, series) in (first..).zip(&definitions.series) {
             let name = match wire::labels::decode(series, node.as_str()) {
-                _ if index >= SERIES_MAX => Name::Refused(Reason::AgentLimit),
+                _ if index >= INDEX_MAX => Name::Refused(Reason::NodeLimit),
                 Err(_) => Name::Refused(Reason::Labels),
                 Ok(labels) if labels.metric_name().is_none() => Name::Refused(Reason::Labels),
+                Ok(labels) if !admit(&labels) => Name::Refused(Reason::NodeLimit),
                 Ok(labels) => resolve(&labels).map_or(Name::Refused(Reason::StoreLimit), Name::Known),
             };
             if let Name::Refused(reason) = name {
                 *refused.entry(reason).or_default() += 1;
             }
-            if index < SERIES_MAX {
+            if index < INDEX_MAX {
                 if names.len() <= index {
                     names.resize(index + 1, Name::Undefined);
                 }
@@ -160,8 +165,8 @@ impl Dictionaries {
 /// Indices past the limit were refused when they were defined.
 fn lookup(names: &[Name], index: u32) -> Name {
     let index = index as usize;
-    let missing = if index >= SERIES_MAX {
-        Name::Refused(Reason::AgentLimit)
+    let missing = if index >= INDEX_MAX {
+        Name::Refused(Reason::NodeLimit)
     } else {
         Name::Undefined
     };
@@ -194,7 +199,8 @@ mod tests {
             first,
             series,
         };
-        names.define(&definitions, &node(), |labels| {
+        let admit = |labels: &Labels| labels.metric_name() != Some("beyond");
+        names.define(&definitions, &node(), admit, |labels| {
             if labels.metric_name() == Some("full") {
                 Err(SeriesLimit { series_max: 1 })
             } else {
@@ -206,14 +212,18 @@ mod tests {
     #[test]
     fn a_refused_name_spoils_its_own_row_only() {
         let mut names = Dictionaries::default();
-        let refused = define(&mut names, "s", 0, &["ab", "1bad", "full"]);
+        let refused = define(&mut names, "s", 0, &["ab", "1bad", "beyond", "full"]);
         assert_eq!(
             refused,
-            BTreeMap::from([(Reason::Labels, 1), (Reason::StoreLimit, 1)])
+            BTreeMap::from([
+                (Reason::Labels, 1),
+                (Reason::NodeLimit, 1),
+                (Reason::StoreLimit, 1)
+            ])
         );
-        let rows = names.rows("s", &[0, 1, 2]).expect("all are defined");
+        let rows = names.rows("s", &[0, 1, 2, 3]).expect("all are defined");
         assert_eq!(rows.series, [SeriesId(2)]);
-        assert_eq!(rows.refused, Some((vec![1, 2], Reason::StoreLimit)));
+        assert_eq!(rows.refused, Some((vec![1, 2, 3], Reason::StoreLimit)));
     }
 
     #[test]
@@ -229,9 +239,9 @@ mod tests {
     #[test]
     fn a_flood_is_cut_at_the_limit() {
         let mut names = Dictionaries::default();
-        let refused = define(&mut names, "s", SERIES_MAX as u32 - 1, &["last", "over", "over2"]);
-        assert_eq!(refused, BTreeMap::from([(Reason::AgentLimit, 2)]));
-        let last = SERIES_MAX as u32 - 1;
+        let refused = define(&mut names, "s", INDEX_MAX as u32 - 1, &["last", "over", "over2"]);
+        assert_eq!(refused, BTreeMap::from([(Reason::NodeLimit, 2)]));
+        let last = INDEX_MAX as u32 - 1;
         let rows = names
             .rows("s", &[last, last + 1])
             .expect("all are defined or refused");
@@ -241,7 +251,7 @@ mod tests {
         assert!(reason.to_string().contains("20000"), "{reason}");
         // An index far away costs no memory.
         assert_eq!(
-            define(&mut names, "t", u32::MAX - 1, &["far"]).get(&Reason::AgentLimit),
+            define(&mut names, "t", u32::MAX - 1, &["far"]).get(&Reason::NodeLimit),
             Some(&1)
         );
     }

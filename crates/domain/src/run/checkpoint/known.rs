@@ -34,7 +34,7 @@ fn forget_gone(known: &mut Vec<Checkpoint>, node: &str, report: &CheckpointRepor
     let told: BTreeSet<&str> = report.checkpoints.iter().map(|told| told.path.as_str()).collect();
     for checkpoint in known.iter_mut() {
         let named = told.contains(checkpoint.path.as_str());
-        let gone = !named && (!report.partial || report.gone.contains(&checkpoint.path));
+        let gone = !named && report.says_is_gone(&checkpoint.path);
         if let Some(mark) = checkpoint.seen.get(node).map(|sight| sight.mark.clone())
             && gone
         {
@@ -90,6 +90,7 @@ impl Checkpoint {
         let sights = || self.seen.values();
         let together = sights().any(|sight| {
             !sight.missing.is_empty()
+                && sight.missing_more == 0
                 && !sight.writing
                 && sight
                     .missing

@@ -14,11 +14,13 @@ mod name;
 mod report;
 pub mod retention;
 mod run;
+mod split;
 
 pub use name::step_of_name;
 pub use report::{CheckpointReport, PruneOrder, Remain, SaveFailure};
 pub use retention::Keep;
 pub use run::{NodeStorage, PINS_MAX, Storage};
+pub use split::{PART_BYTES_MAX, fits_one_part, split};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +30,7 @@ use crate::api::runs::ResumedFrom;
 use crate::time::TimestampMs;
 
 /// How a checkpoint lies on disk.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
     /// One file of `torch.save`.
@@ -38,16 +40,20 @@ pub enum Format {
     Dcp,
     /// A folder of files, as Hugging Face, Lightning and DeepSpeed make it.
     Folder,
+    /// A format that this version does not know, as the newer agent wrote it.
+    #[serde(untagged)]
+    Other(String),
 }
 
 impl Format {
     /// Its name in the API.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub fn as_str(&self) -> &str {
         match self {
             Self::TorchSave => "torch_save",
             Self::Dcp => "dcp",
             Self::Folder => "folder",
+            Self::Other(name) => name,
         }
     }
 }
@@ -127,6 +133,10 @@ pub struct Sight {
     /// Shards that `.metadata` names and that are not here; they may be on other nodes' own disks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
+    /// How many shards are missing beyond those in `missing`, which is bounded. If it is not 0, other nodes' disks cannot make this
+    /// checkpoint complete: nobody knows which shards to look for.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub missing_more: u64,
     /// Shards that are here without `.metadata`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<String>,
@@ -135,6 +145,11 @@ pub struct Sight {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_false(flag: &bool) -> bool {
     !flag
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Checkpoint {

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::run::checkpoint::Checkpoint;
 use crate::time::TimestampMs;
 
-/// What lies on one node. Each report replaces the node's one before.
+/// What lies on one node. Each report replaces the node's one before; one that is too large for a message comes as several partial
+/// ones, see [`split`](super::split()).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CheckpointReport {
@@ -27,11 +28,34 @@ pub struct CheckpointReport {
     /// In a partial report: what was there and is not any more.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<String>,
+    /// In the last of the partial reports that a complete one was split into: [`path_hash`] of each of its checkpoints. What is not
+    /// among them is gone. A collector of protocol 1 does not read it and goes by `gone` alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listed: Option<Vec<u64>>,
     /// The last save that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<SaveFailure>,
     /// The checkpoints, each with this node's sight of it.
     pub checkpoints: Vec<Checkpoint>,
+}
+
+impl CheckpointReport {
+    /// Whether a checkpoint that the report does not name is not on the node any more.
+    #[must_use]
+    pub fn says_is_gone(&self, path: &str) -> bool {
+        match &self.listed {
+            Some(listed) => !listed.contains(&path_hash(path)),
+            None => !self.partial || self.gone.iter().any(|gone| gone == path),
+        }
+    }
+}
+
+/// 64-bit FNV-1a of a path. Agents and collectors of different versions must agree on it.
+#[must_use]
+pub(super) fn path_hash(path: &str) -> u64 {
+    path.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 /// A save that raised an error.

@@ -217,7 +217,7 @@ pub(super) fn at_node(cause: &str, node: &NodeName, message: String) -> Outcome 
 }
 
 fn end_outcome(node: &NodeName, end: &NodeEnd) -> Outcome {
-    let (cause, what) = match (end.cause, end.code, end.signal) {
+    let (cause, what) = match (&end.cause, end.code, end.signal) {
         (EndCause::ShimDied, ..) => (
             "shim_died",
             "the process that owned the ranks vanished, so how they ended is not known".to_owned(),
@@ -232,6 +232,12 @@ fn end_outcome(node: &NodeName, end: &NodeEnd) -> Outcome {
             format!("the launcher was killed by {}", signal_name(signal)),
         ),
         (_, Some(code), None) => ("exit_code", format!("the launcher exited with {code}")),
+        (EndCause::Other(word), None, None) => (
+            "unknown",
+            format!(
+                "its agent, which is newer than this collector, says that it ended by `{word}`; upgrade the collector"
+            ),
+        ),
         (_, None, None) => ("start_failed", "nothing was started".to_owned()),
     };
     at_node(

@@ -258,7 +258,7 @@ impl RankTask {
 }
 
 /// A rank that does nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stall {
     /// Since when, by the collector's clock.
     pub since_ms: TimestampMs,
@@ -287,6 +287,21 @@ impl Machine {
     #[must_use]
     pub fn is_live(&self, attempt: AttemptNo) -> bool {
         self.current().no == attempt && self.current().ended_ms.is_none() && !self.state.is_final()
+    }
+
+    /// Whether a node has, or had, a part in an attempt.
+    #[must_use]
+    pub fn has_part(&self, node: &NodeName, attempt: AttemptNo) -> bool {
+        let attempt = self.attempts.iter().find(|known| known.no == attempt);
+        attempt.is_some_and(|attempt| attempt.nodes.iter().any(|task| task.node == *node))
+    }
+
+    /// Whether a node has, or had, a part in any attempt.
+    #[must_use]
+    pub fn has_node(&self, node: &NodeName) -> bool {
+        self.attempts
+            .iter()
+            .any(|attempt| self.has_part(node, attempt.no))
     }
 
     /// Nodes that may hold something of the current attempt.

@@ -146,20 +146,20 @@ impl Machine {
         let is_due = |stall: &Stall| match stall.cause {
             StallCause::Stopped => now_ms - stall.since_ms >= timeout_ms.min(STOPPED_MS),
             StallCause::Uninterruptible => now_ms - stall.since_ms >= timeout_ms,
-            StallCause::NoStep => now_ms - stall.since_ms.max(moved_ms) >= timeout_ms,
+            StallCause::NoStep | StallCause::Other(_) => now_ms - stall.since_ms.max(moved_ms) >= timeout_ms,
         };
-        if !stalls(attempt).any(|stalled| is_due(&stalled.stall)) {
+        if !stalls(attempt).any(|stalled| is_due(stalled.stall)) {
             return None;
         }
         let culprit = stalls(attempt).min_by_key(|stalled| {
             let held = match stalled.stall.cause {
                 StallCause::Stopped => 0,
                 StallCause::Uninterruptible => 1,
-                StallCause::NoStep => 2,
+                StallCause::NoStep | StallCause::Other(_) => 2,
             };
             (held, stalled.stall.step, stalled.rank)
         })?;
-        if culprit.stall.cause == StallCause::NoStep
+        if matches!(culprit.stall.cause, StallCause::NoStep | StallCause::Other(_))
             && let Some(outcome) = first_to_exit(attempt)
         {
             return Some(Overdue { outcome, fault: None });
@@ -202,7 +202,7 @@ struct Overdue {
 struct Stalled<'a> {
     node: &'a NodeName,
     rank: Rank,
-    stall: Stall,
+    stall: &'a Stall,
 }
 
 fn given_up(task: &NodeTask, reason: String) -> Overdue {
@@ -234,7 +234,7 @@ fn stalls(attempt: &Attempt) -> impl Iterator<Item = Stalled<'_>> {
             Some(Stalled {
                 node: &task.node,
                 rank: Rank(task.first_rank + local),
-                stall: rank.stall?,
+                stall: rank.stall.as_ref()?,
             })
         })
 }
@@ -251,7 +251,7 @@ impl Stalled<'_> {
             .map_or("before its first step".to_owned(), |step| {
                 format!("after step {step}")
             });
-        let message = match self.stall.cause {
+        let message = match &self.stall.cause {
             StallCause::Stopped => format!(
                 "{who} was stopped by a signal (process state T) {after} and has done nothing for {waits}; the other ranks wait for it"
             ),
@@ -260,6 +260,9 @@ impl Stalled<'_> {
                  answer it"
             ),
             StallCause::NoStep => format!("{who} is stuck {after}: no step for {waits}"),
+            StallCause::Other(cause) => {
+                format!("{who} is stuck {after}: no step for {waits} (its agent says `{cause}`)")
+            }
         };
         let hardware = self.stall.cause == StallCause::Uninterruptible;
         let fault = hardware.then(|| Fault {

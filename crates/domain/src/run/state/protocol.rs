@@ -1,6 +1,8 @@
 //! What collector and agent tell each other about one node's part of an attempt; JSON inside `Command` and `RunEvent`.
 //!
-//! Both sides may be older or newer than the other: fields are only ever added, with a default.
+//! Both sides may be older or newer than the other: fields are only ever added, with a default. An enum inside a report keeps a word
+//! that this version does not know in its last variant, `Other`: an unknown word must not make a whole report unreadable. A whole
+//! report that this version does not know is read by [`read_report`](super::read_report).
 
 use std::collections::BTreeMap;
 
@@ -345,7 +347,7 @@ pub struct NodeEnd {
 }
 
 /// Who or what ended a node's part of an attempt.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndCause {
     /// The ranks ended by themselves, well or not.
@@ -357,10 +359,13 @@ pub enum EndCause {
     NeverStarted,
     /// The shim vanished (killed, or the machine restarted), so exits are not known.
     ShimDied,
+    /// A cause that this version does not know, as the newer agent wrote it.
+    #[serde(untagged)]
+    Other(String),
 }
 
 /// How it shows that a rank stands still.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StallCause {
     /// A signal or a debugger stopped its process.
@@ -369,4 +374,7 @@ pub enum StallCause {
     NoStep,
     /// Its process waits in the kernel, for a disk, a network file system or a driver, and cannot be interrupted.
     Uninterruptible,
+    /// A cause that this version does not know, as the newer agent wrote it. It counts as `NoStep`.
+    #[serde(untagged)]
+    Other(String),
 }

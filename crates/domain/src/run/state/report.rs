@@ -208,7 +208,7 @@ impl NodeTask {
                     task.stall = Some(Stall {
                         since_ms,
                         step: *step,
-                        cause: *cause,
+                        cause: cause.clone(),
                     });
                 }
             }

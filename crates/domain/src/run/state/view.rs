@@ -51,6 +51,8 @@ impl Machine {
             steps_since_checkpoint: None,
             watched: self.watched,
             pending: self.pending.as_ref().map(|pending| pending.change.clone()),
+            // Of the store, not of the machine.
+            unread_reports: Vec::new(),
         }
     }
 }
@@ -99,7 +101,7 @@ impl NodeTask {
             pid: task.pid,
             step: task.last_step(),
             exit: task.exit.clone(),
-            stall: task.stall.filter(|_| task.exit.is_none()),
+            stall: task.stall.clone().filter(|_| task.exit.is_none()),
             cascade: task
                 .exit
                 .as_ref()

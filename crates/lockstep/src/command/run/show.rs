@@ -43,6 +43,9 @@ pub(super) fn run(view: &RunView) {
         say!("then goes on as attempt {}:", apply::next_attempt(view));
         change(waiting);
     }
+    for report in &view.unread_reports {
+        say!("not read: {}", printable(&report.sentence()));
+    }
     view.attempts.iter().for_each(attempt);
 }
 

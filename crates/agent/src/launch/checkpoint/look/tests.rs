@@ -84,7 +84,14 @@ fn whole_ones_of_each_kind() {
         &folder.join("global_step11/rank0/mp_rank_00_model_states.pt"),
         FULL,
     );
-    let short = |one: &Checkpoint| (one.step.unwrap(), one.format, one.model_only, one.complete);
+    let short = |one: &Checkpoint| {
+        (
+            one.step.unwrap(),
+            one.format.clone(),
+            one.model_only,
+            one.complete,
+        )
+    };
     assert_eq!(
         seen(folder).iter().map(short).collect::<Vec<_>>(),
         [

@@ -52,9 +52,12 @@ impl Node {
     }
 
     fn told(&self) -> Option<(u64, CheckpointReport)> {
-        let entry = self.attempt.checkpoints_after(0)?;
-        match entry.report {
-            NodeReport::Checkpoints(report) => Some((entry.id, report)),
+        let parts = self.attempt.checkpoints_after(0)?;
+        let [entry] = parts.as_slice() else {
+            panic!("{} parts", parts.len());
+        };
+        match &entry.report {
+            NodeReport::Checkpoints(report) => Some((entry.id, report.clone())),
             _ => None,
         }
     }

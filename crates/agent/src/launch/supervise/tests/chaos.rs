@@ -173,6 +173,7 @@ impl Point {
             EndCause::Finished => ended_well && ends.unwrap().code == Some(0),
             EndCause::Stopped | EndCause::NeverStarted => self.stop.is_some(),
             EndCause::ShimDied => killed && !ended_well,
+            EndCause::Other(_) => false,
         };
         assert!(true_end, "{told}");
     }

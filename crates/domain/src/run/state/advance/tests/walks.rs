@@ -303,7 +303,7 @@ impl World {
                 rank: Rank(rank),
                 step: Some(1),
                 for_ms: 40_000,
-                cause: [StallCause::Stopped, StallCause::NoStep][self.random(2)],
+                cause: [StallCause::Stopped, StallCause::NoStep][self.random(2)].clone(),
             },
             5..=7 => exited(rank, 0, at_ns),
             8 => killed(rank, 9, at_ns),

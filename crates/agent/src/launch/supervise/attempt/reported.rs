@@ -1,0 +1,134 @@
+//! The newest report of checkpoints: kept whole in the attempt's folder, sent in parts that a collector takes.
+//!
+//! ```text
+//! checkpoints.report    the whole report under the id of its last part; each report takes the place of the one before
+//! sent                  parts with consecutive ids, the last of them that id
+//! ```
+//! An id must never name two contents: a collector ignores ids that it has seen. How a report is split may differ between versions of
+//! the agent, so an agent that finds a report of several parts in the folder gives the parts new ids.
+
+use std::io;
+
+use domain::run::checkpoint::{CheckpointReport, split};
+use domain::run::state::NodeReport;
+use domain::time::TimestampMs;
+
+use crate::launch::journal::{CHECKPOINT_IDS_FROM, Entry, Folder};
+
+/// The report's name in the attempt's folder.
+const FILE: &str = "checkpoints.report";
+
+/// A report of checkpoints with its parts.
+#[derive(Debug)]
+pub(super) struct ReportedCheckpoints {
+    report: CheckpointReport,
+    /// Never empty.
+    parts: Vec<Entry>,
+}
+
+impl ReportedCheckpoints {
+    /// The newest report of an agent before this one.
+    pub(super) fn open(folder: &Folder) -> Option<Self> {
+        let entry = folder.read::<Entry>(FILE).ok()?;
+        let NodeReport::Checkpoints(report) = entry.report else {
+            return None;
+        };
+        let reported = Self::new(entry.id, entry.at_ms, report.clone());
+        if reported.parts.len() == 1 {
+            return Some(reported);
+        }
+        let reported = Self::new(entry.id + 1, entry.at_ms, report);
+        if let Err(error) = reported.note(folder) {
+            // The next report is noted again, with ids behind these.
+            tracing::warn!(folder = %folder.path().display(), %error, "the ids of a report of checkpoints cannot be noted");
+        }
+        Some(reported)
+    }
+
+    /// A new report, with ids behind those of the one before.
+    pub(super) fn after(before: Option<&Self>, at_ms: TimestampMs, report: CheckpointReport) -> Self {
+        let last_id = before.map_or(CHECKPOINT_IDS_FROM, Self::last_id);
+        Self::new(last_id + 1, at_ms, report)
+    }
+
+    fn new(first_id: u64, at_ms: TimestampMs, report: CheckpointReport) -> Self {
+        let parts = (first_id..).zip(split(report.clone())).map(|(id, part)| Entry {
+            id,
+            at_ms,
+            report: NodeReport::Checkpoints(part),
+        });
+        Self {
+            parts: parts.collect(),
+            report,
+        }
+    }
+
+    /// Writes it to the attempt's folder.
+    pub(super) fn note(&self, folder: &Folder) -> io::Result<()> {
+        let entry = Entry {
+            id: self.last_id(),
+            at_ms: self.parts[0].at_ms,
+            report: NodeReport::Checkpoints(self.report.clone()),
+        };
+        folder.write(FILE, &serde_json::to_vec(&entry)?)
+    }
+
+    pub(super) fn report(&self) -> &CheckpointReport {
+        &self.report
+    }
+
+    pub(super) fn parts(&self) -> &[Entry] {
+        &self.parts
+    }
+
+    pub(super) fn last_id(&self) -> u64 {
+        self.parts[self.parts.len() - 1].id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use domain::run::checkpoint::Checkpoint;
+
+    use super::*;
+
+    /// With 200 paths of 600 bytes it is what was dropped before.
+    fn report(checkpoints: usize) -> CheckpointReport {
+        let folder = "/long-name".repeat(60);
+        let one = |n| Checkpoint {
+            path: format!("{folder}/{n}"),
+            ..Checkpoint::default()
+        };
+        CheckpointReport {
+            checkpoints: (0..checkpoints).map(one).collect(),
+            ..CheckpointReport::default()
+        }
+    }
+
+    fn ids(reported: &ReportedCheckpoints) -> Vec<u64> {
+        reported.parts.iter().map(|part| part.id).collect()
+    }
+
+    #[test]
+    fn no_id_names_two_contents() {
+        let data = tempfile::tempdir().unwrap();
+        let folder = Folder::at(data.path());
+        let small = ReportedCheckpoints::after(None, 1, report(1));
+        assert_eq!(ids(&small), [CHECKPOINT_IDS_FROM + 1]);
+        small.note(&folder).unwrap();
+        let again = ReportedCheckpoints::open(&folder).unwrap();
+        assert_eq!(ids(&again), ids(&small), "the same content has the same id");
+
+        let large = ReportedCheckpoints::after(Some(&again), 2, report(200));
+        assert!(large.parts.len() > 2 && ids(&large)[0] == CHECKPOINT_IDS_FROM + 2);
+        large.note(&folder).unwrap();
+        // This agent, or one that splits in another way, begins again behind all ids that may have been sent.
+        let again = ReportedCheckpoints::open(&folder).unwrap();
+        assert_eq!(ids(&again)[0], large.last_id() + 1);
+        assert_eq!(again.report, large.report);
+        let once_more = ReportedCheckpoints::open(&folder).unwrap();
+        assert_eq!(ids(&once_more)[0], again.last_id() + 1, "it was noted");
+    }
+}

@@ -1,0 +1,323 @@
+//! Reports of nodes: checked against who sends them, read, and taken; those that cannot be read are kept until a collector can.
+//!
+//! ```text
+//! RunEvent ─▶ known?   yes ─▶ has the node a part in the attempt? ─▶ take: one transaction with the machine ─▶ acknowledged
+//!                      no, or too large ─▶ the same question ─▶ unread_reports ─▶ acknowledged, shown on the run's page
+//!                                                                   └── at the next start of a collector: read again
+//! ```
+//! A report that is not stored is acknowledged only if it never can be: its run is not known here, or its node has no part in it.
+
+use domain::api::runs::UnreadReason;
+use domain::event::{Event as LogLine, Severity};
+use domain::ident::{AttemptNo, NodeName, RunId};
+use domain::run::state::{Event, Machine, NodeReport, ReadReport, Task, Watched, read_report, report_kind};
+use store::state::unread::{Kept, NewUnread};
+
+use super::orders::LEFTOVER_STOP;
+use super::stored::{record, unless_unreadable};
+use super::{RunError, Runs};
+use crate::app::Shared;
+use crate::changes::Change;
+
+/// The largest report that is read. Newer agents send less than 64 KiB in one; older ones sent a whole folder of checkpoints.
+const REPORT_BYTES_MAX: usize = 4 << 20;
+
+/// A report as it came from a node's connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Incoming<'a> {
+    /// The run that it is about.
+    pub(crate) run: &'a RunId,
+    /// The attempt that it is about.
+    pub(crate) attempt: AttemptNo,
+    /// The node of the connection.
+    pub(crate) node: &'a NodeName,
+    /// The number that the agent gave it.
+    pub(crate) id: u64,
+    /// `NodeReport` as JSON, of whatever version.
+    pub(crate) json: &'a str,
+}
+
+/// What became of a report. In each case it is acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Receipt {
+    /// It is stored, or was before.
+    Taken,
+    /// It is stored as it came, because it could not be read.
+    Kept(UnreadReason),
+    /// It never will be stored.
+    Refused(Refused),
+}
+
+/// Why a report never will be stored.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refused {
+    /// Its run is not known here: it may be this collector's data that is gone.
+    #[error("its run is not known here")]
+    UnknownRun,
+    /// Its node has no part in the attempt: it is not the node's to report, or the attempt is newer than what this collector knows.
+    #[error("the node has no part in that attempt")]
+    NotInAttempt,
+    /// It answers a command that was sent to another node, or to none.
+    #[error("command {0} was not sent to this node")]
+    NotItsCommand(u64),
+}
+
+impl Runs {
+    /// Takes a report of a node. A repeat changes nothing.
+    ///
+    /// # Errors
+    /// When the store fails: then the report is not acknowledged, and comes again.
+    pub(crate) async fn report(&self, app: &Shared, incoming: Incoming<'_>) -> Result<Receipt, RunError> {
+        let Incoming {
+            run,
+            attempt,
+            node,
+            id,
+            json,
+        } = incoming;
+        let event_id = format!("{attempt}/{node}/{id}");
+        let (kind, reason) = match read_bounded(json) {
+            Read::Known(report) => {
+                let taken = self.apply(app, (run, attempt), node, &event_id, *report).await;
+                return refused_or(taken, Receipt::Taken);
+            }
+            Read::NotRead { kind, reason } => (kind, reason),
+        };
+        let new = NewUnread {
+            run,
+            attempt,
+            node,
+            event_id: &event_id,
+            kind: &kind,
+            reason: reason.clone(),
+            report: json,
+        };
+        let kept = self.keep_unread(app, &new).await.map(Ok);
+        refused_or(kept, Receipt::Kept(reason))
+    }
+
+    /// Takes a report that could be read. The inner error says why it never will be stored.
+    async fn apply(
+        &self,
+        app: &Shared,
+        (run, attempt): (&RunId, AttemptNo),
+        node: &NodeName,
+        event_id: &str,
+        report: NodeReport,
+    ) -> Result<Result<(), Refused>, RunError> {
+        if ends(&report) {
+            self.agents.is_rid_of(node, run, attempt);
+        }
+        if let NodeReport::Watched(watched) = &report {
+            self.watch(app, (run, attempt), watched).await?;
+        }
+        let answered = match report {
+            NodeReport::Accepted { command } | NodeReport::Refused { command, .. } => Some(command),
+            _ => None,
+        };
+        if let Some(command) = answered
+            && !self.was_sent_to(node, (run, attempt), command).await?
+        {
+            return Ok(Err(Refused::NotItsCommand(command)));
+        }
+        let event = Event::Reported {
+            attempt,
+            node: node.clone(),
+            report: self.by_our_clock(app, node, report).await,
+        };
+        self.take(app, run, &event, Some(event_id)).await?;
+        if let Some(n) = answered.and_then(|command| u32::try_from(command).ok()) {
+            self.state.action_done(run, attempt, n, app.now_ms()).await?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Whether a command was sent to this very node. The stop of a leftover is no stored action; any node may be told it.
+    async fn was_sent_to(
+        &self,
+        node: &NodeName,
+        (run, attempt): (&RunId, AttemptNo),
+        command: u64,
+    ) -> Result<bool, RunError> {
+        let Ok(n) = u32::try_from(command) else {
+            return Ok(false);
+        };
+        if n == LEFTOVER_STOP {
+            return Ok(true);
+        }
+        let Some(action) = self.state.action(run, attempt, n).await? else {
+            // Of a run that is not known: that is the reason to give.
+            return Ok(self.state.run(run).await?.is_none());
+        };
+        let task = serde_json::from_value(action.action);
+        Ok(matches!(task, Ok(Task::Command { node: to, .. }) if to == *node))
+    }
+
+    /// A run that a node watches, when it is the first to tell of it.
+    async fn watch(
+        &self,
+        app: &Shared,
+        (run, attempt): (&RunId, AttemptNo),
+        watched: &Watched,
+    ) -> Result<(), RunError> {
+        let _in_turn = self.turn.lock().await;
+        if self.state.run(run).await?.is_some() {
+            return Ok(());
+        }
+        let now_ms = app.now_ms();
+        let machine = Machine::watch(run.clone(), attempt, watched, now_ms);
+        self.state.insert_run(&record(&machine, 0)?, &[], now_ms).await?;
+        self.tell(app, None, &machine).await;
+        Ok(())
+    }
+
+    /// Whether a node has, or had, a part in an attempt; `None` when the run is not known.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub(crate) async fn has_part(
+        &self,
+        node: &NodeName,
+        (run, attempt): (&RunId, AttemptNo),
+    ) -> Result<Option<bool>, RunError> {
+        match self.machine(run).await {
+            Ok((_, machine)) => Ok(Some(machine.has_part(node, attempt))),
+            Err(RunError::Unknown(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a run is known, and of other nodes only.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub(crate) async fn is_of_others(&self, node: &NodeName, run: &RunId) -> Result<bool, RunError> {
+        match self.machine(run).await {
+            Ok((_, machine)) => Ok(!machine.has_node(node)),
+            Err(RunError::Unknown(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    // === reports that cannot be read ===
+
+    async fn keep_unread(&self, app: &Shared, new: &NewUnread<'_>) -> Result<(), RunError> {
+        match self.has_part(new.node, (new.run, new.attempt)).await? {
+            Some(true) => {}
+            Some(false) => {
+                return Err(RunError::NotInAttempt {
+                    run: new.run.clone(),
+                    attempt: new.attempt,
+                    node: new.node.clone(),
+                });
+            }
+            None => return Err(RunError::Unknown(new.run.clone())),
+        }
+        if self.state.keep_unread(new, app.now_ms()).await? == Kept::AlreadySeen {
+            return Ok(());
+        }
+        app.metrics.refused.with_label_values(&["report_not_read"]).inc();
+        self.changes.send(Change::Run(new.run.clone()));
+        let lines = self.state.unread_of(new.run).await?;
+        let first = lines.iter().find(|line| {
+            (line.node.as_str(), line.kind.as_str(), &line.reason)
+                == (new.node.as_str(), new.kind, &new.reason)
+                && line.count == 1
+        });
+        if let Some(line) = first {
+            app.event(LogLine {
+                at_ms: app.now_ms(),
+                severity: Severity::Warning,
+                kind: "report_not_read".to_owned(),
+                node: Some(new.node.to_string()),
+                gpu: None,
+                run: Some(new.run.to_string()),
+                message: line.sentence(),
+            })
+            .await;
+        }
+        Ok(())
+    }
+
+    /// Reads again what collectors before this one could not read, in the order in which it came.
+    pub(super) async fn read_kept(&self, app: &Shared) -> Result<(), RunError> {
+        let mut last = 0;
+        while let Some(kept) = self.state.next_unread(last).await? {
+            last = kept.id;
+            let ReadReport::Known(report) = read_report(&kept.report) else {
+                continue;
+            };
+            // The event itself was noted when it came.
+            let event_id = format!("{}/read", kept.event_id);
+            let part = (&kept.run, kept.attempt);
+            let taken = self.apply(app, part, &kept.node, &event_id, *report).await;
+            if let Some(receipt) = unless_unreadable(refused_or(taken, Receipt::Taken))? {
+                tracing::info!(run = %kept.run, node = %kept.node, event = kept.event_id, ?receipt, "a kept report was read");
+                self.state.forget_unread(kept.id).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A report, or why it could not be read.
+enum Read {
+    Known(Box<NodeReport>),
+    NotRead { kind: String, reason: UnreadReason },
+}
+
+/// Reads a report of at most [`REPORT_BYTES_MAX`]. An end is read at any length, with shortened texts: without it its run would never end.
+fn read_bounded(json: &str) -> Read {
+    if json.len() > REPORT_BYTES_MAX {
+        let kind = report_kind(json);
+        if kind == "ended"
+            && let ReadReport::Known(end) = read_report(json)
+        {
+            return Read::Known(Box::new(end.bounded().into_owned()));
+        }
+        return Read::NotRead {
+            kind,
+            reason: UnreadReason::TooLarge,
+        };
+    }
+    match read_report(json) {
+        ReadReport::Known(report) => Read::Known(report),
+        ReadReport::UnknownKind { kind } => Read::NotRead {
+            kind,
+            reason: UnreadReason::UnknownKind,
+        },
+        ReadReport::Unreadable { kind, error } => {
+            tracing::warn!(
+                kind,
+                error,
+                "a report of an agent cannot be read; it is kept as it came"
+            );
+            Read::NotRead {
+                kind,
+                reason: UnreadReason::Unreadable,
+            }
+        }
+    }
+}
+
+/// Turns the reasons for which a report never will be stored into a receipt.
+fn refused_or(result: Result<Result<(), Refused>, RunError>, stored: Receipt) -> Result<Receipt, RunError> {
+    match result {
+        Ok(Ok(())) => Ok(stored),
+        Ok(Err(refused)) => Ok(Receipt::Refused(refused)),
+        Err(RunError::Unknown(_)) => Ok(Receipt::Refused(Refused::UnknownRun)),
+        Err(RunError::NotInAttempt { .. }) => Ok(Receipt::Refused(Refused::NotInAttempt)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether nothing of the attempt is left on the node that says this.
+fn ends(report: &NodeReport) -> bool {
+    matches!(
+        report,
+        NodeReport::Ended(_)
+            | NodeReport::Refused { .. }
+            | NodeReport::PrepareFailed { .. }
+            | NodeReport::StartFailed { .. }
+    )
+}

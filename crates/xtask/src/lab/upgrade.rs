@@ -1,0 +1,111 @@
+//! Real runs with programs of two releases: the tests in crates/lockstep/tests/first_light/upgrade, and their table in docs/upgrade.md.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+
+use crate::child::Child;
+use crate::lab::{Matrix, exit_code};
+use crate::layout::Layout;
+use crate::measure::revision::{self, Profile};
+use crate::measure::{machine, section};
+use crate::progress::{result, say};
+use crate::toolchain::venv;
+use crate::web;
+
+/// The last release: what is out there when this version comes.
+const RELEASED: &str = "b49bf1d";
+/// The document that says how to upgrade; this program writes its last section.
+const DOCUMENT: &str = "docs/upgrade.md";
+const MATRIX: Matrix = Matrix {
+    step: "lab-upgrade",
+    binary: "first_light",
+    test: "upgrade::rows::all",
+    begin: "=== table of upgrades ===",
+    limit: Duration::from_secs(60 * 60),
+};
+/// The test that writes a recording.
+const RECORDER: &str = "upgrade::record::a_conversation_of_the_old_programs";
+
+/// From which release.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The revision that is upgraded from; built from a git worktree on the first call.
+    #[arg(long, value_name = "REVISION", default_value = RELEASED)]
+    from: String,
+    /// A binary of that revision, instead of building one. The table is shown then, and the document stays as it is.
+    #[arg(long, value_name = "FILE")]
+    old_binary: Option<PathBuf>,
+    /// Builds that revision with full optimisation, as users have it. Takes several times as long.
+    #[arg(long)]
+    release: bool,
+    /// Records a conversation of two programs of that revision into this file, for crates/wire/testdata/recorded, and does nothing else.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+}
+
+impl Options {
+    fn profile(&self) -> Profile {
+        if self.release {
+            Profile::Release
+        } else {
+            Profile::Debug
+        }
+    }
+}
+
+/// Runs every row; fails when one is not as it must be.
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
+    // Now, and not at the end: the checkout may go on meanwhile.
+    let revision = machine::revision(layout);
+    let venv = venv::ensure(layout)?;
+    let old = match &options.old_binary {
+        Some(binary) => std::path::absolute(binary).context("--old-binary is no usable path")?,
+        None => revision::binary_of(layout, &options.from, options.profile())?,
+    };
+    if let Some(file) = &options.record {
+        return record(layout, &venv, &old, file);
+    }
+    let settings = [("LOCKSTEP_TEST_OLD_BINARY", old.display().to_string())];
+    let (table, well) = MATRIX.run(layout, &venv, &settings)?;
+    result(&table);
+    if options.old_binary.is_none() {
+        keep(layout, options, &revision, &table, well)?;
+    } else {
+        say(
+            "upgrade",
+            "only the table of a revision that was built here is kept",
+        );
+    }
+    Ok(exit_code(well))
+}
+
+fn record(layout: &Layout, venv: &Path, old: &Path, file: &Path) -> Result<ExitCode> {
+    let file = std::path::absolute(file).context("--record is no usable path")?;
+    web::ensure_folder(layout)?;
+    Child::new(layout, "lab-upgrade-record", "cargo", MATRIX.limit)
+        .args(["test", "--locked", "--package", "lockstep"])
+        .args(["--test", MATRIX.binary, "--", "--exact", RECORDER])
+        .args(["--ignored", "--nocapture"])
+        .env("LOCKSTEP_TEST_VENV", venv)
+        .env("LOCKSTEP_TEST_OLD_BINARY", old)
+        .env("LOCKSTEP_RECORD_TO", &file)
+        .succeed()?;
+    say("upgrade", &format!("recorded into {}", file.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn keep(layout: &Layout, options: &Options, revision: &str, table: &str, well: bool) -> Result<()> {
+    let text = format!(
+        "`cargo xtask lab upgrade --from {}` at {revision} on {}, {}\n\n{table}",
+        options.from,
+        machine::today(),
+        machine::describe(),
+    );
+    let heading = format!("Tried: {}", if well { "passed" } else { "failed" });
+    let introduction = "# Upgrading\n";
+    section::keep(&layout.root.join(DOCUMENT), introduction, &heading, &text)
+}

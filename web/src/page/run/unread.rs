@@ -1,0 +1,36 @@
+//! Reports of the run's nodes that the collector could not read: what they say is missing on this page.
+
+use domain::api::runs::UnreadReport;
+use leptos::prelude::*;
+
+use super::Known;
+use crate::ui::{Heading, When, changing};
+
+/// Nothing where every report was read.
+#[component]
+pub(super) fn NotRead(
+    /// The run.
+    run: Known,
+) -> impl IntoView {
+    let reports = Memo::new(move |_| {
+        run.with(|run| {
+            run.as_ref()
+                .map(|run| run.more.unread_reports.clone())
+                .unwrap_or_default()
+        })
+    });
+    view! {
+        <When on=move || !reports.read().is_empty()>
+            <section class="min-w-0" data-testid="unread">
+                <Heading text="Reports that could not be read" hint="Agents and collector have different versions. Upgrade the collector first, then the agents." />
+                <ul class="card bg-base-200 border-l-4 border-warning p-3 grid gap-1">
+                    {changing(move || reports.get().iter().map(line).collect::<Vec<AnyView>>().into_any())}
+                </ul>
+            </section>
+        </When>
+    }
+}
+
+fn line(report: &UnreadReport) -> AnyView {
+    view! { <li class="break-words">{report.sentence()}</li> }.into_any()
+}
