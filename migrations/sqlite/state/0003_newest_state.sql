@@ -39,11 +39,12 @@ INSERT INTO webhook_alerts (webhook, rule, fingerprint, active_ms, firing, pendi
     WHERE state = 'firing' AND coalesce(alert ->> 'fired_ms', active_ms) >= webhooks.created_ms
     GROUP BY webhooks.id, fingerprint;
 
--- Each time a backup was put into this data folder.
+-- Each time a backup was put into this data folder. `settled_ms` is when the nodes had said what they hold since.
 CREATE TABLE restores (
     id          INTEGER PRIMARY KEY,
     restored_ms INTEGER NOT NULL,
-    backup_ms   INTEGER NOT NULL
+    backup_ms   INTEGER NOT NULL,
+    settled_ms  INTEGER
 ) STRICT;
 
 -- Attempts that a node holds and that this state does not know. They are left alone until a person decides.

@@ -20,7 +20,7 @@ impl Runs {
     /// When there is no such run, or the store fails.
     pub async fn view(&self, run: &RunId) -> Result<RunView, RunError> {
         let (_, machine) = self.machine(run).await?;
-        let mut view = machine.view();
+        let mut view = self.view_of(&machine);
         let steps = self.steps(&machine).await;
         if let Some(attempt) = view.attempts.last_mut() {
             attempt.last_step = attempt.last_step.max(steps.values().copied().max());
@@ -43,7 +43,14 @@ impl Runs {
     /// # Errors
     /// When there is no such run, or the store fails.
     pub async fn stored_view(&self, run: &RunId) -> Result<RunView, RunError> {
-        Ok(self.machine(run).await?.1.view())
+        Ok(self.view_of(&self.machine(run).await?.1))
+    }
+
+    fn view_of(&self, machine: &Machine) -> RunView {
+        RunView {
+            unknown_attempts: self.unknown_attempts_of(&machine.id),
+            ..machine.view()
+        }
     }
 
     /// The newest runs first.
@@ -79,8 +86,8 @@ impl Runs {
         Ok(nodes.map(|task| task.node.clone()).collect())
     }
 
-    /// Writes a piece of a log and returns how long the log is then. Pieces for runs that are not known are acknowledged and
-    /// dropped: they would come for ever, and fill the disk under any name.
+    /// Writes a piece of a log and returns how long the log is then. Pieces for runs that are not known, and that no
+    /// node holds, are acknowledged and dropped: they would come for ever, and fill the disk under any name.
     ///
     /// # Errors
     /// When the log's name is none, or the disk fails.
@@ -91,7 +98,8 @@ impl Runs {
         (offset, kept_from): (u64, u64),
         bytes: &[u8],
     ) -> Result<u64, LogError> {
-        if !self.logs.is_open(run) && matches!(self.state.run(run).await, Ok(None)) {
+        let is_held = !self.unknown.of_run(run).is_empty();
+        if !is_held && !self.logs.is_open(run) && matches!(self.state.run(run).await, Ok(None)) {
             return Ok(offset.saturating_add(bytes.len() as u64));
         }
         self.logs.write(run, source, (offset, kept_from), bytes).await

@@ -19,6 +19,7 @@ mod prometheus;
 mod prometheus_writes;
 mod promtool;
 mod remote_write;
+mod restores;
 mod rolled_up;
 mod rules;
 mod runs;

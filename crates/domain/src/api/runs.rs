@@ -65,6 +65,37 @@ pub struct RunView {
     /// A change of knobs that waits for the current attempt to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<Change>,
+    /// Attempts of this run that nodes hold and that this collector does not know, because they began after the backup that was
+    /// restored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown_attempts: Vec<UnknownAttemptView>,
+}
+
+/// An attempt that a node holds and that this collector does not know: `GET /api/unknown-attempts`. It is left alone until a person
+/// stops it or it ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnknownAttemptView {
+    /// The node.
+    pub node: String,
+    /// The run, which may be unknown as well.
+    pub run: String,
+    /// The attempt's number.
+    pub attempt: AttemptNo,
+    /// When the node first said that it holds it.
+    pub since_ms: TimestampMs,
+    /// Whether its stop was asked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopping: bool,
+}
+
+/// `POST /api/unknown-attempts/stop`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopUnknown {
+    /// The run whose attempts are stopped, on all nodes.
+    pub run: String,
+    /// Time between SIGTERM and SIGKILL; 30 s when empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_ms: Option<u64>,
 }
 
 /// How a run is about to stop.

@@ -34,6 +34,7 @@
 //! | `change` | attempts with other knobs, and back |
 //! | `live` | knobs that ranks take over in place |
 //! | `larger_batch` | a doubled batch tried by itself |
+//! | `restore` | attempts that a restored backup does not know |
 
 mod advance;
 mod change;
@@ -47,6 +48,7 @@ mod policy;
 mod preflight;
 mod protocol;
 mod report;
+mod restore;
 mod settle;
 mod stop;
 mod view;
@@ -63,6 +65,7 @@ pub use preflight::BandwidthCheck;
 pub use protocol::{
     EndCause, Measure, Measured, Nic, NodeCommand, NodeEnd, NodeReport, Prepared, StallCause, Start,
 };
+pub use restore::{ATTEMPT_MAX, Held, SKIPPED_ATTEMPTS};
 pub use stop::{StopPlan, StopPoint, agreed_step};
 pub use watched::Watched;
 
@@ -165,7 +168,8 @@ pub struct Outcome {
     /// Of a rank: `exception`, `signal`, `out_of_memory`, `exit_code`, `nccl_timeout`, `collective_timeout`, `checkpoint_failed`,
     /// `checkpoint_unreadable`, `port_in_use`, `stuck`, `exited_early`. Of a node: `node_lost`, `shim_died`, `refused`,
     /// `prepare_failed`, `start_failed`. Of the run: `succeeded`, `stopped`, `mismatch` (its nodes do not agree), `no_nodes` (it
-    /// waits for some), `unknown` (it was only watched, and nobody said how it ended).
+    /// waits for some), `unknown` (it was only watched, and nobody said how it ended), `unknown_attempt` (a node holds an attempt that
+    /// began after the backup that was restored).
     pub cause: String,
     /// The node where it began, when one is to be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]

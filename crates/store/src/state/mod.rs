@@ -4,6 +4,7 @@
 
 pub mod nodes;
 pub mod runs;
+pub mod unknown_attempts;
 
 pub mod alerts;
 pub mod deliveries;
