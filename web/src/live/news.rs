@@ -4,7 +4,7 @@
 
 use domain::api::alerts::Diagnosis;
 use domain::api::nodes::NodeView;
-use domain::api::runs::{AttemptView, LogPiece, RunSummary, StopView};
+use domain::api::runs::{AttemptView, LogPiece, RunSummary, StopView, UnknownAttemptView};
 use domain::api::stream::Column;
 use domain::time::TimestampMs;
 use js_sys::Array;
@@ -65,6 +65,8 @@ pub(crate) struct More {
     pub(crate) watched: bool,
     /// What a stop now would lose, when that is known.
     pub(crate) steps_since_checkpoint: Option<u64>,
+    /// Attempts of it that nodes hold and that the collector does not know.
+    pub(crate) unknown_attempts: Vec<UnknownAttemptView>,
 }
 
 impl News {

@@ -24,6 +24,7 @@ use store::state::unknown_attempts::{RestoreRecord, UnknownAttempt};
 use super::orders::LEFTOVER_STOP;
 use super::{RunError, Runs};
 use crate::app::Shared;
+use crate::changes::Change;
 
 /// After a restore, how long known nodes are waited for. Agents connect again within 15 s of a collector's start, a thousand of them
 /// within a minute.
@@ -312,8 +313,13 @@ impl Runs {
     async fn keep_unknown(&self, node: &NodeName, held: Vec<UnknownAttempt>) -> Result<(), RunError> {
         if held != self.unknown.of_node(node) {
             self.state.set_unknown_attempts(node, &held).await?;
+            let runs = self.unknown.of_node(node).into_iter().chain(held.clone());
+            let runs: BTreeSet<RunId> = runs.map(|held| held.run).collect();
             self.unknown.set(node, held);
-            self.changes.send(crate::changes::Change::Nodes);
+            self.changes.send(Change::Nodes);
+            for run in runs {
+                self.changes.send(Change::Run(run));
+            }
         }
         Ok(())
     }

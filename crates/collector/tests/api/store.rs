@@ -240,7 +240,7 @@ async fn a_check_reads_everything_and_finds_a_flipped_bit() {
     let Server { running, folder, .. } = server;
     running.shutdown().await;
     flip_a_bit_of_a_chunk(folder.path());
-    let offline = store::check::check_folder(folder.path(), false, now_ms(), &|_| ())
+    let offline = store::check::check_folder(folder.path(), false, &|_| ())
         .await
         .unwrap();
     let server = Server::start_in(folder).await;
