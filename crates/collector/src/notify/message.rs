@@ -128,8 +128,16 @@ mod tests {
     fn an_id_stands_for_one_content() {
         let id = |resolved_ms| Message::of(&delivery(vec![alert("0", resolved_ms)]), "http://x").id;
         let elsewhere = Message::of(&delivery(vec![alert("0", None)]), "http://y").id;
-        assert_eq!(id(None), elsewhere, "a repeat is recognised, also behind another address");
-        assert_ne!(id(None), id(Some(2_000)), "another state is not taken for a repeat");
+        assert_eq!(
+            id(None),
+            elsewhere,
+            "a repeat is recognised, also behind another address"
+        );
+        assert_ne!(
+            id(None),
+            id(Some(2_000)),
+            "another state is not taken for a repeat"
+        );
         assert_ne!(id(Some(2_000)), id(Some(3_000)));
     }
 }

@@ -154,7 +154,10 @@ async fn deliver_group(
         Ok(()) => {
             let (webhook, rule, message) = (&receiver.id, &delivery.rule, &message.id);
             let attempts = delivery.attempts + 1;
-            info!(webhook, rule, message, attempts, "alerts were delivered to a webhook");
+            info!(
+                webhook,
+                rule, message, attempts, "alerts were delivered to a webhook"
+            );
             state.group_delivered(&delivery, app.now_ms()).await?;
             Ok(true)
         }
@@ -184,7 +187,10 @@ async fn deliver_queued(
     match post(app, client, receiver, &message).await {
         Ok(()) => {
             let (webhook, message) = (&receiver.id, &message.id);
-            info!(webhook, message, "a message that an earlier version queued was delivered");
+            info!(
+                webhook,
+                message, "a message that an earlier version queued was delivered"
+            );
             state.queued_delivered(&queued, app.now_ms()).await?;
             Ok(true)
         }

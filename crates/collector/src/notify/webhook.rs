@@ -6,8 +6,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use domain::time::TimestampMs;
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
 use reqwest::StatusCode;
+use sha2::Sha256;
 use store::state::webhooks::Webhook;
 
 use super::message::Message;
@@ -82,13 +82,10 @@ pub(super) async fn post(
         .header("webhook-timestamp", timestamp)
         .header("webhook-signature", signature)
         .body(message.body.clone());
-    let response = request
-        .send()
-        .await
-        .map_err(|error| DeliveryError::Unreachable {
-            reason: root_cause(&error),
-            was_sent: !error.is_connect(),
-        })?;
+    let response = request.send().await.map_err(|error| DeliveryError::Unreachable {
+        reason: root_cause(&error),
+        was_sent: !error.is_connect(),
+    })?;
     let status = response.status();
     if status.is_success() {
         Ok(())

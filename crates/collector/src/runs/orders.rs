@@ -47,7 +47,11 @@ impl Runs {
             };
             self.take(app, &run.id, &event, None).await?;
         }
-        let known: Vec<_> = held.iter().filter(|held| !unknown.contains(held)).cloned().collect();
+        let known: Vec<_> = held
+            .iter()
+            .filter(|held| !unknown.contains(held))
+            .cloned()
+            .collect();
         self.stop_leftovers(node, &known).await?;
         self.has_said_what_it_holds(app, node).await?;
         self.send_pending(app, Some(node)).await

@@ -90,7 +90,13 @@ pub(super) fn choose(mut candidates: Vec<Candidate>, count: u32) -> Result<Vec<N
     candidates.retain(|candidate| candidate.connected);
     let held: Vec<String> = candidates
         .iter()
-        .filter_map(|candidate| Some(format!("{} holds {}", candidate.node, candidate.unknown.as_ref()?)))
+        .filter_map(|candidate| {
+            Some(format!(
+                "{} holds {}",
+                candidate.node,
+                candidate.unknown.as_ref()?
+            ))
+        })
         .collect();
     candidates.retain(|candidate| candidate.unknown.is_none());
     let connected = candidates.len();
@@ -214,7 +220,9 @@ mod tests {
         let too_few = chosen(vec![idle("a"), holds], 2).expect_err("b is not free");
         assert!(!too_few.hopeless, "it may end");
         assert!(
-            too_few.reason.contains("b holds attempt 2 of run r-1, not known to this collector"),
+            too_few
+                .reason
+                .contains("b holds attempt 2 of run r-1, not known to this collector"),
             "{}",
             too_few.reason
         );

@@ -78,7 +78,11 @@ impl Unknown {
         }
         let names: Vec<&str> = nodes.iter().map(NodeName::as_str).take(5).collect();
         let more = nodes.len().saturating_sub(names.len());
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
         Some(format!(
             "a backup was restored: waits until {}{more} have said what they hold, {} s at most",
             names.join(", "),
@@ -175,9 +179,12 @@ impl Runs {
         self.unknown.is_held(node, run, attempt)
     }
 
-    /// Refuses another attempt of a run while a node holds one that is not known here: they would write the same checkpoints.
+    /// Refuses another attempt of a run while a node holds one that is not known here: they would write the same checkpoints. A node that
+    /// is away and may be gone for good is no reason once a person has asked for the stop: it is sent the stop when it is back.
     pub(super) fn check_none_held(&self, run: &RunId) -> Result<(), RunError> {
-        match self.unknown.of_run(run).into_iter().next() {
+        let may_run =
+            |held: &UnknownAttempt| held.stop_told_ms.is_none() || self.agents.is_connected(&held.node);
+        match self.unknown.of_run(run).into_iter().find(may_run) {
             None => Ok(()),
             Some(UnknownAttempt {
                 node, run, attempt, ..
@@ -196,7 +203,8 @@ impl Runs {
             for attempt in held.iter_mut().filter(|held| held.run == *run) {
                 attempt.stop_told_ms.get_or_insert(app.now_ms());
                 let stop = NodeCommand::Stop { grace_ms };
-                self.agents.send(&node, run, attempt.attempt, LEFTOVER_STOP, &stop);
+                self.agents
+                    .send(&node, run, attempt.attempt, LEFTOVER_STOP, &stop);
             }
             self.keep_unknown(&node, held).await?;
         }
@@ -213,9 +221,13 @@ impl Runs {
         let before = self.unknown.of_node(node);
         let (mut unknown, mut known_runs) = (Vec::new(), Vec::new());
         for (run, attempt) in held {
-            let noted = before.iter().find(|held| held.run == *run && held.attempt == *attempt);
+            let noted = before
+                .iter()
+                .find(|held| held.run == *run && held.attempt == *attempt);
             match self.machine(run).await {
-                Ok((_, machine)) if machine.holding(node, *attempt) != Held::Unknown && noted.is_none() => continue,
+                Ok((_, machine)) if machine.holding(node, *attempt) != Held::Unknown && noted.is_none() => {
+                    continue;
+                }
                 Ok(_) => known_runs.push((run.clone(), *attempt)),
                 Err(RunError::Unknown(_)) => {}
                 // It may be of a newer version; who can read it, decides.
@@ -237,8 +249,13 @@ impl Runs {
             self.take(app, &run, &event, None).await?;
         }
         for new in unknown.iter().filter(|held| !before.contains(held)) {
-            self.log_unknown(app, new, Severity::Warning, "is not known here and is left alone; see `lockstep run list`")
-                .await;
+            self.log_unknown(
+                app,
+                new,
+                Severity::Warning,
+                "is not known here and is left alone; see `lockstep run list`",
+            )
+            .await;
         }
         for stopped in unknown.iter().filter(|held| held.stop_told_ms.is_some()) {
             let stop = NodeCommand::Stop {
@@ -295,7 +312,8 @@ impl Runs {
                 self.keep_unknown(node, held).await?;
                 if let Some(it) = it {
                     let how = how_it_ended(report);
-                    self.log_unknown(app, &it, Severity::Info, &format!("has ended: {how}")).await;
+                    self.log_unknown(app, &it, Severity::Info, &format!("has ended: {how}"))
+                        .await;
                 }
                 Ok(true)
             }

@@ -22,9 +22,7 @@ async fn backup(server: &Server) -> Vec<u8> {
 
 /// Stops the collector and starts it again on what the backup holds.
 async fn restore(server: Server, archive: Vec<u8>) -> Server {
-    let Server {
-        running, folder, ..
-    } = server;
+    let Server { running, folder, .. } = server;
     running.shutdown().await;
     let now_ms = collector::clock::now_ms();
     store::restore::restore(Cursor::new(archive), folder.path(), true, now_ms, &|_| ())
@@ -64,7 +62,12 @@ async fn second_attempt_after_backup(server: &Server, credential: &str) -> (Stri
     let archive = backup(server).await;
     agent.say(&run, 10, ended(1)).await;
     run_is(server, &run, RunState::Failed).await;
-    let (status, _) = post(server, &format!("/api/runs/{run}/resume"), json!({"from_start": true})).await;
+    let (status, _) = post(
+        server,
+        &format!("/api/runs/{run}/resume"),
+        json!({"from_start": true}),
+    )
+    .await;
     assert_eq!(status, StatusCode::OK);
     agent.attempt = 2;
     start_ranks(server, &mut agent, &run).await;
@@ -85,12 +88,20 @@ async fn an_attempt_that_began_after_the_backup_is_left_alone_until_it_ends() {
     let view = run_is(&server, &run, RunState::Failed).await;
     assert_eq!(view.attempts.len(), 1, "no other attempt has begun");
     assert_eq!(
-        (view.unknown_attempts[0].node.as_str(), view.unknown_attempts[0].attempt.0),
+        (
+            view.unknown_attempts[0].node.as_str(),
+            view.unknown_attempts[0].attempt.0
+        ),
         ("n1", 2)
     );
     let (_, nodes) = server.get("/api/nodes").await;
     assert_eq!(nodes[0]["unknown_attempts"][0]["run"], run.as_str(), "{nodes}");
-    let (status, problem) = post(&server, &format!("/api/runs/{run}/resume"), json!({"from_start": true})).await;
+    let (status, problem) = post(
+        &server,
+        &format!("/api/runs/{run}/resume"),
+        json!({"from_start": true}),
+    )
+    .await;
     assert_eq!(status, StatusCode::CONFLICT, "{problem}");
     let detail = problem["detail"].as_str().unwrap();
     assert!(detail.contains("node n1 holds attempt 2 of run"), "{detail}");
@@ -100,7 +111,10 @@ async fn an_attempt_that_began_after_the_backup_is_left_alone_until_it_ends() {
     until("the reason to wait", async || {
         let (_, view) = server.get(&format!("/api/runs/{other}")).await;
         let expected = format!("n1 holds attempt 2 of run {run}");
-        view["outcome"]["message"].as_str()?.contains(&expected).then_some(())
+        view["outcome"]["message"]
+            .as_str()?
+            .contains(&expected)
+            .then_some(())
     })
     .await;
 
@@ -126,7 +140,12 @@ async fn an_attempt_that_began_after_the_backup_is_left_alone_until_it_ends() {
     };
     assert!(events.as_array().unwrap().iter().any(told), "{events}");
 
-    let (status, view) = post(&server, &format!("/api/runs/{run}/resume"), json!({"from_start": true})).await;
+    let (status, view) = post(
+        &server,
+        &format!("/api/runs/{run}/resume"),
+        json!({"from_start": true}),
+    )
+    .await;
     assert_eq!(status, StatusCode::OK, "{view}");
     let view: RunView = serde_json::from_value(view).unwrap();
     assert!(view.summary.attempt.0 > 2, "a number that was never used");
@@ -158,6 +177,11 @@ async fn a_person_stops_what_a_node_holds_of_an_unknown_run() {
     let (_, audit) = server.get("/api/audit").await;
     let is_it = |entry: &Value| entry["what"] == "unknown_attempt_stop" && entry["target"] == run.as_str();
     assert!(audit.as_array().unwrap().iter().any(is_it), "{audit}");
+    // One that was away gets the stop when it is back.
+    drop(agent);
+    let mut agent = Control::connect(&server, &credential, &[(&run, 1)]).await;
+    let (_, asked) = agent.command().await;
+    assert!(matches!(asked, NodeCommand::Stop { .. }), "{asked:?}");
     agent.say(&run, 10, ended(143)).await;
     until_unknown(&server, 0).await;
 }

@@ -144,7 +144,10 @@ async fn a_bad_archive_restores_nothing_and_a_used_folder_is_left_alone() {
     let good = backup(&server).await;
     let refused = async |archive: &[u8], folder: &Path, force: bool| {
         let archive = Cursor::new(archive.to_vec());
-        restore(archive, folder, force, now_ms(), &|_| ()).await.err().unwrap()
+        restore(archive, folder, force, now_ms(), &|_| ())
+            .await
+            .err()
+            .unwrap()
     };
     let folder = tempfile::tempdir().unwrap();
     let error = refused(&good[..good.len() / 2], folder.path(), false)

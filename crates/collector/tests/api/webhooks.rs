@@ -41,7 +41,10 @@ async fn apply(server: &Server, upserts: &[AlertView]) {
         ..AlertChanges::default()
     };
     let state = &server.running.app.store.state;
-    state.apply_alerts(changes, collector::clock::now_ms()).await.unwrap();
+    state
+        .apply_alerts(changes, collector::clock::now_ms())
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -145,7 +148,10 @@ impl Received {
             let word = |name: &str| alert[name].as_str().unwrap().to_owned();
             let newest = (word("startsAt"), word("status") == "resolved");
             let known = self.alerts.insert(word("fingerprint"), newest.clone());
-            assert!(known.as_ref() <= Some(&newest), "back from {known:?} to {newest:?}");
+            assert!(
+                known.as_ref() <= Some(&newest),
+                "back from {known:?} to {newest:?}"
+            );
         }
         self.ids.push(id);
         self.mode
@@ -187,8 +193,15 @@ async fn a_retry_carries_the_newest_state() {
     received.lock().unwrap().mode = Mode::Take;
     until_nothing_is_pending(&server).await;
     let received = received.lock().unwrap();
-    assert_eq!(received.firing(), Vec::<&str>::new(), "the end is the last that it hears");
-    assert_eq!(received.ids[0], received.ids[1], "the same content has the same id");
+    assert_eq!(
+        received.firing(),
+        Vec::<&str>::new(),
+        "the end is the last that it hears"
+    );
+    assert_eq!(
+        received.ids[0], received.ids[1],
+        "the same content has the same id"
+    );
     assert_ne!(
         received.ids[0],
         *received.ids.last().unwrap(),
@@ -238,26 +251,19 @@ async fn a_receiver_that_was_down_learns_the_newest_state_of_every_alert() {
     );
 }
 
+/// Killed between the delivery and the record of it, while the rule of the alert goes: the receiver must not stay at firing.
 #[tokio::test]
-async fn a_collector_that_dies_before_the_answer_sends_again_and_never_back() {
+async fn a_receiver_that_took_an_alert_before_a_crash_learns_its_end() {
     let server = Server::start().await;
     let received = receiver(&server, Mode::TakeAndHang).await;
     apply(&server, &[alert("Hot", "a", 1_000, AlertState::Firing)]).await;
     until_requests(&received, 1).await;
+    assert_eq!(received.lock().unwrap().firing(), ["a"]);
     received.lock().unwrap().mode = Mode::Take;
-    // As if it had been killed now: nothing of the answer is noted.
+    // As if it had been killed now: nothing of the answer is noted. No rule of the new one has this alert, so it is over.
     let again = server.start_from_copy().await;
-    until_requests(&received, 2).await;
-    {
-        let received = received.lock().unwrap();
-        assert_eq!(received.ids[0], received.ids[1], "a repeat is known as one");
-    }
     until_nothing_is_pending(&again).await;
-    apply(&again, &[alert("Hot", "a", 1_000, AlertState::Resolved)]).await;
-    until("the end", async || {
-        received.lock().unwrap().firing().is_empty().then_some(())
-    })
-    .await;
+    assert_eq!(received.lock().unwrap().firing(), Vec::<&str>::new());
 }
 
 #[tokio::test]

@@ -125,10 +125,7 @@ impl StateStore {
     /// # Errors
     /// When the database fails.
     pub async fn next_delivery_ms(&self) -> Result<Option<TimestampMs>, StateError> {
-        let next = sqlx::query_scalar(concat!(
-            next_attempts!(),
-            "SELECT min(at_ms) FROM next_attempts"
-        ));
+        let next = sqlx::query_scalar(concat!(next_attempts!(), "SELECT min(at_ms) FROM next_attempts"));
         Ok(next.fetch_one(&self.database.readers).await?)
     }
 
@@ -188,12 +185,14 @@ impl StateStore {
                     .await?;
             }
         }
-        sqlx::query("UPDATE webhook_groups SET attempts = 0, next_attempt_ms = ? WHERE webhook = ? AND rule = ?")
-            .bind(now_ms)
-            .bind(&delivery.webhook)
-            .bind(&delivery.rule)
-            .execute(&mut *transaction)
-            .await?;
+        sqlx::query(
+            "UPDATE webhook_groups SET attempts = 0, next_attempt_ms = ? WHERE webhook = ? AND rule = ?",
+        )
+        .bind(now_ms)
+        .bind(&delivery.webhook)
+        .bind(&delivery.rule)
+        .execute(&mut *transaction)
+        .await?;
         settle_groups(&mut transaction, &delivery.rule).await?;
         note_success(&mut transaction, &delivery.webhook, now_ms).await?;
         Ok(transaction.commit().await?)
@@ -212,7 +211,10 @@ impl StateStore {
         error: &str,
     ) -> Result<(), StateError> {
         let mut transaction = self.database.begin().await?;
-        let unheard = delivery.changes.iter().filter(|change| !was_sent && change.is_first);
+        let unheard = delivery
+            .changes
+            .iter()
+            .filter(|change| !was_sent && change.is_first);
         for change in unheard {
             for forget in [
                 "UPDATE webhook_alerts SET heard = 0 WHERE webhook = ? AND rule = ? AND fingerprint = ?",
@@ -288,6 +290,12 @@ pub(super) async fn note_changes(
     alerts: &[AlertView],
     now_ms: TimestampMs,
 ) -> Result<(), StateError> {
+    let has_webhooks: bool = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM webhooks)")
+        .fetch_one(&mut **transaction)
+        .await?;
+    if !has_webhooks {
+        return Ok(());
+    }
     let mut rules: Vec<&str> = Vec::new();
     for alert in alerts {
         match alert.state {
@@ -387,7 +395,13 @@ async fn take_changes(
     attempts: u32,
 ) -> Result<GroupDelivery, StateError> {
     // One place is left for an alert that fires.
-    let mut rows = alerts_of(transaction, (webhook, rule), (true, false), ALERTS_PER_MESSAGE_MAX - 1).await?;
+    let mut rows = alerts_of(
+        transaction,
+        (webhook, rule),
+        (true, false),
+        ALERTS_PER_MESSAGE_MAX - 1,
+    )
+    .await?;
     let room = ALERTS_PER_MESSAGE_MAX - rows.len();
     rows.extend(alerts_of(transaction, (webhook, rule), (true, true), room).await?);
     let firing: Vec<&str> = rows

@@ -19,7 +19,9 @@ const WEBHOOK: &str = "w";
 async fn with_webhook() -> (TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path()).await;
-    let made = store.state.create_webhook(WEBHOOK, "http://127.0.0.1/x", "whsec_x", 0);
+    let made = store
+        .state
+        .create_webhook(WEBHOOK, "http://127.0.0.1/x", "whsec_x", 0);
     made.await.unwrap();
     (folder, store)
 }
@@ -141,10 +143,17 @@ async fn an_alert_is_sent_when_it_fires_and_when_it_is_over() {
     assert_eq!(state.next_delivery_ms().await.unwrap(), None);
     let webhook = state.webhook(WEBHOOK).await.unwrap().unwrap();
     assert_eq!(
-        (webhook.pending, webhook.delivered_ms, webhook.last_error.as_deref()),
+        (
+            webhook.pending,
+            webhook.delivered_ms,
+            webhook.last_error.as_deref()
+        ),
         (0, Some(201), None)
     );
-    assert!(!format!("{webhook:?}").contains("whsec"), "a secret is not printed");
+    assert!(
+        !format!("{webhook:?}").contains("whsec"),
+        "a secret is not printed"
+    );
 
     apply(state, &[firing("Hot", "b", 300)], 300).await;
     assert!(state.delete_webhook(WEBHOOK).await.unwrap());
@@ -163,7 +172,10 @@ async fn a_late_retry_does_not_follow_the_end_of_its_alert() {
     let lost = begin(state, 1).await.unwrap();
     // It arrived, and the answer did not.
     receiver.take(&lost);
-    state.group_failed(&lost, true, 300_000, "no answer").await.unwrap();
+    state
+        .group_failed(&lost, true, 300_000, "no answer")
+        .await
+        .unwrap();
     apply(state, &[resolved("Hot", "a", 1)], 2).await;
     assert_eq!(
         state.next_delivery_ms().await.unwrap(),
@@ -171,7 +183,11 @@ async fn a_late_retry_does_not_follow_the_end_of_its_alert() {
         "a change ends a long pause"
     );
     assert_eq!(receiver.drain(state, 10_002).await, 1);
-    assert_eq!(receiver.drain(state, i64::MAX).await, 0, "nothing is left to be repeated");
+    assert_eq!(
+        receiver.drain(state, i64::MAX).await,
+        0,
+        "nothing is left to be repeated"
+    );
     assert_eq!(receiver.believes_firing(), BTreeMap::new());
 }
 
@@ -205,7 +221,10 @@ async fn an_end_while_the_request_cannot_be_sent_leaves_nothing() {
     apply(state, &[firing("Hot", "a", 1)], 1).await;
     let delivery = begin(state, 1).await.unwrap();
     apply(state, &[resolved("Hot", "a", 1)], 2).await;
-    state.group_failed(&delivery, false, 3, "connection refused").await.unwrap();
+    state
+        .group_failed(&delivery, false, 3, "connection refused")
+        .await
+        .unwrap();
     assert_eq!(begin(state, i64::MAX).await, None);
     assert_eq!(pending(state).await, 0);
 }
@@ -238,7 +257,10 @@ async fn a_group_that_fails_holds_up_no_other() {
     apply(state, &[firing("Cold", "a", 1), firing("Hot", "b", 1)], 1).await;
     let refused = begin(state, 1).await.unwrap();
     assert_eq!(refused.rule, "Cold");
-    state.group_failed(&refused, true, 1_000, "the receiver answered 400").await.unwrap();
+    state
+        .group_failed(&refused, true, 1_000, "the receiver answered 400")
+        .await
+        .unwrap();
     assert_eq!(begin(state, 1).await.unwrap().rule, "Hot");
 }
 
@@ -275,12 +297,18 @@ async fn after_a_long_outage_the_receiver_knows_the_truth() {
             apply(state, &changes, active_ms).await;
             if let Some(delivery) = begin(state, i64::MAX).await {
                 let next_ms = active_ms + 1;
-                state.group_failed(&delivery, round % 2 == 0, next_ms, "down").await.unwrap();
+                state
+                    .group_failed(&delivery, round % 2 == 0, next_ms, "down")
+                    .await
+                    .unwrap();
             }
         }
     }
     let last_ms = 100 + 10 * 20;
-    let over: Vec<_> = (0..ALERTS).filter(|n| n % 2 == 0).map(|n| change(n, last_ms, false)).collect();
+    let over: Vec<_> = (0..ALERTS)
+        .filter(|n| n % 2 == 0)
+        .map(|n| change(n, last_ms, false))
+        .collect();
     apply(state, &over, 1_000).await;
     for n in (0..ALERTS).filter(|n| n % 2 == 1) {
         truth.insert(of(n).1, last_ms);
@@ -309,7 +337,10 @@ async fn an_end_that_waits_outlives_the_history_of_alerts() {
     assert_eq!(receiver.believes_firing(), BTreeMap::new());
     apply(state, &[], 5).await;
     let history = state.alert_history(10_000).await.unwrap();
-    assert!(history.iter().all(|alert| alert.fingerprint != "a"), "then it goes");
+    assert!(
+        history.iter().all(|alert| alert.fingerprint != "a"),
+        "then it goes"
+    );
 }
 
 // === any order of events ===
@@ -423,7 +454,10 @@ impl World {
         let next_ms = self.now_ms + 100_000;
         match ending {
             Ending::Delivered => state.group_delivered(&delivery, self.now_ms).await.unwrap(),
-            Ending::NotSent => state.group_failed(&delivery, false, next_ms, "down").await.unwrap(),
+            Ending::NotSent => state
+                .group_failed(&delivery, false, next_ms, "down")
+                .await
+                .unwrap(),
             Ending::Refused | Ending::AnswerLost => {
                 state.group_failed(&delivery, true, next_ms, "500").await.unwrap();
             }
@@ -482,7 +516,10 @@ async fn messages_queued_before_the_upgrade_go_out_first() {
         // The tables come by name, not in the order of their references.
         .foreign_keys(false);
     let mut connection = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
-    sqlx::raw_sql(QUEUED_BY_B49BF1D).execute(&mut connection).await.unwrap();
+    sqlx::raw_sql(QUEUED_BY_B49BF1D)
+        .execute(&mut connection)
+        .await
+        .unwrap();
     let queued: Vec<(String, String, String)> =
         sqlx::query_as("SELECT webhook, message_id, body FROM outbox ORDER BY id")
             .fetch_all(&mut connection)
@@ -513,12 +550,20 @@ async fn messages_queued_before_the_upgrade_go_out_first() {
     for webhook in state.webhooks().await.unwrap() {
         let of_webhook = queued.iter().filter(|(of, ..)| *of == webhook.id);
         for (_, message_id, body) in of_webhook {
-            let Some(Delivery::Queued(message)) = state.begin_delivery(&webhook.id, now_ms).await.unwrap() else {
+            let Some(Delivery::Queued(message)) = state.begin_delivery(&webhook.id, now_ms).await.unwrap()
+            else {
                 panic!("{message_id} of {} goes out before everything newer", webhook.id);
             };
-            assert_eq!((&message.message_id, &message.body), (message_id, body), "as it was queued");
+            assert_eq!(
+                (&message.message_id, &message.body),
+                (message_id, body),
+                "as it was queued"
+            );
             let (again_ms, attempts) = (now_ms + 1, message.attempts);
-            state.queued_failed(&message, Some(again_ms), "503").await.unwrap();
+            state
+                .queued_failed(&message, Some(again_ms), "503")
+                .await
+                .unwrap();
             assert_eq!(
                 state.begin_delivery(&webhook.id, now_ms).await.unwrap(),
                 None,
@@ -536,14 +581,25 @@ async fn messages_queued_before_the_upgrade_go_out_first() {
             let Delivery::Group(delivery) = delivery else {
                 panic!("all queued messages are out")
             };
-            rest.extend(delivery.alerts.iter().map(|alert| (alert.fingerprint.clone(), alert.state)));
+            rest.extend(
+                delivery
+                    .alerts
+                    .iter()
+                    .map(|alert| (alert.fingerprint.clone(), alert.state)),
+            );
             state.group_delivered(&delivery, now_ms + 1).await.unwrap();
         }
-        let ends = fires.iter().map(|alert| (alert.fingerprint.clone(), AlertState::Resolved));
+        let ends = fires
+            .iter()
+            .map(|alert| (alert.fingerprint.clone(), AlertState::Resolved));
         let mut expected: Vec<_> = ends.collect();
         expected.push(("new".to_owned(), AlertState::Firing));
         expected.sort_by(|a, b| a.0.cmp(&b.0));
         rest.sort_by(|a, b| a.0.cmp(&b.0));
-        assert_eq!(rest, expected, "what fired before the upgrade is ended for {}", webhook.id);
+        assert_eq!(
+            rest, expected,
+            "what fired before the upgrade is ended for {}",
+            webhook.id
+        );
     }
 }

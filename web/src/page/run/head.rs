@@ -40,7 +40,10 @@ pub(super) fn Head(
         Signal::derive(move || run.with(|run| run.as_ref().map_or(0, |run| run.summary.submitted_ms)));
     let watched = Memo::new(move |_| run.with(|run| run.as_ref().is_some_and(|run| run.more.watched)));
     let unknown = Signal::derive(move || {
-        run.with(|run| run.as_ref().map_or_else(Vec::new, |run| run.more.unknown_attempts.clone()))
+        run.with(|run| {
+            run.as_ref()
+                .map_or_else(Vec::new, |run| run.more.unknown_attempts.clone())
+        })
     });
     let may = Memo::new(move |_| who.may(Role::Operator) && !watched.get());
     let can_stop = move || may.get() && !state.get().is_final() && state.get() != RunState::Stopping;

@@ -52,7 +52,12 @@ impl Machine {
     }
 
     /// The state went back to that of a backup. Once per restore.
-    pub(super) fn restored(&mut self, restored_ms: TimestampMs, now_ms: TimestampMs, actions: &mut Vec<Action>) {
+    pub(super) fn restored(
+        &mut self,
+        restored_ms: TimestampMs,
+        now_ms: TimestampMs,
+        actions: &mut Vec<Action>,
+    ) {
         if self.restored_ms >= Some(restored_ms) {
             return;
         }
@@ -88,12 +93,7 @@ impl Machine {
     }
 
     /// A node holds an attempt that is not known.
-    pub(super) fn unknown_attempt(
-        &mut self,
-        node: &NodeName,
-        attempt: AttemptNo,
-        now_ms: TimestampMs,
-    ) {
+    pub(super) fn unknown_attempt(&mut self, node: &NodeName, attempt: AttemptNo, now_ms: TimestampMs) {
         self.skip_attempts_to(attempt);
         if self.state.is_final() {
             return;

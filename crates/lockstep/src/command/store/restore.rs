@@ -47,7 +47,8 @@ impl Restore {
             let mut line = progress.lock().expect("nothing panics while holding it");
             line.things(&format!("checking {part}"), done, of);
         };
-        let restored = store::restore::restore(archive, &self.data, self.force, collector::clock::now_ms(), &tell).await;
+        let restored =
+            store::restore::restore(archive, &self.data, self.force, collector::clock::now_ms(), &tell).await;
         drop(progress);
         let restored = restored
             .map_err(anyhow::Error::new)

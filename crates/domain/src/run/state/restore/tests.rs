@@ -131,7 +131,9 @@ fn numbers_that_may_have_been_used_are_skipped() {
     let mut queued = submitted(1);
     let actions = restore(&mut queued);
     assert_eq!(queued.current().no.0, skipped);
-    assert!(matches!(&actions[..], [Action { attempt, task: Task::Place { nodes: 1 }, .. }] if attempt.0 == skipped));
+    assert!(
+        matches!(&actions[..], [Action { attempt, task: Task::Place { nodes: 1 }, .. }] if attempt.0 == skipped)
+    );
     assert_eq!(restore(&mut queued), [], "once per restore");
     assert_eq!(queued.current().no.0, skipped);
 
@@ -141,7 +143,9 @@ fn numbers_that_may_have_been_used_are_skipped() {
     assert_eq!(preparing.state, RunState::Queued);
     assert_eq!(preparing.current().no.0, skipped);
     assert!(
-        actions.iter().all(|action| matches!(action.task, Task::Place { .. })),
+        actions
+            .iter()
+            .all(|action| matches!(action.task, Task::Place { .. })),
         "nothing is stopped: {actions:?}"
     );
 
@@ -179,7 +183,10 @@ fn an_attempt_that_waits_ends_when_a_newer_one_is_held() {
             assert_eq!(machine.state, RunState::Queued);
         }
         assert_eq!(held(&mut machine, "b", 2), []);
-        assert_eq!((machine.state, cause(&machine)), (RunState::Failed, "unknown_attempt"));
+        assert_eq!(
+            (machine.state, cause(&machine)),
+            (RunState::Failed, "unknown_attempt")
+        );
     }
 }
 
