@@ -4,8 +4,12 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, signal};
 
-/// Enough that the ranks outlive the restore on two busy cores, and end soon after it.
-const STEPS: &str = "1500";
+/// Each rank works until it is told to end.
+const SCRIPT: &str = "
+import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.1)
+";
 
 fn pids(view: &Value, attempt: usize) -> Vec<i32> {
     let ranks = view["attempts"][attempt]["nodes"][0]["ranks"].as_array();
@@ -28,27 +32,35 @@ fn alive(pids: &[i32]) -> Vec<(i32, String)> {
 fn training_that_began_after_a_backup_goes_on_when_it_is_restored() {
     let mut cluster = Cluster::start();
     let folder = tempfile::tempdir().unwrap();
-    let spec = folder.path().join("run.toml");
-    let text = format!("recipe = \"ddp\"\nmax_restarts = 3\n[set]\nsteps = \"{STEPS}\"\n");
-    std::fs::write(&spec, text).unwrap();
-    let run = cluster.submit(&[spec.to_str().unwrap()]);
-    cluster.wait_for_step(&run, 5.0);
+    let file = |name: &str| folder.path().join(name);
+    std::fs::write(file("train.py"), SCRIPT).unwrap();
+    let submit = |cluster: &Cluster, name: &str| {
+        let spec = file(&format!("{name}.toml"));
+        let text = format!(
+            "script = {:?}\nargs = [{:?}]\nnproc_per_node = 2\nbackend = \"gloo\"\nmax_restarts = 3\n",
+            file("train.py"),
+            file("end"),
+        );
+        std::fs::write(&spec, text).unwrap();
+        cluster.submit(&[spec.to_str().unwrap()])
+    };
+    let ranks_of = |cluster: &Cluster, run: &str, attempt: usize| {
+        cluster.wait_for("two ranks", || {
+            let view = cluster.get(&format!("/api/runs/{run}"));
+            Some(pids(&view, attempt)).filter(|pids| pids.len() == 2 && view["state"] == "running")
+        })
+    };
+    let run = submit(&cluster, "run");
+    let first = ranks_of(&cluster, &run, 0);
     let archive = folder.path().join("backup.tar");
     let made = cluster.lockstep(&["store", "backup", archive.to_str().unwrap()]);
     assert!(made.status.success(), "{made:?}");
 
     // Another attempt of the same run, and another run.
-    let first = pids(&cluster.get(&format!("/api/runs/{run}")), 0);
     signal(first[0], "KILL");
-    let second = cluster.wait_for("attempt 2 to run", || {
-        let view = cluster.get(&format!("/api/runs/{run}"));
-        Some(pids(&view, 1)).filter(|pids| pids.len() == 2 && view["state"] == "running")
-    });
-    let other = cluster.submit(&["--recipe", "ddp", "--set", &format!("steps={STEPS}")]);
-    let others = cluster.wait_for("the other run", || {
-        let view = cluster.get(&format!("/api/runs/{other}"));
-        Some(pids(&view, 0)).filter(|pids| pids.len() == 2 && view["state"] == "running")
-    });
+    let second = ranks_of(&cluster, &run, 1);
+    let other = submit(&cluster, "other");
+    let others = ranks_of(&cluster, &other, 0);
     let ranks = [second, others].concat();
     let before = alive(&ranks);
     assert_eq!(before.len(), 4);
@@ -78,7 +90,7 @@ fn training_that_began_after_a_backup_goes_on_when_it_is_restored() {
         listed.contains(&format!("attempt 2 of {run}")) && listed.contains(&format!("attempt 1 of {other}")),
         "{listed}"
     );
-    let waiting = cluster.submit(&["--recipe", "ddp", "--set", "steps=5"]);
+    let waiting = submit(&cluster, "waiting");
     cluster.wait_for("the reason to wait", || {
         let view = cluster.get(&format!("/api/runs/{waiting}"));
         let message = view["outcome"]["message"].as_str()?.to_owned();
@@ -86,18 +98,18 @@ fn training_that_began_after_a_backup_goes_on_when_it_is_restored() {
     });
     assert_eq!(alive(&ranks), before, "the same processes train on");
 
-    cluster.wait_for("both to end well", || {
+    // One is stopped by a person, the other ends by itself.
+    let stopped = cluster.lockstep(&["run", "stop", &other, "--grace", "5s", "--wait"]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    assert_eq!(alive(&ranks).len(), 2, "only the other run was stopped");
+    std::fs::write(file("end"), "").unwrap();
+    cluster.wait_for("the end of attempt 2", || {
         let events = cluster.get("/api/events");
-        let ended = |of: &str| {
-            events.as_array()?.iter().find(|event| {
-                let message = event["message"].as_str().unwrap_or_default();
-                event["run"] == of && message.contains("has ended")
-            })
-        };
-        let (one, two) = (ended(&run)?, ended(&other)?);
-        for event in [one, two] {
-            assert!(event["message"].as_str()?.ends_with("has ended: well"), "{event}");
-        }
+        let ended = events.as_array()?.iter().find(|event| {
+            let message = event["message"].as_str().unwrap_or_default();
+            event["run"] == run.as_str() && message.contains("has ended")
+        })?;
+        assert!(ended["message"].as_str()?.ends_with("has ended: well"), "{ended}");
         Some(())
     });
     assert_eq!(cluster.get("/api/unknown-attempts"), serde_json::json!([]));
