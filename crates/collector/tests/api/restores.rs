@@ -84,6 +84,12 @@ async fn an_attempt_that_began_after_the_backup_is_left_alone_until_it_ends() {
 
     let mut agent = Control::connect(&server, &credential, &[(&run, 2)]).await;
     agent.attempt = 2;
+    // The acknowledgement of a report comes behind every command that was sent before.
+    agent.say(&run, 8, NodeReport::Accepted { command: 9 }).await;
+    assert!(
+        agent.has_no_command(),
+        "the attempt that began after the backup is stopped"
+    );
     // By the backup attempt 1 runs; the node has nothing of it.
     let view = run_is(&server, &run, RunState::Failed).await;
     assert_eq!(view.attempts.len(), 1, "no other attempt has begun");
@@ -118,7 +124,6 @@ async fn an_attempt_that_began_after_the_backup_is_left_alone_until_it_ends() {
     })
     .await;
 
-    // The acknowledgement of a report comes behind every command that was sent before.
     agent.say(&run, 9, NodeReport::Accepted { command: 9 }).await;
     assert!(agent.has_no_command(), "it is neither stopped nor started again");
 
@@ -208,11 +213,10 @@ async fn an_attempt_that_waited_at_the_backup_does_not_begin_beside_the_one_that
     drop(agent);
     let server = restore(server, archive).await;
     let mut agent = Control::connect(&server, &credential, &[(&run, 1)]).await;
+    agent.say(&run, 10, NodeReport::Accepted { command: 9 }).await;
+    assert!(agent.has_no_command(), "it is stopped or prepared again");
     let view = run_is(&server, &run, RunState::Failed).await;
     assert_eq!(view.summary.outcome.unwrap().cause, "unknown_attempt");
-    // The acknowledgement of a report comes behind every command that was sent before.
-    agent.say(&run, 10, NodeReport::Accepted { command: 9 }).await;
-    assert!(agent.has_no_command(), "it is neither stopped nor prepared again");
 }
 
 #[tokio::test]

@@ -79,6 +79,11 @@ fn training_that_began_after_a_backup_goes_on_when_it_is_restored() {
     cluster.start_collector();
 
     cluster.wait_for("the collector to know what the node holds", || {
+        assert_eq!(
+            alive(&ranks),
+            before,
+            "ranks that began after the backup were stopped"
+        );
         let held = cluster.get("/api/unknown-attempts");
         (held.as_array()?.len() == 2).then_some(())
     });
