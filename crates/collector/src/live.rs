@@ -115,6 +115,7 @@ impl Live {
             clock_offset_ms: node.record.clock_offset_ms,
             inventory: node.record.inventory.clone(),
             runs: runs_on(node.record.name.as_str()),
+            unknown_attempts: Vec::new(),
         };
         nodes.values().map(view).collect()
     }

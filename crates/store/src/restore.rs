@@ -5,6 +5,9 @@
 //!         → restore-ready/         old files moved to before-restore-N/      crash: finished at the next start
 //!         → restore-placing/       new files moved into place                crash: finished at the next start
 //! ```
+//! Before it is put into place, the state is brought up to date and notes the restore: the collector must know that nodes may hold
+//! attempts of runs that it does not know.
+//!
 //! Inside the data folder, because that may be a volume of its own, which cannot be renamed. What a backup does not hold
 //! (the admin's token, logs of runs, the local agent's folder) stays where it is.
 
@@ -14,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 use domain::api::store::{BackupHead, CheckProgress, CheckReport};
 use domain::bytes::DisplayBytes;
+use domain::time::TimestampMs;
+use sqlx::{Sqlite, Transaction};
 
 use crate::backup::{ArchiveError, FILES, read_archive};
 use crate::check::{self, CheckError};
@@ -96,6 +101,7 @@ pub async fn restore(
     archive: impl Read + Send + 'static,
     data: &Path,
     force: bool,
+    now_ms: TimestampMs,
     tell: &(dyn Fn(CheckProgress) + Send + Sync),
 ) -> Result<Restored, RestoreError> {
     crate::create_folder(data)?;
@@ -124,8 +130,25 @@ pub async fn restore(
             report: Box::new(report),
         });
     }
+    note_restore(&unpacking.0, now_ms, head.created_ms).await?;
     let aside = unpacking.place(data).map_err(failed)?;
     Ok(Restored { head, report, aside })
+}
+
+async fn note_restore(
+    folder: &Path,
+    now_ms: TimestampMs,
+    backup_ms: TimestampMs,
+) -> Result<(), RestoreError> {
+    let note = async |transaction: &mut Transaction<'_, Sqlite>| {
+        sqlx::query("INSERT INTO restores (restored_ms, backup_ms) VALUES (?, ?)")
+            .bind(now_ms)
+            .bind(backup_ms)
+            .execute(&mut **transaction)
+            .await
+            .map(drop)
+    };
+    Ok(sqlite::change_closed_state(&folder.join("state.db"), note).await?)
 }
 
 fn is_empty(data: &Path) -> io::Result<bool> {

@@ -100,6 +100,40 @@ impl Database {
     }
 }
 
+/// Brings a state database up to date that nobody uses, and lets `change` write to it. Only the file itself is left: it can be moved.
+pub(crate) async fn change_closed_state(
+    path: &Path,
+    change: impl AsyncFnOnce(&mut Transaction<'_, Sqlite>) -> Result<(), sqlx::Error>,
+) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Database {
+        path: path.to_owned(),
+        source,
+    };
+    // Without a write-ahead journal, which would be another file.
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .journal_mode(SqliteJournalMode::Delete)
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true);
+    let mut connection = sqlx::SqliteConnection::connect_with(&options)
+        .await
+        .map_err(failed)?;
+    sqlx::migrate!("../../migrations/sqlite/state")
+        .run(&mut connection)
+        .await
+        .map_err(|source| OpenError::Migration {
+            path: path.to_owned(),
+            source,
+        })?;
+    let changed = async {
+        let mut transaction = connection.begin().await?;
+        change(&mut transaction).await?;
+        transaction.commit().await?;
+        connection.close().await
+    };
+    changed.await.map_err(failed)
+}
+
 /// Options that all files share.
 pub(crate) fn options(path: &Path, vfs: Option<&'static str>) -> SqliteConnectOptions {
     let options = SqliteConnectOptions::new().filename(path);

@@ -4,7 +4,7 @@
 
 use domain::api::alerts::Diagnosis;
 use domain::api::nodes::NodeView;
-use domain::api::runs::{AttemptView, LogPiece, RunSummary, StopView, UnreadReport};
+use domain::api::runs::{AttemptView, LogPiece, RunSummary, StopView, UnknownAttemptView, UnreadReport};
 use domain::api::stream::Column;
 use domain::time::TimestampMs;
 use js_sys::Array;
@@ -67,6 +67,8 @@ pub(crate) struct More {
     pub(crate) steps_since_checkpoint: Option<u64>,
     /// Reports that the collector could not read.
     pub(crate) unread_reports: Vec<UnreadReport>,
+    /// Attempts of it that nodes hold and that the collector does not know.
+    pub(crate) unknown_attempts: Vec<UnknownAttemptView>,
 }
 
 impl News {

@@ -6,6 +6,7 @@ mod format;
 mod heading;
 mod state;
 mod time;
+mod unknown;
 mod when;
 mod wish;
 
@@ -15,5 +16,6 @@ pub(crate) use format::{Unit, bytes, fixed, number, show};
 pub(crate) use heading::{Heading, Title};
 pub(crate) use state::{StateBadge, alert_badge, severity_class, severity_word};
 pub(crate) use time::{Ago, clock};
+pub(crate) use unknown::UnknownAttempts;
 pub(crate) use when::{Trouble, When, changing, nothing, text, whenever};
 pub(crate) use wish::Wish;

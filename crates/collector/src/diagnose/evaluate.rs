@@ -11,7 +11,6 @@ use domain::series::Labels;
 use domain::time::TimestampMs;
 use query::Value;
 use store::state::alerts::AlertChanges;
-use store::state::outbox::NewMessage;
 use tracing::{info, warn};
 
 use super::ask;
@@ -21,7 +20,6 @@ use super::rule::{RuleState, Status};
 use super::view;
 use crate::app::Shared;
 use crate::changes::Change as Shown;
-use crate::notify;
 
 /// Alerts one rule may have: a rule that matches everything is a mistake in the rule, not ten thousand faults.
 const ALERTS_PER_RULE_MAX: usize = 10_000;
@@ -29,8 +27,6 @@ const ALERTS_PER_RULE_MAX: usize = 10_000;
 const EVIDENCE_VALUES_MAX: usize = 16;
 /// How long one evaluation gathers evidence: when a whole cluster fails at once, word of it must not wait for decoration.
 const EVIDENCE_WITHIN: Duration = Duration::from_secs(2);
-/// Alerts in one message; a receiver that bounds its bodies must not refuse the worst day's news.
-const ALERTS_PER_MESSAGE: usize = 64;
 
 /// Annotations of the alerts that were just seen, by their labels.
 type Annotations = HashMap<Labels, Labels>;
@@ -222,11 +218,9 @@ impl RuleState {
     }
 
     async fn store(&self, app: &Shared, outcome: &Outcome, now_ms: TimestampMs) -> Result<(), String> {
-        let messages = self.messages(app, outcome).await?;
         let changes = AlertChanges {
             upserts: &outcome.upserts,
             forgotten: &outcome.forgotten,
-            messages: &messages,
         };
         app.store
             .state
@@ -237,28 +231,10 @@ impl RuleState {
             let labels = alert.labels.to_string();
             info!(rule = alert.rule, state = ?alert.state, labels, value = alert.value, "an alert changed");
         }
-        if !messages.is_empty() {
+        if !outcome.told.is_empty() {
             app.alerts.notifier().wake();
         }
         Ok(())
-    }
-
-    async fn messages(&self, app: &Shared, outcome: &Outcome) -> Result<Vec<NewMessage>, String> {
-        if outcome.told.is_empty() {
-            return Ok(vec![]);
-        }
-        let webhooks = app
-            .store
-            .state
-            .webhooks()
-            .await
-            .map_err(|error| format!("webhooks cannot be read: {error}"))?;
-        let url = notify::external_url(app);
-        let messages = outcome.told.chunks(ALERTS_PER_MESSAGE).flat_map(|alerts| {
-            let to = |webhook| notify::message::new(webhook, alerts, &url);
-            webhooks.iter().map(to).collect::<Vec<_>>()
-        });
-        Ok(messages.collect())
     }
 
     /// Values and texts of alerts that merely go on.

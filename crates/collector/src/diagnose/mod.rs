@@ -1,10 +1,10 @@
-//! Rules, and what becomes of them: each group is evaluated at its own times over the one evaluator; changes of alerts and the
-//! messages about them are stored in one transaction before anyone sees them.
+//! Rules, and what becomes of them: each group is evaluated at its own times over the one evaluator; changes of alerts and what
+//! webhooks are to be sent about them are stored in one transaction before anyone sees them.
 //!
 //! ```text
 //! rule ─ query ─▶ samples ─┬─ recording: named ──────────────────────────────────────────▶ series store
 //!                          └─ alerting: templates, step ─▶ changes ─┬─▶ evidence (when it fires)  ▲
-//!                                                                   ├─▶ store: alerts + outbox   │
+//!                                                                   ├─▶ store: alerts, webhooks  │
 //!                                                                   └─▶ ALERTS, ALERTS_FOR_STATE ┘
 //! files ─ start, reload ─▶ groups: those that changed are stopped, and begin again where they were
 //! ```
@@ -38,7 +38,7 @@ use store::state::alerts::AlertChanges;
 use crate::app::Shared;
 use crate::config::Config;
 use crate::error::StartError;
-use crate::notify::{self, Notifier};
+use crate::notify::Notifier;
 use files::Sources;
 use group::GroupState;
 use metrics::RuleMetrics;
@@ -117,9 +117,9 @@ fn take_up(groups: &Groups, active: &[AlertView], true_ms: TimestampMs) -> Vec<A
     left.into_iter().cloned().collect()
 }
 
-/// Ends alerts of rules that are not there any more, and says so: whoever was told of the fire must hear of its end.
+/// Ends alerts of rules that are not there any more: a receiver that knows such an alert as firing is sent its end.
 async fn resolve(app: &Shared, orphans: Vec<AlertView>) -> Result<(), StateError> {
-    let (now_ms, url) = (app.now_ms(), notify::external_url(app));
+    let now_ms = app.now_ms();
     for mut alert in orphans {
         if alert.fired_ms.is_none() {
             let forgotten = &[alert.fingerprint.clone()];
@@ -132,14 +132,8 @@ async fn resolve(app: &Shared, orphans: Vec<AlertView>) -> Result<(), StateError
         }
         (alert.state, alert.resolved_ms) = (AlertState::Resolved, Some(now_ms));
         let upserts = &[alert];
-        let webhooks = app.store.state.webhooks().await?;
-        let messages: Vec<_> = webhooks
-            .iter()
-            .map(|webhook| notify::message::new(webhook, upserts, &url))
-            .collect();
         let changes = AlertChanges {
             upserts,
-            messages: &messages,
             ..AlertChanges::default()
         };
         app.store.state.apply_alerts(changes, now_ms).await?;

@@ -83,9 +83,15 @@ pub fn policy(method: &Method, path: &str) -> Option<Role> {
             Role::Viewer
         });
     }
-    let operators = ["/api/runs", "/api/alerts", "/api/silences", "/api/nodes"]
-        .into_iter()
-        .any(under);
+    let operators = [
+        "/api/runs",
+        "/api/unknown-attempts",
+        "/api/alerts",
+        "/api/silences",
+        "/api/nodes",
+    ]
+    .into_iter()
+    .any(under);
     Some(if reads {
         Role::Viewer
     } else if operators {

@@ -27,7 +27,13 @@ pub(super) async fn views(app: &Shared) -> Vec<NodeView> {
         tracing::error!(%error, "nodes are shown without their runs");
         std::collections::BTreeMap::new()
     });
-    app.live.views(app.now_ms(), |node| {
+    let mut views = app.live.views(app.now_ms(), |node| {
         running.get(node).cloned().unwrap_or_default()
-    })
+    });
+    for unknown in app.runs.unknown_attempts() {
+        if let Some(view) = views.iter_mut().find(|view| view.name == unknown.node) {
+            view.unknown_attempts.push(unknown);
+        }
+    }
+    views
 }

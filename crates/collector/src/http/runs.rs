@@ -5,7 +5,9 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use domain::api::checkpoints::ResumeRun;
-use domain::api::runs::{ApplyKnobs, RevertKnobs, RunSummary, RunView, StopAfter, StopRun};
+use domain::api::runs::{
+    ApplyKnobs, RevertKnobs, RunSummary, RunView, StopAfter, StopRun, StopUnknown, UnknownAttemptView,
+};
 use domain::ident::{AttemptNo, RunId};
 use domain::run::knob::Comparison;
 use domain::run::spec::{FieldError, Spec};
@@ -34,6 +36,8 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/runs/{id}/resume", post(resume))
         .route("/api/runs/{id}/apply", post(apply))
         .route("/api/runs/{id}/revert", post(revert))
+        .route("/api/unknown-attempts", get(unknown_attempts))
+        .route("/api/unknown-attempts/stop", post(stop_unknown))
 }
 
 #[derive(Deserialize)]
@@ -112,6 +116,28 @@ async fn stop(
     };
     app.runs.take(&app, &run_id(&id)?, &event, None).await?;
     Ok(Json(app.runs.view(&run_id(&id)?).await?))
+}
+
+async fn unknown_attempts(State(app): State<Shared>) -> Json<Vec<UnknownAttemptView>> {
+    Json(app.runs.unknown_attempts())
+}
+
+/// Stops what nodes hold of a run without this collector knowing it; returns what is to end.
+async fn stop_unknown(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Json(asked): Json<StopUnknown>,
+) -> ApiResult<Json<Vec<UnknownAttemptView>>> {
+    let run = run_id(&asked.run)?;
+    if app.runs.unknown_attempts_of(&run).is_empty() {
+        return Err(ApiError::not_found(format!(
+            "no node holds an unknown attempt of run {run}; GET /api/unknown-attempts lists them"
+        )));
+    }
+    app.audit(&caller.id, "unknown_attempt_stop", &asked.run).await?;
+    let grace_ms = asked.grace_ms.unwrap_or(GRACE_MS_DEFAULT).min(GRACE_MS_MAX);
+    app.runs.stop_unknown(&app, &run, grace_ms).await?;
+    Ok(Json(app.runs.unknown_attempts_of(&run)))
 }
 
 async fn resume(
@@ -220,7 +246,10 @@ impl From<RunError> for ApiError {
     fn from(error: RunError) -> Self {
         match error {
             RunError::Unknown(_) => Self::not_found(error.to_string()),
-            RunError::Busy(_) | RunError::CannotWait { .. } | RunError::NotInAttempt { .. } => {
+            RunError::Busy(_)
+            | RunError::CannotWait { .. }
+            | RunError::NotInAttempt { .. }
+            | RunError::HeldUnknown { .. } => {
                 Self::conflict(error.to_string())
             }
             RunError::State(error) => error.into(),

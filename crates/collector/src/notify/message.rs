@@ -3,35 +3,49 @@
 use domain::api::alerts::AlertView;
 use domain::series::Labels;
 use domain::time::TimestampMs;
-use rand::RngExt;
 use serde_json::{Value, json};
-use store::state::outbox::NewMessage;
-use store::state::webhooks::Webhook;
+use sha2::{Digest, Sha256};
+use store::state::deliveries::GroupDelivery;
 
 /// What Alertmanager sends as the end of an alert that has none yet.
 const NO_END: &str = "0001-01-01T00:00:00Z";
+/// Bytes of the hash in a message's id: as many as in a UUID.
+const ID_BYTES: usize = 16;
 
-/// A message about alerts of one rule that began to fire or were resolved.
-#[must_use]
-pub fn new(webhook: &Webhook, alerts: &[AlertView], external_url: &str) -> NewMessage {
-    let id: [u8; 16] = rand::rng().random();
-    NewMessage {
-        webhook: webhook.id.clone(),
-        message_id: format!("msg_{}", hex::encode(id)),
-        body: body(&webhook.id, alerts, external_url).to_string(),
-        resolved: alerts.iter().all(|alert| alert.resolved_ms.is_some()),
+/// A message to one webhook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// The `webhook-id` header. A receiver may ignore a message whose id it has seen, so an id stands for one content.
+    pub id: String,
+    /// The JSON body, as it is signed and sent.
+    pub body: String,
+}
+
+impl Message {
+    /// The message about a group's newest state. The same content has the same id in every attempt, also after a restart; a state that
+    /// changed since the last attempt has another one.
+    #[must_use]
+    pub fn of(delivery: &GroupDelivery, external_url: &str) -> Self {
+        // Times of the alerts are in it, so no later message is the same by chance. Where this collector is found is not.
+        let content = json!([delivery.webhook, delivery.rule, delivery.alerts]);
+        let hash = Sha256::digest(content.to_string().as_bytes());
+        Self {
+            id: format!("msg_{}", hex::encode(&hash[..ID_BYTES])),
+            body: body(delivery, external_url).to_string(),
+        }
     }
 }
 
-fn body(receiver: &str, alerts: &[AlertView], external_url: &str) -> Value {
+fn body(delivery: &GroupDelivery, external_url: &str) -> Value {
+    let alerts = &delivery.alerts;
     let firing = alerts.iter().any(|alert| alert.resolved_ms.is_none());
-    let name = alerts.first().map_or("", |alert| alert.rule.as_str());
+    let name = &delivery.rule;
     json!({
         "version": "4",
         "groupKey": format!("{{}}:{{alertname={name:?}}}"),
         "truncatedAlerts": 0,
         "status": if firing { "firing" } else { "resolved" },
-        "receiver": receiver,
+        "receiver": delivery.webhook,
         "groupLabels": { "alertname": name },
         "commonLabels": common(alerts.iter().map(|alert| &alert.labels)),
         "commonAnnotations": common(alerts.iter().map(|alert| &alert.annotations)),
@@ -93,9 +107,14 @@ mod tests {
         }
     }
 
+    fn delivery(alerts: Vec<AlertView>) -> GroupDelivery {
+        GroupDelivery::new("w1", "Hot", alerts)
+    }
+
     #[test]
     fn the_body_is_alertmanagers_version_4() {
-        let body = body("w1", &[alert("0", None), alert("1", Some(61_000))], "http://x");
+        let delivery = delivery(vec![alert("0", None), alert("1", Some(61_000))]);
+        let body = body(&delivery, "http://x");
         assert_eq!(body["status"], "firing");
         assert_eq!(body["groupKey"], r#"{}:{alertname="Hot"}"#);
         assert_eq!(body["commonLabels"], json!({ "alertname": "Hot", "node": "n1" }));
@@ -103,5 +122,22 @@ mod tests {
         assert_eq!(body["alerts"][0]["endsAt"], NO_END);
         assert_eq!(body["alerts"][1]["status"], "resolved");
         assert_eq!(body["alerts"][1]["endsAt"], "1970-01-01T00:01:01Z");
+    }
+
+    #[test]
+    fn an_id_stands_for_one_content() {
+        let id = |resolved_ms| Message::of(&delivery(vec![alert("0", resolved_ms)]), "http://x").id;
+        let elsewhere = Message::of(&delivery(vec![alert("0", None)]), "http://y").id;
+        assert_eq!(
+            id(None),
+            elsewhere,
+            "a repeat is recognised, also behind another address"
+        );
+        assert_ne!(
+            id(None),
+            id(Some(2_000)),
+            "another state is not taken for a repeat"
+        );
+        assert_ne!(id(Some(2_000)), id(Some(3_000)));
     }
 }

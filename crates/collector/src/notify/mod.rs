@@ -1,5 +1,8 @@
-//! Telling the outside: messages wait in the store's outbox and are delivered at least once, each under the same
-//! `webhook-id` at every try. Receivers are independent: one that is down does not hold up the others.
+//! Delivery of alerts to webhooks. Each receiver is sent the newest state of each group of alerts, at least once and never an older
+//! state after a newer one. Receivers are independent: one that is down does not delay the others.
+//!
+//! The store keeps what each receiver is to be sent ([`store::state::deliveries`]); the body is made here when it is sent. A webhook
+//! has one request under way at a time, so its requests begin in the order of the states that they carry.
 
 pub mod message;
 pub mod webhook;
@@ -11,25 +14,31 @@ use std::time::Duration;
 use domain::time::TimestampMs;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use store::state::outbox::Message;
+use store::state::StateError;
+use store::state::deliveries::{Delivery, GroupDelivery, QueuedMessage};
+use store::state::webhooks::Webhook;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
+use self::message::Message;
+use self::webhook::DeliveryError;
 use crate::app::Shared;
 use crate::error::StartError;
 
-/// Messages one receiver is sent in one turn; it gets the next turn at once.
-const TURN_MESSAGES_MAX: u32 = 64;
-/// When nothing wakes it, how long the notifier sleeps at most.
+/// Deliveries to one receiver in one turn; it gets the next turn at once.
+const TURN_DELIVERIES_MAX: u32 = 64;
+/// How long the notifier sleeps at most when nothing wakes it.
 const SLEEP_MAX: Duration = Duration::from_secs(5);
-/// The first pause after a failure; it doubles with each, up to [`PAUSE_MS_MAX`].
+/// The first pause after a failure. It doubles with each failure, up to [`PAUSE_MS_MAX`].
 const PAUSE_MS_MIN: i64 = 1_000;
-/// Five minutes: a receiver that comes back is told soon.
+/// Five minutes: a receiver that is back is sent what it missed soon.
 const PAUSE_MS_MAX: i64 = 300_000;
-/// A message nobody took for three days is given up.
-const AGE_MS_MAX: i64 = 3 * 24 * 3_600_000;
+/// A message that an earlier version queued is given up after three days, as that version did.
+const QUEUED_AGE_MS_MAX: i64 = 3 * 24 * 3_600_000;
+/// A queued message that the receiver itself refuses this often, over some 14 minutes, is given up: the states behind it must go on.
+const QUEUED_REFUSALS_MAX: u32 = 10;
 
-/// Delivers what is in the outbox until the collector stops.
+/// Delivers what webhooks are to be sent until the collector stops.
 ///
 /// # Errors
 /// When there can be no HTTP client.
@@ -63,7 +72,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// New messages are in the outbox.
+    /// There is something new to be delivered.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
@@ -80,7 +89,7 @@ impl Notifier {
                         }
                     }
                 }
-                Err(error) => warn!(%error, "the outbox cannot be read"),
+                Err(error) => warn!(%error, "the deliveries to webhooks cannot be read"),
             }
             let pause = self.sleep(app, turns.is_empty()).await;
             tokio::select! {
@@ -92,29 +101,27 @@ impl Notifier {
         }
     }
 
-    /// Until the next message is due; what is under way is due all the time and says itself when it is done.
+    /// The time until the next delivery is due. While a delivery is under way it counts as due, and its end wakes the loop.
     async fn sleep(&self, app: &Shared, idle: bool) -> Duration {
         if !idle {
             return SLEEP_MAX;
         }
-        let next_ms = app.store.state.next_message_ms().await.ok().flatten();
+        let next_ms = app.store.state.next_delivery_ms().await.ok().flatten();
         let wait_ms = next_ms.map_or(i64::MAX, |at_ms| at_ms - app.now_ms());
         Duration::from_millis(u64::try_from(wait_ms).unwrap_or(0)).clamp(Duration::from_millis(10), SLEEP_MAX)
     }
 }
 
-/// One receiver's turn: what is due for it, in order, until there is nothing or one does not get through.
+/// One receiver's turn: what is due for it, one after the other, until nothing is due or a delivery fails.
 async fn turn(app: &Shared, client: &reqwest::Client, webhook: String) -> String {
-    for _ in 0..TURN_MESSAGES_MAX {
-        match app.store.state.next_due_message(&webhook, app.now_ms()).await {
-            Ok(Some(message)) => {
-                if !deliver(app, client, message).await {
-                    break;
-                }
-            }
-            Ok(None) => break,
+    for _ in 0..TURN_DELIVERIES_MAX {
+        match deliver_next(app, client, &webhook).await {
+            Ok(true) => {}
+            Ok(false) => break,
             Err(error) => {
-                warn!(%error, "the outbox cannot be read");
+                warn!(%error, "a delivery to a webhook cannot be read or noted; it is sent again");
+                // Not at once: with a full disk, one delivery would be repeated without end.
+                tokio::time::sleep(SLEEP_MAX).await;
                 break;
             }
         }
@@ -122,58 +129,106 @@ async fn turn(app: &Shared, client: &reqwest::Client, webhook: String) -> String
     webhook
 }
 
-/// Delivers a message; says whether the receiver's next may follow at once.
-async fn deliver(app: &Shared, client: &reqwest::Client, message: Message) -> bool {
+/// Sends a webhook what is due for it. Returns whether the next delivery may follow at once.
+async fn deliver_next(app: &Shared, client: &reqwest::Client, webhook: &str) -> Result<bool, StateError> {
     let state = &app.store.state;
-    let (delivered, stored) = match state.webhook(&message.webhook).await {
-        Ok(Some(receiver)) => match webhook::post(client, &receiver, &message, app.now_ms()).await {
-            Ok(()) => {
-                info!(
-                    webhook = receiver.id,
-                    message = message.message_id,
-                    attempts = message.attempts + 1,
-                    "a message was delivered"
-                );
-                (true, state.mark_delivered(message.id, app.now_ms()).await)
-            }
-            Err(error) => {
-                let next_ms = next_attempt_ms(&message, app.now_ms());
-                warn!(
-                    webhook = receiver.id,
-                    message = message.message_id,
-                    %error,
-                    given_up = next_ms.is_none(),
-                    "a message was not delivered"
-                );
-                (
-                    false,
-                    state.mark_failed(message.id, next_ms, &error.to_string()).await,
-                )
-            }
-        },
-        Ok(None) => (
-            true,
-            state
-                .mark_failed(message.id, None, "the webhook was deleted")
-                .await,
-        ),
-        Err(error) => (false, Err(error)),
+    let Some(receiver) = state.webhook(webhook).await? else {
+        return Ok(false);
     };
-    if let Err(error) = stored {
-        warn!(%error, "the fate of a message could not be stored; it will be sent again");
-        // Not at once: a disk that is full would turn one message into a flood.
-        tokio::time::sleep(SLEEP_MAX).await;
-        return false;
+    match state.begin_delivery(webhook, app.now_ms()).await? {
+        None => Ok(false),
+        Some(Delivery::Group(delivery)) => deliver_group(app, client, &receiver, delivery).await,
+        Some(Delivery::Queued(queued)) => deliver_queued(app, client, &receiver, queued).await,
     }
-    delivered
+}
+
+async fn deliver_group(
+    app: &Shared,
+    client: &reqwest::Client,
+    receiver: &Webhook,
+    delivery: GroupDelivery,
+) -> Result<bool, StateError> {
+    let state = &app.store.state;
+    let message = Message::of(&delivery, &external_url(app));
+    match post(app, client, receiver, &message).await {
+        Ok(()) => {
+            let (webhook, rule, message) = (&receiver.id, &delivery.rule, &message.id);
+            let attempts = delivery.attempts + 1;
+            info!(
+                webhook,
+                rule, message, attempts, "alerts were delivered to a webhook"
+            );
+            state.group_delivered(&delivery, app.now_ms()).await?;
+            Ok(true)
+        }
+        Err(error) => {
+            let (webhook, rule, message) = (&receiver.id, &delivery.rule, &message.id);
+            warn!(webhook, rule, message, %error, "alerts were not delivered to a webhook; their newest state is sent later");
+            let next_ms = app.now_ms() + pause_ms(delivery.attempts);
+            let was_sent = error.was_sent();
+            let error = error.to_string();
+            state.group_failed(&delivery, was_sent, next_ms, &error).await?;
+            Ok(false)
+        }
+    }
+}
+
+async fn deliver_queued(
+    app: &Shared,
+    client: &reqwest::Client,
+    receiver: &Webhook,
+    queued: QueuedMessage,
+) -> Result<bool, StateError> {
+    let state = &app.store.state;
+    let message = Message {
+        id: queued.message_id.clone(),
+        body: queued.body.clone(),
+    };
+    match post(app, client, receiver, &message).await {
+        Ok(()) => {
+            let (webhook, message) = (&receiver.id, &message.id);
+            info!(
+                webhook,
+                message, "a message that an earlier version queued was delivered"
+            );
+            state.queued_delivered(&queued, app.now_ms()).await?;
+            Ok(true)
+        }
+        Err(error) => {
+            let next_ms = next_queued_attempt_ms(&queued, &error, app.now_ms());
+            let (webhook, message, given_up) = (&receiver.id, &message.id, next_ms.is_none());
+            warn!(webhook, message, %error, given_up, "a message that an earlier version queued was not delivered");
+            state.queued_failed(&queued, next_ms, &error.to_string()).await?;
+            Ok(given_up)
+        }
+    }
+}
+
+async fn post(
+    app: &Shared,
+    client: &reqwest::Client,
+    receiver: &Webhook,
+    message: &Message,
+) -> Result<(), DeliveryError> {
+    webhook::post(client, receiver, message, app.now_ms()).await
+}
+
+/// The pause after a failure, when `attempts` failed before it.
+fn pause_ms(attempts: u32) -> i64 {
+    PAUSE_MS_MIN
+        .saturating_mul(1_i64 << attempts.min(20))
+        .min(PAUSE_MS_MAX)
 }
 
 /// When to try again, or `None` to give up.
-fn next_attempt_ms(message: &Message, now_ms: TimestampMs) -> Option<TimestampMs> {
-    let pause_ms = PAUSE_MS_MIN
-        .saturating_mul(1_i64 << message.attempts.min(20))
-        .min(PAUSE_MS_MAX);
-    (now_ms - message.created_ms < AGE_MS_MAX).then(|| now_ms + pause_ms)
+fn next_queued_attempt_ms(
+    message: &QueuedMessage,
+    error: &DeliveryError,
+    now_ms: TimestampMs,
+) -> Option<TimestampMs> {
+    let is_too_old = now_ms - message.created_ms >= QUEUED_AGE_MS_MAX;
+    let is_refused = error.is_refusal() && message.attempts + 1 >= QUEUED_REFUSALS_MAX;
+    (!is_too_old && !is_refused).then(|| now_ms + pause_ms(message.attempts))
 }
 
 #[cfg(test)]
@@ -181,17 +236,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_a_bound_and_end() {
-        let message = |attempts| Message {
-            id: 1,
-            webhook: "w".into(),
-            message_id: "m".into(),
-            body: String::new(),
-            attempts,
-            created_ms: 0,
+    fn pauses_double_up_to_a_bound() {
+        let pauses: Vec<_> = [0, 1, 4, 30].map(pause_ms).into();
+        assert_eq!(pauses, [1_000, 2_000, 16_000, 300_000]);
+    }
+
+    #[test]
+    fn a_queued_message_is_given_up_when_it_is_old_or_refused_too_often() {
+        let next = |attempts, error: &DeliveryError, now_ms| {
+            let message = QueuedMessage {
+                id: 1,
+                webhook: "w".into(),
+                message_id: "m".into(),
+                body: String::new(),
+                attempts,
+                created_ms: 0,
+            };
+            next_queued_attempt_ms(&message, error, now_ms)
         };
-        let pauses: Vec<_> = [0, 1, 4, 30].map(|n| next_attempt_ms(&message(n), 1_000)).into();
-        assert_eq!(pauses, [Some(2_000), Some(3_000), Some(17_000), Some(301_000)]);
-        assert_eq!(next_attempt_ms(&message(3), AGE_MS_MAX), None);
+        let unreachable = DeliveryError::Unreachable {
+            reason: "connection refused".into(),
+            was_sent: false,
+        };
+        let refused = DeliveryError::Refused(reqwest::StatusCode::BAD_REQUEST);
+        assert_eq!(next(3, &unreachable, 1_000), Some(9_000));
+        assert_eq!(next(50, &unreachable, 1_000), Some(301_000), "it may come back");
+        assert_eq!(next(3, &unreachable, QUEUED_AGE_MS_MAX), None);
+        assert_eq!(next(8, &refused, 1_000), Some(257_000));
+        assert_eq!(next(9, &refused, 1_000), None);
     }
 }

@@ -6,9 +6,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use domain::time::TimestampMs;
 use hmac::{Hmac, KeyInit, Mac};
+use reqwest::StatusCode;
 use sha2::Sha256;
-use store::state::outbox::Message;
 use store::state::webhooks::Webhook;
+
+use super::message::Message;
 
 /// A receiver that takes longer is tried again later.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,12 +23,38 @@ pub enum DeliveryError {
     /// The secret is not one.
     #[error("the signing secret is not {SECRET_PREFIX} followed by base64")]
     Secret,
-    /// The receiver could not be asked.
-    #[error("the receiver cannot be reached: {0}")]
-    Unreachable(String),
+    /// No answer came.
+    #[error("the receiver cannot be reached: {reason}")]
+    Unreachable {
+        /// Why not.
+        reason: String,
+        /// Whether there was a connection, so that the receiver may have the message although it did not answer.
+        was_sent: bool,
+    },
     /// The receiver did not take it.
     #[error("the receiver answered {0}")]
-    Refused(reqwest::StatusCode),
+    Refused(StatusCode),
+}
+
+impl DeliveryError {
+    /// Whether the receiver may have the message. An answer other than a success counts: a proxy may have sent it.
+    pub(super) fn was_sent(&self) -> bool {
+        match self {
+            Self::Secret => false,
+            Self::Unreachable { was_sent, .. } => *was_sent,
+            Self::Refused(_) => true,
+        }
+    }
+
+    /// Whether the receiver refuses this message, so that another attempt hardly helps.
+    pub(super) fn is_refusal(&self) -> bool {
+        let for_now = [
+            StatusCode::REQUEST_TIMEOUT,
+            StatusCode::TOO_EARLY,
+            StatusCode::TOO_MANY_REQUESTS,
+        ];
+        matches!(self, Self::Refused(status) if status.is_client_error() && !for_now.contains(status))
+    }
 }
 
 /// A client that follows no redirects: a message goes where the admin said, or nowhere.
@@ -45,19 +73,19 @@ pub(super) async fn post(
     now_ms: TimestampMs,
 ) -> Result<(), DeliveryError> {
     let timestamp = (now_ms / 1_000).to_string();
-    let signature = sign(&webhook.secret, &message.message_id, &timestamp, &message.body)?;
+    let signature = sign(&webhook.secret, &message.id, &timestamp, &message.body)?;
     let request = client
         .post(&webhook.url)
         .header("content-type", "application/json")
         .header("user-agent", concat!("lockstep/", env!("CARGO_PKG_VERSION")))
-        .header("webhook-id", &message.message_id)
+        .header("webhook-id", &message.id)
         .header("webhook-timestamp", timestamp)
         .header("webhook-signature", signature)
         .body(message.body.clone());
-    let response = request
-        .send()
-        .await
-        .map_err(|error| DeliveryError::Unreachable(root_cause(&error)))?;
+    let response = request.send().await.map_err(|error| DeliveryError::Unreachable {
+        reason: root_cause(&error),
+        was_sent: !error.is_connect(),
+    })?;
     let status = response.status();
     if status.is_success() {
         Ok(())

@@ -55,6 +55,7 @@ impl Runs {
         if machine.change_for(&wish)?.is_none() {
             return Ok(None);
         }
+        self.check_none_held(run)?;
         let current = machine.current().no;
         if let Some(expected) = expected.filter(|expected| *expected != current) {
             return Err(KnobError::NotExpected {
@@ -69,6 +70,9 @@ impl Runs {
     /// Takes back a change whose verdict is against it, where that was agreed. Once: it is the last change no more then.
     pub(super) async fn take_back(&self, app: &Shared, run: &RunId) -> Result<(), RunError> {
         let (_, machine) = self.machine(run).await?;
+        if machine.unknown_attempt.is_some() || self.check_none_held(run).is_err() {
+            return Ok(());
+        }
         let Some((id, why)) = machine.to_take_back() else {
             return Ok(());
         };
@@ -97,6 +101,9 @@ impl Runs {
     /// else what every rank tells of its DataLoader.
     pub(super) async fn try_larger_batch(&self, app: &Shared, run: &RunId) -> Result<(), RunError> {
         let (_, machine) = self.machine(run).await?;
+        if machine.unknown_attempt.is_some() || self.check_none_held(run).is_err() {
+            return Ok(());
+        }
         let Some((attempt, known)) = machine.larger_batch_due() else {
             return Ok(());
         };

@@ -20,7 +20,7 @@ impl Runs {
     /// When there is no such run, or the store fails.
     pub async fn view(&self, run: &RunId) -> Result<RunView, RunError> {
         let (_, machine) = self.machine(run).await?;
-        let mut view = machine.view();
+        let mut view = self.view_of(&machine);
         view.unread_reports = self.state.unread_of(run).await?;
         let steps = self.steps(&machine).await;
         if let Some(attempt) = view.attempts.last_mut() {
@@ -44,7 +44,14 @@ impl Runs {
     /// # Errors
     /// When there is no such run, or the store fails.
     pub async fn stored_view(&self, run: &RunId) -> Result<RunView, RunError> {
-        Ok(self.machine(run).await?.1.view())
+        Ok(self.view_of(&self.machine(run).await?.1))
+    }
+
+    fn view_of(&self, machine: &Machine) -> RunView {
+        RunView {
+            unknown_attempts: self.unknown_attempts_of(&machine.id),
+            ..machine.view()
+        }
     }
 
     /// The newest runs first.

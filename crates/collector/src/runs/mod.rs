@@ -23,6 +23,7 @@ mod resume;
 mod secrets;
 mod stop;
 mod stored;
+mod unknown;
 mod verdicts;
 
 use std::collections::BTreeSet;
@@ -43,6 +44,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 use self::secrets::Secrets;
 use self::stored::{new_id, read, record, stored_actions, unless_unreadable};
+use self::unknown::Unknown;
 use crate::app::Shared;
 use crate::changes::{Change, Changes};
 use crate::config::Config;
@@ -77,6 +79,8 @@ pub struct Runs {
     /// Log files.
     pub logs: Logs,
     secrets: Secrets,
+    /// What nodes hold and this collector does not know.
+    unknown: Unknown,
     /// Held while one event is taken: events of a run must not overtake each other.
     turn: Mutex<()>,
     /// Held while all ranks of a run are asked something.
@@ -123,6 +127,18 @@ pub enum RunError {
         /// Who reports.
         node: NodeName,
     },
+    /// No other attempt may begin.
+    #[error(
+        "node {node} holds attempt {attempt} of run {run}, which this collector does not know: stop it with `lockstep run stop {run}`, or wait until it has ended"
+    )]
+    HeldUnknown {
+        /// The run.
+        run: RunId,
+        /// The node.
+        node: NodeName,
+        /// The attempt that it holds.
+        attempt: AttemptNo,
+    },
     /// The values of its secrets.
     #[error("the run's secrets cannot be kept; look at the space and the rights of the data folder")]
     Secrets(#[source] std::io::Error),
@@ -136,6 +152,11 @@ pub enum RunError {
 /// # Errors
 /// When the store cannot be read.
 pub async fn start(app: &Shared) -> Result<(), StartError> {
+    let taken_up = app.runs.unknown.load(&app.store.state, app.now_ms()).await;
+    taken_up.map_err(|error| StartError::Load {
+        what: "attempts that nodes hold",
+        source: Box::new(error),
+    })?;
     let unfinished = app.store.state.unfinished_runs().await;
     let unfinished = unfinished.map_err(|error| StartError::Load {
         what: "runs",
@@ -208,6 +229,7 @@ impl Runs {
             agents: Agents::default(),
             logs,
             secrets: Secrets::new(config.data_dir.join("secrets")),
+            unknown: Unknown::default(),
             turn: Mutex::default(),
             asking: Semaphore::new(inspect::QUESTIONS_MAX),
             placing: Mutex::default(),
@@ -278,8 +300,8 @@ impl Runs {
     ) -> Result<(Machine, Machine, Vec<Action>), RunError> {
         for _ in 0..CONFLICTS_MAX {
             let (version, before) = self.machine(run).await?;
-            check_part(&before, event)?;
-            let (after, actions) = advance(&before, event, now_ms);
+            self.check_part(&before, event)?;
+            let (after, actions) = self.advanced(&before, event, now_ms);
             if after == before && event_id.is_none() {
                 return Ok((before, after, vec![]));
             }
@@ -300,6 +322,39 @@ impl Runs {
             }
         }
         Err(RunError::Busy(run.clone()))
+    }
+
+    /// Checks that a node that reports has a part in the attempt. A command that is only watched gets its nodes by their reports, and
+    /// what an attempt saves that a restored backup does not know belongs to its run all the same.
+    fn check_part(&self, machine: &Machine, event: &Event) -> Result<(), RunError> {
+        let Event::Reported {
+            attempt,
+            node,
+            report,
+        } = event
+        else {
+            return Ok(());
+        };
+        let joins = machine.watched && matches!(report, NodeReport::Watched(_));
+        if joins || machine.has_part(node, *attempt) || self.unknown.is_held(node, &machine.id, *attempt) {
+            return Ok(());
+        }
+        Err(RunError::NotInAttempt {
+            run: machine.id.clone(),
+            attempt: *attempt,
+            node: node.clone(),
+        })
+    }
+
+    /// What a run becomes by an event, after what it becomes by a restore that it has not taken into account yet.
+    fn advanced(&self, before: &Machine, event: &Event, now_ms: TimestampMs) -> (Machine, Vec<Action>) {
+        let Some(restored_ms) = self.unknown.restore_of(before) else {
+            return advance(before, event, now_ms);
+        };
+        let (restored, mut actions) = advance(before, &Event::Restored { restored_ms }, now_ms);
+        let (after, more) = advance(&restored, event, now_ms);
+        actions.extend(more);
+        (after, actions)
     }
 
     // === one run ===
@@ -369,25 +424,4 @@ impl Runs {
         })
         .await;
     }
-}
-
-/// Checks that a node that reports has a part in the attempt. A command that is only watched gets its nodes by their reports.
-fn check_part(machine: &Machine, event: &Event) -> Result<(), RunError> {
-    let Event::Reported {
-        attempt,
-        node,
-        report,
-    } = event
-    else {
-        return Ok(());
-    };
-    let joins = machine.watched && matches!(report, NodeReport::Watched(_));
-    if joins || machine.has_part(node, *attempt) {
-        return Ok(());
-    }
-    Err(RunError::NotInAttempt {
-        run: machine.id.clone(),
-        attempt: *attempt,
-        node: node.clone(),
-    })
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use domain::ident::{AttemptNo, NodeName, RunId};
-use domain::run::state::{Action, Event, Machine, NodeCommand, NodePhase, NodeTask, Task};
+use domain::run::state::{ATTEMPT_MAX, Action, Event, Machine, NodeCommand, NodePhase, NodeTask, Task};
 use domain::time::TimestampMs;
 
 use super::place::{self, TooFew};
@@ -16,10 +16,13 @@ const RECONCILE_MS: i64 = 5_000;
 /// The id of a stop for an attempt that is over by all we know; actions count from 1 and never come this far.
 pub(super) const LEFTOVER_STOP: u32 = u32::MAX;
 /// Time a leftover has between SIGTERM and SIGKILL.
-const LEFTOVER_GRACE_MS: u64 = 30_000;
+pub(super) const LEFTOVER_GRACE_MS: u64 = 30_000;
+/// Attempts that one node may hold: more than an agent follows. A node that says more is not believed, and gets no run.
+const HELD_MAX: usize = 256;
 
 impl Runs {
-    /// An agent said what it holds: its runs are told, and commands it has not accepted are sent again.
+    /// An agent said what it holds: its runs are told, and commands it has not accepted are sent again. What is not known here is noted
+    /// first: no run begins another attempt beside one that a node still holds.
     ///
     /// # Errors
     /// When the store fails.
@@ -29,6 +32,11 @@ impl Runs {
         node: &NodeName,
         held: &[(RunId, AttemptNo)],
     ) -> Result<(), RunError> {
+        if held.len() > HELD_MAX || held.iter().any(|(_, attempt)| *attempt > ATTEMPT_MAX) {
+            tracing::error!(%node, attempts = held.len(), "what a node says it holds cannot be true; it gets no run");
+            return Ok(());
+        }
+        let unknown = self.note_unknown(app, node, held).await?;
         for run in self.unfinished_on(node).await? {
             let holds = held
                 .iter()
@@ -39,7 +47,13 @@ impl Runs {
             };
             self.take(app, &run.id, &event, None).await?;
         }
-        self.stop_leftovers(node, held).await?;
+        let known: Vec<_> = held
+            .iter()
+            .filter(|held| !unknown.contains(held))
+            .cloned()
+            .collect();
+        self.stop_leftovers(node, &known).await?;
+        self.has_said_what_it_holds(app, node).await?;
         self.send_pending(app, Some(node)).await
     }
 
@@ -59,7 +73,7 @@ impl Runs {
     }
 
     /// Ends what a node still holds of attempts that are over, and remembers it: until it is rid of them the node is given nothing
-    /// new. A run that is not known at all is left alone: it may be this collector's data that is gone.
+    /// new. What is not known here is not among them.
     pub(super) async fn stop_leftovers(
         &self,
         node: &NodeName,
@@ -175,8 +189,16 @@ impl Runs {
         if !still_wanted {
             return Ok(self.state.action_done(run, attempt, n, app.now_ms()).await?);
         }
+        if let Some(reason) = self.unknown.awaited_by(&machine, app.now_ms()) {
+            let event = Event::CannotPlace {
+                reason,
+                hopeless: false,
+            };
+            return self.take(app, run, &event, None).await;
+        }
         let excluded = &machine.current().excluded;
-        let candidates = place::candidates(app, &self.agents, &self.by_node().await?, excluded);
+        let by_node = self.by_node().await?;
+        let candidates = place::candidates(app, &self.agents, (&by_node, &self.unknown), excluded);
         match place::choose(candidates, count) {
             Ok(nodes) => {
                 self.take(app, run, &Event::Placed { attempt, nodes }, None)
@@ -191,6 +213,7 @@ impl Runs {
     }
 
     pub(super) async fn tick(&self, app: &Shared, send_again: bool) -> Result<(), RunError> {
+        self.give_up_awaited(app).await?;
         for run in self.unfinished().await? {
             for event in self.seen_of_nodes(&run, app.now_ms()) {
                 self.take(app, &run.id, &event, None).await?;

@@ -11,6 +11,7 @@ use domain::ident::NodeName;
 use domain::run::state::{Exclusion, FaultKind};
 
 use super::Agents;
+use super::unknown::Unknown;
 use crate::app::Shared;
 
 /// A node that was heard in the last ten minutes may come back; one that was not is no reason to wait.
@@ -26,6 +27,8 @@ pub(super) struct Candidate {
     connected: bool,
     /// Rid of what is over.
     free: bool,
+    /// An attempt it holds that is not known here, in words.
+    unknown: Option<String>,
     /// A critical alert of its hardware fires.
     critical: bool,
     /// How it failed this run before.
@@ -45,7 +48,7 @@ pub(super) struct TooFew {
 pub(super) fn candidates(
     app: &Shared,
     agents: &Agents,
-    runs: &BTreeMap<String, Vec<String>>,
+    (runs, unknown): (&BTreeMap<String, Vec<String>>, &Unknown),
     excluded: &[Exclusion],
 ) -> Vec<Candidate> {
     let critical = critical_nodes(app);
@@ -60,6 +63,7 @@ pub(super) fn candidates(
         runs: runs.get(record.name.as_str()).map_or(0, Vec::len),
         connected: agents.is_connected(&record.name),
         free: agents.is_free(&record.name),
+        unknown: unknown.on_node(&record.name),
         critical: critical.iter().any(|node| node == record.name.as_str()),
         fault: excluded
             .iter()
@@ -84,6 +88,17 @@ pub(super) fn choose(mut candidates: Vec<Candidate>, count: u32) -> Result<Vec<N
     candidates.retain(|candidate| !barred(candidate));
     let hopeless = candidates.len() < count;
     candidates.retain(|candidate| candidate.connected);
+    let held: Vec<String> = candidates
+        .iter()
+        .filter_map(|candidate| {
+            Some(format!(
+                "{} holds {}",
+                candidate.node,
+                candidate.unknown.as_ref()?
+            ))
+        })
+        .collect();
+    candidates.retain(|candidate| candidate.unknown.is_none());
     let connected = candidates.len();
     candidates.retain(|candidate| candidate.free);
     let not_rid = connected - candidates.len();
@@ -95,6 +110,12 @@ pub(super) fn choose(mut candidates: Vec<Candidate>, count: u32) -> Result<Vec<N
         );
         if not_rid > 0 {
             reason = format!("{reason}, {not_rid} still have something of an attempt that is over");
+        }
+        if !held.is_empty() {
+            reason = format!(
+                "{reason}; {}, not known to this collector: stop it with `lockstep run stop`, or let it end",
+                held.join(", ")
+            );
         }
         if !out.is_empty() {
             reason = format!("{reason}; {} failed it before and is left out", out.join(", "));
@@ -138,6 +159,7 @@ mod tests {
             runs,
             connected: true,
             free: true,
+            unknown: None,
             critical: false,
             fault: None,
         }
@@ -186,6 +208,24 @@ mod tests {
             let too_few = chosen(vec![sick.clone(), away(fault)], 2).expect_err("b is not given back");
             assert!(too_few.hopeless && too_few.reason.ends_with("; b failed it before and is left out"));
         }
+    }
+
+    #[test]
+    fn a_node_that_holds_what_is_not_known_gets_nothing_and_the_reason_says_so() {
+        let holds = Candidate {
+            unknown: Some("attempt 2 of run r-1".to_owned()),
+            ..candidate("b", 0, false, 0)
+        };
+        assert_eq!(chosen(vec![idle("a"), holds.clone()], 1).as_deref(), Ok("a"));
+        let too_few = chosen(vec![idle("a"), holds], 2).expect_err("b is not free");
+        assert!(!too_few.hopeless, "it may end");
+        assert!(
+            too_few
+                .reason
+                .contains("b holds attempt 2 of run r-1, not known to this collector"),
+            "{}",
+            too_few.reason
+        );
     }
 
     #[test]

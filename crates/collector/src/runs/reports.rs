@@ -105,6 +105,9 @@ impl Runs {
         event_id: &str,
         report: NodeReport,
     ) -> Result<Result<(), Refused>, RunError> {
+        if self.take_of_unknown(app, (run, attempt), node, &report).await? {
+            return Ok(Ok(()));
+        }
         if ends(&report) {
             self.agents.is_rid_of(node, run, attempt);
         }
@@ -171,7 +174,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Whether a node has, or had, a part in an attempt; `None` when the run is not known.
+    /// Whether a node has, or had, a part in an attempt, or holds it without this collector knowing it; `None` when the run is not known.
     ///
     /// # Errors
     /// When the store fails.
@@ -180,6 +183,9 @@ impl Runs {
         node: &NodeName,
         (run, attempt): (&RunId, AttemptNo),
     ) -> Result<Option<bool>, RunError> {
+        if self.unknown.is_held(node, run, attempt) {
+            return Ok(Some(true));
+        }
         match self.machine(run).await {
             Ok((_, machine)) => Ok(Some(machine.has_part(node, attempt))),
             Err(RunError::Unknown(_)) => Ok(None),
@@ -312,7 +318,7 @@ fn refused_or(result: Result<Result<(), Refused>, RunError>, stored: Receipt) ->
 }
 
 /// Whether nothing of the attempt is left on the node that says this.
-fn ends(report: &NodeReport) -> bool {
+pub(super) fn ends(report: &NodeReport) -> bool {
     matches!(
         report,
         NodeReport::Ended(_)

@@ -56,6 +56,7 @@ impl Runs {
                 state: machine.state,
             });
         }
+        self.check_none_held(run)?;
         let from = match &wish.checkpoint {
             Some(_) if wish.from_start => return Err(ResumeError::Both),
             Some(path) => Some(named(&machine, path)?),

@@ -21,6 +21,7 @@ mod promtool;
 mod recorded;
 mod remote_write;
 mod reports;
+mod restores;
 mod rolled_up;
 mod rules;
 mod runs;

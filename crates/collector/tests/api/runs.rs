@@ -99,6 +99,11 @@ impl Control {
         }
     }
 
+    /// No command came while acknowledgements were waited for.
+    pub(crate) fn has_no_command(&self) -> bool {
+        self.unread.is_empty()
+    }
+
     pub(crate) async fn say(&mut self, run: &str, id: u64, report: NodeReport) {
         self.report(run, id, report).await;
         self.acknowledged(id).await;

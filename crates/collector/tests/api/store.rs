@@ -38,7 +38,7 @@ async fn backup(server: &Server) -> Vec<u8> {
 
 async fn restored(archive: Vec<u8>) -> Server {
     let folder = tempfile::tempdir().unwrap();
-    restore(Cursor::new(archive), folder.path(), false, &|_| ())
+    restore(Cursor::new(archive), folder.path(), false, now_ms(), &|_| ())
         .await
         .unwrap();
     Server::start_in(folder).await
@@ -144,7 +144,10 @@ async fn a_bad_archive_restores_nothing_and_a_used_folder_is_left_alone() {
     let good = backup(&server).await;
     let refused = async |archive: &[u8], folder: &Path, force: bool| {
         let archive = Cursor::new(archive.to_vec());
-        restore(archive, folder, force, &|_| ()).await.err().unwrap()
+        restore(archive, folder, force, now_ms(), &|_| ())
+            .await
+            .err()
+            .unwrap()
     };
     let folder = tempfile::tempdir().unwrap();
     let error = refused(&good[..good.len() / 2], folder.path(), false)
@@ -168,7 +171,7 @@ async fn a_bad_archive_restores_nothing_and_a_used_folder_is_left_alone() {
     std::fs::write(folder.path().join("admin.token"), "mine").unwrap();
     let error = refused(&good, folder.path(), false).await;
     assert!(matches!(error, RestoreError::NotEmpty { .. }), "{error}");
-    let done = restore(Cursor::new(good), folder.path(), true, &|_| ())
+    let done = restore(Cursor::new(good), folder.path(), true, now_ms(), &|_| ())
         .await
         .unwrap();
     let aside = done.aside.unwrap().join("lockstep.db");

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::runs::UnknownAttemptView;
 use crate::time::TimestampMs;
 use crate::topology::{Gpu, Inventory};
 
@@ -32,6 +33,9 @@ pub struct NodeView {
     pub inventory: Inventory,
     /// Runs on it now.
     pub runs: Vec<String>,
+    /// Attempts it holds that this collector does not know. It gets no run until they are over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown_attempts: Vec<UnknownAttemptView>,
 }
 
 /// A GPU of the cluster, flat.

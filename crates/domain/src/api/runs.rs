@@ -69,6 +69,10 @@ pub struct RunView {
     /// Reports of its nodes that the collector could not read; at most 100 lines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unread_reports: Vec<UnreadReport>,
+    /// Attempts of this run that nodes hold and that this collector does not know, because they began after the backup that was
+    /// restored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown_attempts: Vec<UnknownAttemptView>,
 }
 
 /// Reports that a node sent and that the collector could not read, of one name and for one reason.
@@ -139,6 +143,33 @@ impl UnreadReport {
             UnreadReason::Other(reason) => format!("{sent} that was not read: {reason}"),
         }
     }
+}
+
+/// An attempt that a node holds and that this collector does not know: `GET /api/unknown-attempts`. It is left alone until a person
+/// stops it or it ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnknownAttemptView {
+    /// The node.
+    pub node: String,
+    /// The run, which may be unknown as well.
+    pub run: String,
+    /// The attempt's number.
+    pub attempt: AttemptNo,
+    /// When the node first said that it holds it.
+    pub since_ms: TimestampMs,
+    /// Whether its stop was asked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopping: bool,
+}
+
+/// `POST /api/unknown-attempts/stop`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopUnknown {
+    /// The run whose attempts are stopped, on all nodes.
+    pub run: String,
+    /// Time between SIGTERM and SIGKILL; 30 s when empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_ms: Option<u64>,
 }
 
 /// How a run is about to stop.

@@ -36,6 +36,7 @@
 //! | `change` | attempts with other knobs, and back |
 //! | `live` | knobs that ranks take over in place |
 //! | `larger_batch` | a doubled batch tried by itself |
+//! | `restore` | attempts that a restored backup does not know |
 
 mod advance;
 mod bounded;
@@ -51,6 +52,7 @@ mod preflight;
 mod protocol;
 mod reading;
 mod report;
+mod restore;
 mod settle;
 mod stop;
 mod view;
@@ -68,6 +70,7 @@ pub use protocol::{
     EndCause, Measure, Measured, Nic, NodeCommand, NodeEnd, NodeReport, Prepared, StallCause, Start,
 };
 pub use reading::{ReadReport, read_report, report_kind};
+pub use restore::{ATTEMPT_MAX, Held, SKIPPED_ATTEMPTS};
 pub use stop::{StopPlan, StopPoint, agreed_step};
 pub use watched::Watched;
 
@@ -170,8 +173,8 @@ pub struct Outcome {
     /// Of a rank: `exception`, `signal`, `out_of_memory`, `exit_code`, `nccl_timeout`, `collective_timeout`, `checkpoint_failed`,
     /// `checkpoint_unreadable`, `port_in_use`, `stuck`, `exited_early`. Of a node: `node_lost`, `shim_died`, `refused`,
     /// `prepare_failed`, `start_failed`. Of the run: `succeeded`, `stopped`, `mismatch` (its nodes do not agree), `no_nodes` (it
-    /// waits for some), `unknown` (it was only watched, and nobody said how it ended; or an agent gave a cause that this
-    /// version does not know).
+    /// waits for some), `unknown` (it was only watched, and nobody said how it ended; or an agent gave a cause that this version does not
+    /// know), `unknown_attempt` (a node holds an attempt that began after the backup that was restored).
     pub cause: String,
     /// The node where it began, when one is to be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -22,6 +22,7 @@ mod knobs_unmodified;
 mod logs;
 mod peers;
 mod recipes;
+mod restores;
 mod rules;
 mod runs;
 mod stacks;

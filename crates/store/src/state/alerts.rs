@@ -1,10 +1,9 @@
-//! Alerts and what is to be told about them: both change in one transaction, so that no change goes untold.
+//! Alerts and what webhooks are to be sent about them: both change in one transaction, so that no change is missed.
 
 use domain::api::alerts::AlertView;
 use domain::time::TimestampMs;
 
-use super::outbox::NewMessage;
-use super::{StateError, StateStore, bounded, from_json, outbox, to_json, to_word};
+use super::{StateError, StateStore, bounded, deliveries, from_json, to_json, to_word};
 
 /// Resolved alerts kept for looking back; the oldest go first.
 const HISTORY_MAX: i64 = 20_000;
@@ -16,8 +15,6 @@ pub struct AlertChanges<'a> {
     pub upserts: &'a [AlertView],
     /// Fingerprints of pending alerts whose condition went away before they fired: they leave no trace.
     pub forgotten: &'a [String],
-    /// What to send because of it.
-    pub messages: &'a [NewMessage],
 }
 
 impl StateStore {
@@ -48,7 +45,7 @@ impl StateStore {
         rows.iter().map(|row| from_json("alert", row)).collect()
     }
 
-    /// Stores changes and their messages together. Returns how many old messages had to be dropped to make room.
+    /// Stores changes, and for each webhook that it is to be sent those that fire or are resolved.
     ///
     /// # Errors
     /// When the database fails; then nothing is stored.
@@ -56,7 +53,7 @@ impl StateStore {
         &self,
         changes: AlertChanges<'_>,
         now_ms: TimestampMs,
-    ) -> Result<u64, StateError> {
+    ) -> Result<(), StateError> {
         let mut transaction = self.database.begin().await?;
         for alert in changes.upserts {
             sqlx::query(
@@ -76,16 +73,17 @@ impl StateStore {
             let delete = sqlx::query("DELETE FROM alerts WHERE fingerprint = ? AND state = 'pending'");
             delete.bind(fingerprint).execute(&mut *transaction).await?;
         }
+        deliveries::note_changes(&mut transaction, changes.upserts, now_ms).await?;
+        // What a webhook is still to be sent stays.
         sqlx::query(
             "DELETE FROM alerts WHERE rowid IN
-             (SELECT rowid FROM alerts WHERE state = 'resolved' ORDER BY updated_ms DESC LIMIT -1 OFFSET ?)",
+             (SELECT rowid FROM alerts WHERE state = 'resolved' ORDER BY updated_ms DESC LIMIT -1 OFFSET ?)
+             AND NOT EXISTS (SELECT 1 FROM webhook_alerts AS sent
+                 WHERE sent.fingerprint = alerts.fingerprint AND sent.active_ms = alerts.active_ms)",
         )
         .bind(HISTORY_MAX)
         .execute(&mut *transaction)
         .await?;
-        let dropped = outbox::insert(&mut transaction, changes.messages, now_ms).await?;
-        transaction.commit().await?;
-        self.count_dropped(dropped);
-        Ok(dropped)
+        Ok(transaction.commit().await?)
     }
 }

@@ -4,11 +4,12 @@
 
 pub mod nodes;
 pub mod runs;
+pub mod unknown_attempts;
 pub mod unread;
 
 pub mod alerts;
+pub mod deliveries;
 pub mod events;
-pub mod outbox;
 pub mod webhooks;
 
 pub mod audit;
@@ -16,8 +17,6 @@ pub mod sessions;
 pub mod tokens;
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,7 +31,6 @@ pub const LIST_MAX: u32 = 10_000;
 #[derive(Debug, Clone)]
 pub struct StateStore {
     database: Database,
-    messages_dropped: Arc<AtomicU64>,
 }
 
 /// Why a record could not be read or written.
@@ -74,10 +72,7 @@ impl StateStore {
             vfs,
         )
         .await?;
-        Ok(Self {
-            database,
-            messages_dropped: Arc::default(),
-        })
+        Ok(Self { database })
     }
 
     pub(crate) async fn close(&self) {

@@ -6,6 +6,16 @@ use domain::time::TimestampMs;
 
 use super::{StateError, StateStore, is_taken};
 
+/// What a [`WebhookRow`] is read from.
+macro_rules! columns {
+    () => {
+        "SELECT id, url, secret, created_ms, last_error, delivered_ms,
+             (SELECT count(*) FROM outbox WHERE webhook = webhooks.id)
+             + (SELECT count(*) FROM webhook_groups WHERE webhook = webhooks.id AND next_attempt_ms IS NOT NULL)
+         FROM webhooks "
+    };
+}
+
 /// A receiver.
 #[derive(Clone, PartialEq)]
 pub struct Webhook {
@@ -21,7 +31,7 @@ pub struct Webhook {
     pub last_error: Option<String>,
     /// When it last worked.
     pub delivered_ms: Option<TimestampMs>,
-    /// Messages that wait for it.
+    /// Deliveries that wait for it: groups of alerts with changes, and messages queued by an earlier version.
     pub pending: u64,
 }
 
@@ -68,12 +78,9 @@ impl StateStore {
     /// # Errors
     /// When the database fails.
     pub async fn webhooks(&self) -> Result<Vec<Webhook>, StateError> {
-        let rows: Vec<WebhookRow> = sqlx::query_as(
-            "SELECT id, url, secret, created_ms, last_error, delivered_ms,
-                    (SELECT count(*) FROM outbox WHERE webhook = webhooks.id) FROM webhooks ORDER BY created_ms, rowid",
-        )
-        .fetch_all(&self.database.readers)
-        .await?;
+        let rows: Vec<WebhookRow> = sqlx::query_as(concat!(columns!(), "ORDER BY created_ms, rowid"))
+            .fetch_all(&self.database.readers)
+            .await?;
         Ok(rows.into_iter().map(webhook).collect())
     }
 
@@ -82,13 +89,10 @@ impl StateStore {
     /// # Errors
     /// When the database fails.
     pub async fn webhook(&self, id: &str) -> Result<Option<Webhook>, StateError> {
-        let row: Option<WebhookRow> = sqlx::query_as(
-            "SELECT id, url, secret, created_ms, last_error, delivered_ms,
-                    (SELECT count(*) FROM outbox WHERE webhook = webhooks.id) FROM webhooks WHERE id = ?",
-        )
-        .bind(id)
-        .fetch_optional(&self.database.readers)
-        .await?;
+        let row: Option<WebhookRow> = sqlx::query_as(concat!(columns!(), "WHERE id = ?"))
+            .bind(id)
+            .fetch_optional(&self.database.readers)
+            .await?;
         Ok(row.map(webhook))
     }
 

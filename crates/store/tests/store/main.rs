@@ -4,6 +4,7 @@
 
 mod compaction;
 mod crash;
+mod deliveries;
 mod faults;
 mod harness;
 mod latest;

@@ -14,7 +14,6 @@ use store::state::alerts::AlertChanges;
 use store::state::audit::AuditEntry;
 use store::state::events::EventFilter;
 use store::state::nodes::NodeRecord;
-use store::state::outbox::{NewMessage, OUTBOX_MAX};
 use store::state::runs::{RunAction, RunRecord, RunUpdate, Updated};
 use store::state::tokens::NewToken;
 use store::{StateStore, Store};
@@ -219,22 +218,12 @@ fn alert(fingerprint: &str, state: AlertState, active_ms: i64) -> AlertView {
     serde_json::from_value(view).unwrap()
 }
 
-fn message(id: &str, resolved: bool) -> NewMessage {
-    NewMessage {
-        webhook: "w".into(),
-        message_id: id.into(),
-        body: "{}".into(),
-        resolved,
-    }
-}
-
-async fn apply(state: &StateStore, upserts: &[AlertView], messages: &[NewMessage], now_ms: i64) -> u64 {
+async fn apply(state: &StateStore, upserts: &[AlertView], now_ms: i64) {
     let changes = AlertChanges {
         upserts,
-        messages,
         forgotten: &[],
     };
-    state.apply_alerts(changes, now_ms).await.unwrap()
+    state.apply_alerts(changes, now_ms).await.unwrap();
 }
 
 #[tokio::test]
@@ -245,8 +234,8 @@ async fn alerts_live_and_leave_a_history() {
         alert("f", AlertState::Pending, 1),
         alert("g", AlertState::Pending, 2),
     ];
-    apply(state, &pending, &[], 10).await;
-    apply(state, &[alert("f", AlertState::Firing, 1)], &[], 20).await;
+    apply(state, &pending, 10).await;
+    apply(state, &[alert("f", AlertState::Firing, 1)], 20).await;
     let forgotten = ["f".to_owned(), "g".to_owned()];
     let changes = AlertChanges {
         forgotten: &forgotten,
@@ -258,8 +247,8 @@ async fn alerts_live_and_leave_a_history() {
         [alert("f", AlertState::Firing, 1)],
         "only what is pending is forgotten"
     );
-    apply(state, &[alert("f", AlertState::Resolved, 1)], &[], 30).await;
-    apply(state, &[alert("f", AlertState::Firing, 40)], &[], 40).await;
+    apply(state, &[alert("f", AlertState::Resolved, 1)], 30).await;
+    apply(state, &[alert("f", AlertState::Firing, 40)], 40).await;
     assert_eq!(
         state.active_alerts().await.unwrap(),
         [alert("f", AlertState::Firing, 40)]
@@ -268,102 +257,6 @@ async fn alerts_live_and_leave_a_history() {
         state.alert_history(10).await.unwrap(),
         [alert("f", AlertState::Resolved, 1)]
     );
-}
-
-#[tokio::test]
-async fn a_message_waits_until_it_is_delivered() {
-    let (folder, store) = state().await;
-    let state = &store.state;
-    state
-        .create_webhook("w", "http://127.0.0.1/x", "whsec_x", 1)
-        .await
-        .unwrap();
-    assert!(matches!(
-        state.create_webhook("w", "http://x", "s", 1).await,
-        Err(StateError::Exists { .. })
-    ));
-    let firing = [alert("f", AlertState::Firing, 1)];
-    // The second time is a repeat of the same evaluation; the unknown webhook was deleted meanwhile.
-    let gone = NewMessage {
-        webhook: "gone".into(),
-        ..message("m3", false)
-    };
-    for _ in 0..2 {
-        apply(
-            state,
-            &firing,
-            &[message("m1", false), message("m2", false), gone.clone()],
-            10,
-        )
-        .await;
-    }
-    let due = state.due_messages(10, 10).await.unwrap();
-    assert_eq!(
-        due.iter().map(|m| m.message_id.as_str()).collect::<Vec<_>>(),
-        ["m1", "m2"]
-    );
-    state
-        .mark_failed(due[0].id, Some(99), "connection refused")
-        .await
-        .unwrap();
-    state.mark_delivered(due[1].id, 11).await.unwrap();
-    store.close().await;
-
-    let store = open(folder.path()).await;
-    let state = &store.state;
-    assert!(state.due_messages(98, 10).await.unwrap().is_empty());
-    assert_eq!(state.next_message_ms().await.unwrap(), Some(99));
-    let again = &state.due_messages(99, 10).await.unwrap()[0];
-    assert_eq!(
-        (again.message_id.as_str(), again.attempts),
-        ("m1", 1),
-        "the same id every time"
-    );
-    let webhook = state.webhook("w").await.unwrap().unwrap();
-    assert_eq!((webhook.pending, webhook.delivered_ms), (1, Some(11)));
-    assert!(
-        !format!("{webhook:?}").contains("whsec"),
-        "a secret is not printed"
-    );
-    state.mark_failed(again.id, None, "gone for good").await.unwrap();
-    assert_eq!(state.messages_dropped(), 1);
-    assert_eq!(
-        state.webhooks().await.unwrap()[0].last_error.as_deref(),
-        Some("gone for good")
-    );
-    apply(state, &[], &[message("m4", false)], 20).await;
-    assert!(state.delete_webhook("w").await.unwrap());
-    assert!(
-        state.due_messages(i64::MAX, 10).await.unwrap().is_empty(),
-        "what waits for a webhook goes with it"
-    );
-}
-
-#[tokio::test]
-async fn a_full_outbox_drops_old_good_news_first() {
-    let (_folder, store) = state().await;
-    store
-        .state
-        .create_webhook("w", "http://127.0.0.1/x", "s", 1)
-        .await
-        .unwrap();
-    let many: Vec<_> = (0..OUTBOX_MAX)
-        .map(|n| message(&format!("m{n}"), n == 7))
-        .collect();
-    assert_eq!(store.state.enqueue_messages(&many, 1).await.unwrap(), 0);
-    assert_eq!(
-        store
-            .state
-            .enqueue_messages(&[message("x", false), message("y", false)], 2)
-            .await
-            .unwrap(),
-        2
-    );
-    let left = store.state.due_messages(2, 10_000).await.unwrap();
-    assert_eq!(left.len() as i64, OUTBOX_MAX);
-    assert_eq!(left[0].message_id, "m1", "after the good news, the oldest");
-    assert!(left.iter().all(|message| message.message_id != "m7"));
-    assert_eq!(store.state.messages_dropped(), 2);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use domain::topology::Gpu;
 use leptos::prelude::*;
 
 use crate::live::{Live, News, Row, each};
-use crate::ui::{Ago, Heading, When, changing, fixed, show, text, whenever};
+use crate::ui::{Ago, Heading, UnknownAttempts, When, changing, fixed, show, text, whenever};
 use choice::{CHOICES, Choice};
 
 /// Up to this share of the light theme's primary colour black has the better contrast, 4.5 to 1 at the least; above it white.
@@ -133,6 +133,7 @@ fn NodeRow(row: Row<NodeView>, shown: Shown) -> impl IntoView {
     });
     // Rebuilt only when a GPU came or went.
     let gpus = Memo::new(move |_| node.with(|node| node.inventory.gpus.clone()));
+    let unknown = Signal::derive(move || node.with(|node| node.unknown_attempts.clone()));
     let name = row.key.clone();
     let cells = changing(move || {
         let cells: Vec<AnyView> = gpus.get().iter().map(|gpu| cell(&name, gpu, shown)).collect();
@@ -146,6 +147,7 @@ fn NodeRow(row: Row<NodeView>, shown: Shown) -> impl IntoView {
                 <When on=move || is_down.get()><span class="badge badge-error badge-sm">"last heard " <Ago at_ms=seen_ms /></span></When>
                 <span class="opacity-70">{text(move || missing.get().unwrap_or_default())}</span>
             </p>
+            <UnknownAttempts of=unknown />
             <div class="grid gap-1 grid-cols-[repeat(auto-fill,minmax(4.5rem,1fr))]">{cells}</div>
         </div>
     }

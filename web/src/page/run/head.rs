@@ -11,7 +11,7 @@ use super::stacks::StacksButton;
 use super::stop::{StopButton, progress};
 use crate::live::Run;
 use crate::session::Who;
-use crate::ui::{Ago, StateBadge, When, text};
+use crate::ui::{Ago, StateBadge, UnknownAttempts, When, text};
 
 /// The head of the page.
 #[component]
@@ -39,6 +39,12 @@ pub(super) fn Head(
     let submitted_ms =
         Signal::derive(move || run.with(|run| run.as_ref().map_or(0, |run| run.summary.submitted_ms)));
     let watched = Memo::new(move |_| run.with(|run| run.as_ref().is_some_and(|run| run.more.watched)));
+    let unknown = Signal::derive(move || {
+        run.with(|run| {
+            run.as_ref()
+                .map_or_else(Vec::new, |run| run.more.unknown_attempts.clone())
+        })
+    });
     let may = Memo::new(move |_| who.may(Role::Operator) && !watched.get());
     let can_stop = move || may.get() && !state.get().is_final() && state.get() != RunState::Stopping;
     let can_resume = move || may.get() && state.get().is_final();
@@ -54,6 +60,7 @@ pub(super) fn Head(
             <p class="w-full text-sm opacity-80">{words(run, |run| Some(detail(run)))} "submitted " <Ago at_ms=submitted_ms /></p>
             <p class="w-full break-words empty:hidden" data-testid="run-outcome">{why}</p>
             <p class="w-full break-words empty:hidden" role="status" data-testid="stop-progress">{stopping}</p>
+            <UnknownAttempts of=unknown />
             <When on=move || watched.get()>
                 <p class="w-full text-sm" data-testid="watched">"Watched only: it was not started here but by lockstep exec, Slurm or by hand, so it cannot be stopped or resumed here either."</p>
             </When>

@@ -128,6 +128,18 @@ pub enum Event {
         /// Whether it still knows the current attempt.
         holds: bool,
     },
+    /// The collector's state went back to that of a backup.
+    Restored {
+        /// When that was; the same restore again changes nothing.
+        restored_ms: TimestampMs,
+    },
+    /// A node holds an attempt that is not known here.
+    UnknownAttempt {
+        /// The node.
+        node: NodeName,
+        /// The attempt's number.
+        attempt: AttemptNo,
+    },
     /// Time passed.
     Tick,
 }
@@ -181,6 +193,9 @@ impl Machine {
             watched: false,
             storage: Storage::default(),
             pending: None,
+            attempts_used: None,
+            unknown_attempt: None,
+            restored_ms: None,
         };
         let mut actions = Vec::new();
         machine.begin_attempt(Beginning::asked("submitted"), now_ms, &mut actions);
@@ -200,7 +215,10 @@ pub fn advance(machine: &Machine, event: &Event, now_ms: TimestampMs) -> (Machin
     let mut actions = Vec::new();
     let is_taken = match event {
         Event::ResumeRequested { .. } => machine.state.is_final(),
-        Event::KnobsChanged { .. } | Event::KnobsJudged { .. } => true,
+        Event::KnobsChanged { .. }
+        | Event::KnobsJudged { .. }
+        | Event::Restored { .. }
+        | Event::UnknownAttempt { .. } => true,
         _ => !machine.state.is_final(),
     };
     if is_taken {
@@ -253,6 +271,8 @@ impl Machine {
             Event::CollectorStarted => self.collector_started(now_ms),
             Event::NodeLost { node } => self.node_lost(node, now_ms),
             Event::NodeBack { node, holds } => self.node_back(node, *holds, now_ms),
+            Event::Restored { restored_ms } => self.restored(*restored_ms, now_ms, actions),
+            Event::UnknownAttempt { node, attempt } => self.unknown_attempt(node, *attempt, now_ms),
             Event::Tick => self.tick(now_ms, actions),
             Event::CheckpointPinned { .. } | Event::PruneRequested { .. } => {}
         }

@@ -352,6 +352,10 @@ impl Machine {
         now_ms: TimestampMs,
         actions: &mut Vec<Action>,
     ) -> Option<Outcome> {
+        if self.unknown_attempt.is_some() {
+            self.pending = None;
+            return Some(outcome);
+        }
         self.take_failed_trial_back(&outcome);
         let Some(pending) = &self.pending else {
             return Some(outcome);

@@ -66,6 +66,15 @@ pub struct Machine {
     /// A change of knobs that waits for the current attempt to end, which has been told to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<Box<Pending>>,
+    /// Numbers of attempts up to this one may have been used, though the attempts are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts_used: Option<AttemptNo>,
+    /// An attempt that a node holds and that is not known here. No other begins by itself until a person decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_attempt: Option<AttemptNo>,
+    /// The last restore of a backup that this run has taken into account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored_ms: Option<TimestampMs>,
 }
 
 /// One try at the whole run.
@@ -140,6 +149,9 @@ pub struct Attempt {
     /// What was changed while it ran, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub live: Vec<LiveChange>,
+    /// A restored backup does not know how far it came. What nodes hold of it is not stopped.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub left_alone: bool,
 }
 
 /// A node that a run's next attempts are not given while there are others.
@@ -344,6 +356,7 @@ impl Attempt {
             mesh: None,
             unseen: Unseen::default(),
             live: Vec::new(),
+            left_alone: false,
         }
     }
 

@@ -54,6 +54,11 @@ pub(super) fn next(machine: &Machine, outcome: &Outcome, now_ms: TimestampMs) ->
     if machine.wished != Wished::Run || HELPLESS.contains(&outcome.cause.as_str()) {
         return Next::End(None);
     }
+    if let Some(attempt) = machine.unknown_attempt {
+        return Next::End(Some(format!(
+            "it is not restarted, because a node holds attempt {attempt} of it, which is not known here"
+        )));
+    }
     let tried = since_asked(machine, outcome);
     if let Some(reason) = over_budget(machine, &tried).or_else(|| no_progress(&tried)) {
         return Next::End(reason);

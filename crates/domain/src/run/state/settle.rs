@@ -1,7 +1,7 @@
 //! What follows from the situation a run is in: who is told to start or stop, whether the attempt is over, which state that is.
 
 use crate::api::runs::{Provenance, ResumedFrom};
-use crate::ident::{AttemptNo, NodeName};
+use crate::ident::NodeName;
 use crate::run::knob::spec_with;
 use crate::run::spec::Spec;
 use crate::run::state::advance::{Action, Task};
@@ -74,8 +74,8 @@ impl Machine {
         now_ms: TimestampMs,
         actions: &mut Vec<Action>,
     ) {
-        let no = self.attempts.last().map_or(1, |last| last.no.0 + 1);
-        let mut attempt = Attempt::new(AttemptNo(no), beginning.cause, now_ms);
+        let mut attempt = Attempt::new(self.next_attempt(), beginning.cause, now_ms);
+        self.unknown_attempt = None;
         if let Some(last) = self.attempts.last() {
             attempt.knobs.clone_from(&last.knobs);
         }

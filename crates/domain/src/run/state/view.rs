@@ -50,6 +50,7 @@ impl Machine {
             stop: self.stop_view(),
             steps_since_checkpoint: None,
             watched: self.watched,
+            unknown_attempts: Vec::new(),
             pending: self.pending.as_ref().map(|pending| pending.change.clone()),
             // Of the store, not of the machine.
             unread_reports: Vec::new(),

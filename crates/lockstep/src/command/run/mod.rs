@@ -14,6 +14,7 @@ mod stacks;
 mod stop;
 mod submit;
 mod trace;
+mod unknown;
 mod why;
 
 use clap::{Args, Subcommand};
@@ -90,6 +91,9 @@ impl Run {
             Action::Submit(submit) => submit.execute(&client).await,
             Action::List => {
                 show::list(&client.get::<Vec<RunSummary>>("/api/runs", &[]).await?);
+                for held in unknown::all(&client).await? {
+                    eprintln!("{}", unknown::words(&held));
+                }
                 Ok(())
             }
             Action::Show { run } => {

@@ -3,7 +3,7 @@
 use domain::api::runs::{AttemptView, RankView, RunSummary, RunView};
 use domain::run::knob::{Change, KnobAnswer, KnobDiff, LiveChange};
 
-use super::{apply, bandwidth, stop};
+use super::{apply, bandwidth, stop, unknown};
 use crate::table::{self, printable};
 
 /// The list.
@@ -38,6 +38,9 @@ pub(super) fn run(view: &RunView) {
     say!("{}  {}  {}", summary.id, summary.state.as_str(), summary.program);
     if view.stop.is_some() {
         say!("{}", stop::told(view));
+    }
+    for held in &view.unknown_attempts {
+        say!("{}", unknown::words(held));
     }
     if let Some(waiting) = &view.pending {
         say!("then goes on as attempt {}:", apply::next_attempt(view));

@@ -1,12 +1,18 @@
-//! `lockstep run stop`: at once, or at a moment where nothing is lost.
+//! `lockstep run stop`: at once, or at a moment where nothing is lost. Also stops what nodes hold of a run without the collector
+//! knowing it.
 
 use clap::Args;
-use domain::api::runs::{RunView, StopAfter, StopRun};
+use std::time::Duration;
+
+use domain::api::runs::{RunView, StopAfter, StopRun, StopUnknown, UnknownAttemptView};
 use domain::time::parse_duration_ms;
 
-use super::{follow, run_path};
+use super::{follow, run_path, unknown};
 use crate::client::Client;
 use crate::failure::Failure;
+
+/// How often it is looked whether an unknown attempt has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Arguments of `stop`.
 #[derive(Args)]
@@ -30,16 +36,47 @@ pub(super) struct Stop {
 impl Stop {
     pub(super) async fn execute(self, client: &Client) -> Result<(), Failure> {
         let path = format!("{}/stop", run_path(&self.run)?);
-        let wish = StopRun {
-            grace_ms: self.grace,
-            after: self.after(),
-        };
-        let view: RunView = client.post(&path, &wish).await?;
+        let held = unknown::of_run(client, &self.run).await?;
+        if !held.is_empty() {
+            self.stop_unknown(client).await?;
+            let run = client.get::<RunView>(&run_path(&self.run)?, &[]).await;
+            // Unknown as a whole, or over by all that is known: nothing else is to be stopped.
+            if run.is_ok_and(|run| !run.summary.state.is_final()) {
+                client.post::<RunView>(&path, &self.wish()).await?;
+            }
+            return Ok(());
+        }
+        let view: RunView = client.post(&path, &self.wish()).await?;
         eprintln!("{}", told(&view));
         if self.wait {
             follow::until_ended(client, &self.run).await?;
         }
         Ok(())
+    }
+
+    async fn stop_unknown(&self, client: &Client) -> Result<(), Failure> {
+        let asked = StopUnknown {
+            run: self.run.clone(),
+            grace_ms: self.grace,
+        };
+        let stopping: Vec<UnknownAttemptView> = client.post("/api/unknown-attempts/stop", &asked).await?;
+        for UnknownAttemptView { node, attempt, .. } in stopping {
+            eprintln!(
+                "attempt {attempt} of {} on node {node}, which the collector does not know, is stopping",
+                self.run
+            );
+        }
+        while self.wait && !unknown::of_run(client, &self.run).await?.is_empty() {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        Ok(())
+    }
+
+    fn wish(&self) -> StopRun {
+        StopRun {
+            grace_ms: self.grace,
+            after: self.after(),
+        }
     }
 
     fn after(&self) -> Option<StopAfter> {

@@ -19,7 +19,9 @@ use crate::failure::Failure;
 put in place. What happens to the folder's own things:
   lockstep.db, state.db, wal-*.db   with --force moved to DIR/before-restore-N; nothing is deleted
   admin.token, logs, agent          stay as they are; without an admin.token the next start makes one
-Tokens made after the backup are unknown afterwards: agents that joined since then need a new join token."
+Tokens made after the backup are unknown afterwards: agents that joined since then need a new join token.
+Attempts of runs that began after the backup go on: the collector shows them as unknown, leaves them alone, and gives their nodes no
+other run until they end or `lockstep run stop RUN` stops them."
 )]
 pub(super) struct Restore {
     /// The archive that `lockstep store backup` wrote; - for stdin.
@@ -45,7 +47,8 @@ impl Restore {
             let mut line = progress.lock().expect("nothing panics while holding it");
             line.things(&format!("checking {part}"), done, of);
         };
-        let restored = store::restore::restore(archive, &self.data, self.force, &tell).await;
+        let restored =
+            store::restore::restore(archive, &self.data, self.force, collector::clock::now_ms(), &tell).await;
         drop(progress);
         let restored = restored
             .map_err(anyhow::Error::new)
@@ -61,6 +64,9 @@ impl Restore {
         if let Some(aside) = restored.aside {
             say!("what was there before is in {}", aside.display());
         }
+        say!(
+            "attempts of runs that began since then are left alone; once the collector runs, `lockstep run list` names them"
+        );
         Ok(())
     }
 }

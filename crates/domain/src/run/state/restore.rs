@@ -1,0 +1,156 @@
+//! What a run becomes when the collector's state goes back to that of a backup: attempts that began after the backup are not known any
+//! more, and may still run.
+//!
+//! ```text
+//! Restored           numbers that may have been used since are skipped; an attempt that had not begun to run is replaced by one
+//!                    with a new number, so that what nodes hold under the old one is left alone
+//! UnknownAttempt     a node holds an attempt that is not known: no attempt of the run begins by itself any more, and one that has
+//!                    not begun ends. A person decides: stops what runs, lets it end, resumes the run.
+//! ```
+//! An attempt that runs by all that is known goes on: it is known to its nodes, too.
+
+use crate::ident::{AttemptNo, NodeName};
+use crate::run::state::advance::{Action, Task};
+use crate::run::state::judge::stopped;
+use crate::run::state::machine::{Machine, NodePhase, Wished};
+use crate::run::state::settle::Beginning;
+use crate::run::state::{Outcome, RunState};
+use crate::time::TimestampMs;
+
+/// Numbers of attempts that are skipped after a restore: far more attempts than a run begins between two backups. A node that was not
+/// heard yet may hold any of them, and keeps folders under these numbers for a day.
+pub const SKIPPED_ATTEMPTS: u32 = 1_000;
+/// The highest number that is taken from a node. No run comes so far; a node that says so is wrong.
+pub const ATTEMPT_MAX: AttemptNo = AttemptNo(1_000_000);
+
+/// What a node holds of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// The current attempt, which goes on.
+    Current,
+    /// An attempt that is over.
+    Over,
+    /// An attempt that is not known here.
+    Unknown,
+}
+
+impl Machine {
+    /// What it means that a node holds an attempt of this run.
+    #[must_use]
+    pub fn holding(&self, node: &NodeName, attempt: AttemptNo) -> Held {
+        let Some(known) = self.attempts.iter().find(|known| known.no == attempt) else {
+            return Held::Unknown;
+        };
+        let is_on_node = known.nodes.iter().any(|task| task.node == *node);
+        match self.is_live(attempt) {
+            _ if known.left_alone => Held::Unknown,
+            true if is_on_node || self.watched => Held::Current,
+            // It was placed elsewhere, or not at all: the node has it from a state that is newer than this one.
+            true => Held::Unknown,
+            false => Held::Over,
+        }
+    }
+
+    /// The state went back to that of a backup. Once per restore.
+    pub(super) fn restored(
+        &mut self,
+        restored_ms: TimestampMs,
+        now_ms: TimestampMs,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.restored_ms >= Some(restored_ms) {
+            return;
+        }
+        self.restored_ms = Some(restored_ms);
+        self.skip_attempts_to(AttemptNo(self.current().no.0.saturating_add(SKIPPED_ATTEMPTS)));
+        let current = self.current();
+        let has_begun = current.nodes.iter().any(|task| task.phase >= NodePhase::Running);
+        if self.state.is_final() || self.restart_at_ms.is_some() || current.ended_ms.is_some() || has_begun {
+            return;
+        }
+        if current.nodes.is_empty() {
+            self.renumber(actions);
+            return;
+        }
+        let beginning = Beginning {
+            cause: "a backup was restored".into(),
+            asked: current.asked,
+            anew: current.anew,
+            resumed_from: current.resumed_from.clone(),
+            excluded: current.excluded.clone(),
+        };
+        let change = self.current_mut().change.take();
+        self.current_mut().left_alone = true;
+        let message = "a backup was restored that was made before this attempt had begun to run".to_owned();
+        self.end_attempt(outcome(None, message), now_ms);
+        if self.wished != Wished::Run {
+            self.finish(RunState::Stopped, now_ms);
+            self.outcome = Some(stopped());
+            return;
+        }
+        self.begin_attempt(beginning, now_ms, actions);
+        self.current_mut().change = change;
+    }
+
+    /// A node holds an attempt that is not known.
+    pub(super) fn unknown_attempt(&mut self, node: &NodeName, attempt: AttemptNo, now_ms: TimestampMs) {
+        self.skip_attempts_to(attempt);
+        if self.state.is_final() {
+            return;
+        }
+        self.unknown_attempt = Some(attempt);
+        self.pending = None;
+        let outcome = outcome(
+            Some(node),
+            format!(
+                "node {node} holds attempt {attempt} of this run, which is not known here: it began after the backup that was restored. \
+                 It is left alone; stop it with `lockstep run stop {}`, or let it end, then resume the run",
+                self.id
+            ),
+        );
+        if self.restart_at_ms.take().is_some() {
+            self.finish(RunState::Failed, now_ms);
+            self.outcome = Some(outcome);
+        } else if self.current().nodes.is_empty() && self.current().ended_ms.is_none() {
+            if self.current().no == attempt {
+                self.current_mut().no = self.next_attempt();
+            }
+            self.end_attempt(outcome.clone(), now_ms);
+            self.finish(RunState::Failed, now_ms);
+            self.outcome = Some(outcome);
+        }
+    }
+
+    /// The next attempt's number is higher than this.
+    fn skip_attempts_to(&mut self, attempt: AttemptNo) {
+        self.attempts_used = self.attempts_used.max(Some(attempt));
+    }
+
+    /// The number of the next attempt: none that was ever used, as far as is known.
+    pub(super) fn next_attempt(&self) -> AttemptNo {
+        let last = self.attempts.last().map(|attempt| attempt.no);
+        let used = last.max(self.attempts_used).map_or(0, |used| used.0);
+        AttemptNo(used.saturating_add(1))
+    }
+
+    /// Gives the current attempt, which has no nodes yet, the next free number.
+    fn renumber(&mut self, actions: &mut Vec<Action>) {
+        let no = self.next_attempt();
+        let nodes = self.spec.node_count();
+        let attempt = self.current_mut();
+        attempt.no = no;
+        actions.push(attempt.action(Task::Place { nodes }));
+    }
+}
+
+fn outcome(node: Option<&NodeName>, message: String) -> Outcome {
+    Outcome {
+        cause: "unknown_attempt".into(),
+        node: node.map(ToString::to_string),
+        rank: None,
+        message,
+    }
+}
+
+#[cfg(test)]
+mod tests;
