@@ -9,6 +9,8 @@ pub const PROTOCOL_MAX: u32 = 1;
 
 /// The largest message either side sends or takes: a minute of a large node's samples with room to spare.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// The largest hello, on either stream: the inventory in it is at most 256 KiB.
+pub const HELLO_BYTES_MAX: usize = 512 << 10;
 
 /// Two builds that share no version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
