@@ -126,7 +126,6 @@ impl Agent {
             crate::say::write(&text);
             return Ok(());
         }
-        super::raise_open_files();
         let shutdown = CancellationToken::new();
         let ender = shutdown.clone();
         tokio::spawn(async move {

@@ -152,7 +152,6 @@ impl CollectorOptions {
 
     /// Starts the collector and says where it is.
     pub(crate) async fn start(&self) -> Result<Running, Failure> {
-        super::raise_open_files();
         let mut config = Config::new(self.data_dir());
         config.listen = self.listen;
         config.insecure_public = self.insecure_public;

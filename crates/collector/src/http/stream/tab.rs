@@ -139,7 +139,7 @@ impl Tab {
                 Some(answered) = self.answers.next() => self.answer(answered),
                 _ = ticks.tick() => self.tick().await,
                 _ = pings.tick() => self.ping(),
-                _ = checks.tick() => if credential.holds(&self.app).await { Ok(()) } else {
+                _ = checks.tick() => if credential.is_valid(&self.app) { Ok(()) } else {
                     Err((POLICY, "the session or token has ended; log in again"))
                 },
             };
