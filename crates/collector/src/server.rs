@@ -9,7 +9,7 @@ use axum_server::Handle;
 use axum_server::accept::NoDelayAcceptor;
 use axum_server::tls_rustls::RustlsConfig;
 use domain::api::session::Role;
-use listener::{Connections, Gate, Limits, OpenFiles};
+use listener::{Connections, Gate, HEAD_WITHIN, Limits, OpenFiles};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use store::state::StateError;
@@ -24,6 +24,7 @@ use crate::changes::Changes;
 use crate::config::{Config, Secret, TlsFiles};
 use crate::error::StartError;
 use crate::evaluator::Evaluator;
+use crate::ingest::WaitingStreams;
 use crate::ingest::remote_write::{self, RemoteWrite};
 use crate::ingest::telemetry;
 use crate::live::Live;
@@ -197,6 +198,7 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
         live: Live::from_records(nodes),
         alerts,
         tokens,
+        waiting_streams: WaitingStreams::default(),
         telemetry_room: Arc::new(Semaphore::new(telemetry::SAMPLES_TOGETHER_MAX)),
         telemetry_turns: Arc::new(Semaphore::new(telemetry::TURNS)),
         remote_write: RemoteWrite::default(),
@@ -238,14 +240,14 @@ fn serve(
             let mut server = axum_server::from_tcp(tcp)?
                 .acceptor(Gate::new(NoDelayAcceptor::new(), connections))
                 .handle(handle);
-            listener::bound(server.http_builder());
+            listener::bound(server.http_builder(), HEAD_WITHIN);
             tokio::spawn(server.serve(service))
         }
         Some(tls) => {
             let mut server = axum_server::from_tcp_rustls(tcp, tls)?
                 .map(|acceptor| Gate::new(acceptor.acceptor(NoDelayAcceptor::new()), connections))
                 .handle(handle);
-            listener::bound(server.http_builder());
+            listener::bound(server.http_builder(), HEAD_WITHIN);
             tokio::spawn(server.serve(service))
         }
     })
@@ -259,6 +261,7 @@ fn connection_limits(open_files: OpenFiles) -> Limits {
         total,
         unauthenticated: UNAUTHENTICATED_MAX.min(total / 2),
         unauthenticated_per_address: UNAUTHENTICATED_PER_ADDRESS_MAX.min(total / 4),
+        head_within: HEAD_WITHIN,
     }
 }
 

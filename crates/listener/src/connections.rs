@@ -12,7 +12,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::address::AddressKey;
-use crate::http::{HEAD_BYTES_MAX, HEAD_WITHIN};
+use crate::http::HEAD_BYTES_MAX;
+#[cfg(doc)]
+use crate::http::HEAD_WITHIN;
 
 /// What an unauthenticated connection may send for each request: its head, or the small body of a log-in.
 const UNAUTHENTICATED_BYTES_MAX: u64 = HEAD_BYTES_MAX as u64;
@@ -33,6 +35,8 @@ pub struct Limits {
     pub unauthenticated: usize,
     /// Unauthenticated ones of one address.
     pub unauthenticated_per_address: usize,
+    /// How long a new connection may take until the head of its first request is there, TLS included: [`HEAD_WITHIN`] but for tests.
+    pub head_within: Duration,
 }
 
 /// The open connections of one listener. Cheap to clone.
@@ -145,7 +149,7 @@ impl Connections {
             authenticated: AtomicBool::new(false),
             readable: AtomicU64::new(UNAUTHENTICATED_BYTES_MAX),
             opened: Instant::now(),
-            deadline_ms: AtomicU64::new(HEAD_WITHIN.as_millis() as u64),
+            deadline_ms: AtomicU64::new(limits.head_within.as_millis() as u64),
         }))))
     }
 
@@ -209,6 +213,12 @@ impl Connection {
     /// Lifts the limit of reading.
     pub fn read_without_limit(&self) {
         self.0.readable.store(UNLIMITED, Ordering::Release);
+    }
+
+    /// Returns true if a limit of reading is used up.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.readable() == Some(0)
     }
 
     /// A request's head was read.
@@ -282,6 +292,7 @@ mod tests {
         total: 6,
         unauthenticated: 5,
         unauthenticated_per_address: 3,
+        head_within: Duration::from_secs(10),
     };
 
     fn peer(last: u8) -> IpAddr {
@@ -349,7 +360,7 @@ mod tests {
         assert_eq!(connection.readable(), None);
         connection.limit_reading(10);
         connection.count_read(11);
-        assert_eq!(connection.readable(), Some(0));
+        assert!(connection.is_exhausted());
         connection.read_without_limit();
         assert_eq!(connection.readable(), None);
     }

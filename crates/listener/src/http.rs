@@ -16,12 +16,12 @@ const PONG_WITHIN: Duration = Duration::from_secs(10);
 /// Streams that one HTTP/2 connection may have open: an agent needs 2, a browser some dozens.
 const STREAMS_MAX: u32 = 128;
 
-/// Sets these bounds on a server.
-pub fn bound(builder: &mut Builder<TokioExecutor>) {
+/// Sets these bounds on a server. `head_within` is [`HEAD_WITHIN`] but for tests.
+pub fn bound(builder: &mut Builder<TokioExecutor>, head_within: Duration) {
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_WITHIN)
+        .header_read_timeout(head_within)
         // The only bound that HTTP/1 has for the size of a head. Bodies are read in pieces of this size, too.
         .max_buf_size(HEAD_BYTES_MAX);
     let mut http2 = builder.http2();

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
-use listener::{Connection, Connections, Gate, Limits};
+use listener::{Connection, Connections, Gate, HEAD_WITHIN, Limits};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
@@ -29,6 +29,7 @@ const CONNECTIONS: Limits = Limits {
     total: 256,
     unauthenticated: 192,
     unauthenticated_per_address: 64,
+    head_within: HEAD_WITHIN,
 };
 /// How long answers under way may take when the agent ends.
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
@@ -159,7 +160,7 @@ impl Server {
             None => match axum_server::from_tcp(self.listener) {
                 Ok(server) => {
                     let mut server = server.map(|acceptor| Gate::new(acceptor, connections)).handle(handle);
-                    listener::bound(server.http_builder());
+                    listener::bound(server.http_builder(), HEAD_WITHIN);
                     server.serve(app).await
                 }
                 Err(error) => Err(error),
@@ -167,7 +168,7 @@ impl Server {
             Some(tls) => match axum_server::from_tcp_rustls(self.listener, tls) {
                 Ok(server) => {
                     let mut server = server.map(|acceptor| Gate::new(acceptor, connections)).handle(handle);
-                    listener::bound(server.http_builder());
+                    listener::bound(server.http_builder(), HEAD_WITHIN);
                     server.serve(app).await
                 }
                 Err(error) => Err(error),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use governor::clock::{Clock, DefaultClock};
+use governor::middleware::NoOpMiddleware;
 use governor::state::keyed::HashMapStateStore;
 use governor::{Quota, RateLimiter};
 use listener::AddressKey;
@@ -26,7 +27,8 @@ const ADDRESSES_MAX: usize = 10_000;
 /// Failures between two looks for addresses that can be forgotten, which goes through all of them.
 const FORGET_EVERY: u64 = 256;
 
-type Limiter<C> = RateLimiter<Option<AddressKey>, HashMapStateStore<Option<AddressKey>>, C>;
+type Limiter<C> =
+    RateLimiter<Option<AddressKey>, HashMapStateStore<Option<AddressKey>>, C, NoOpMiddleware<<C as Clock>::Instant>>;
 
 /// Failures by address.
 #[derive(Clone)]
@@ -66,7 +68,7 @@ impl BadTokens {
     }
 }
 
-impl<C: Clock> Limiters<C> {
+impl<C: Clock + Clone> Limiters<C> {
     fn new(clock: C) -> Self {
         let limiter = |per_minute| RateLimiter::new(Quota::per_minute(per_minute), HashMapStateStore::default(), clock.clone());
         Self {
