@@ -5,8 +5,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
+use futures::task::AtomicWaker;
 use ipnet::IpNet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +18,8 @@ use crate::http::HEAD_BYTES_MAX;
 #[cfg(doc)]
 use crate::http::HEAD_WITHIN;
 
-/// What an unauthenticated connection may send for each request: its head, or the small body of a log-in.
+/// What is read of an unauthenticated connection until the head of its next request is there: the head, and before it the body of the
+/// request before, which is small for a log-in and of no use otherwise.
 const UNAUTHENTICATED_BYTES_MAX: u64 = HEAD_BYTES_MAX as u64;
 /// How long an unauthenticated connection may stay after its last request: enough to load the dashboard over a slow line.
 const UNAUTHENTICATED_WITHIN: Duration = Duration::from_secs(120);
@@ -79,6 +82,8 @@ struct Inner {
     authenticated: AtomicBool,
     /// Bytes that may still be read.
     readable: AtomicU64,
+    /// Waits for more of them.
+    reader: AtomicWaker,
     opened: Instant,
     /// Milliseconds after `opened` at which the connection is closed, unless it has authenticated.
     deadline_ms: AtomicU64,
@@ -148,6 +153,7 @@ impl Connections {
             evicted,
             authenticated: AtomicBool::new(false),
             readable: AtomicU64::new(UNAUTHENTICATED_BYTES_MAX),
+            reader: AtomicWaker::new(),
             opened: Instant::now(),
             deadline_ms: AtomicU64::new(limits.head_within.as_millis() as u64),
         }))))
@@ -201,18 +207,23 @@ impl Connection {
         // One that was evicted a moment ago ends all the same.
         if state.forget(self.0.id).is_some() {
             self.0.authenticated.store(true, Ordering::Release);
-            self.0.readable.store(UNLIMITED, Ordering::Release);
+            self.set_readable(UNLIMITED);
         }
     }
 
-    /// Limits what is read from now on, all requests of the connection together. Reading more fails.
+    /// Limits what is read from now on of an authenticated connection, all its requests together. Reading more fails.
     pub fn limit_reading(&self, bytes: u64) {
-        self.0.readable.store(bytes, Ordering::Release);
+        self.set_readable(bytes);
     }
 
     /// Lifts the limit of reading.
     pub fn read_without_limit(&self) {
-        self.0.readable.store(UNLIMITED, Ordering::Release);
+        self.set_readable(UNLIMITED);
+    }
+
+    fn set_readable(&self, bytes: u64) {
+        self.0.readable.store(bytes, Ordering::Release);
+        self.0.reader.wake();
     }
 
     /// Returns true if a limit of reading is used up.
@@ -226,7 +237,7 @@ impl Connection {
         if self.is_authenticated() {
             return;
         }
-        self.0.readable.store(UNAUTHENTICATED_BYTES_MAX, Ordering::Release);
+        self.set_readable(UNAUTHENTICATED_BYTES_MAX);
         let deadline = self.0.opened.elapsed() + UNAUTHENTICATED_WITHIN;
         let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
         self.0.deadline_ms.store(deadline_ms, Ordering::Release);
@@ -249,6 +260,11 @@ impl Connection {
     pub(crate) fn readable(&self) -> Option<usize> {
         let bytes = self.0.readable.load(Ordering::Acquire);
         (bytes != UNLIMITED).then(|| usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
+    /// Has `waker` woken when more may be read.
+    pub(crate) fn wake_when_readable(&self, waker: &Waker) {
+        self.0.reader.register(waker);
     }
 
     /// Counts bytes that were read under a limit. One that was lifted meanwhile stays lifted.

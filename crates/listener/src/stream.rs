@@ -1,4 +1,7 @@
 //! A connection's bytes: limited until it has authenticated, and closed when it is evicted or too slow.
+//!
+//! What an unauthenticated client sends beyond its limit is not read, and so stays with the operating system: an HTTP/2 client sends its
+//! body before the handler of the request has seen the token.
 
 use std::io;
 use std::pin::Pin;
@@ -85,7 +88,7 @@ pub(crate) fn late() -> io::Error {
 fn too_much() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "the client sent more than it may before it is known",
+        "the client sent more than it may",
     )
 }
 
@@ -96,12 +99,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.check(context)?;
-        let Some(readable) = self.slot.connection().readable() else {
-            return Pin::new(&mut self.inner).poll_read(context, buffer);
-        };
-        if readable == 0 {
-            return Poll::Ready(Err(too_much()));
+        if self.slot.connection().readable() == Some(0) {
+            // First, or what is granted meanwhile would wake nobody.
+            self.slot.connection().wake_when_readable(context.waker());
         }
+        let connection = self.slot.connection();
+        let readable = match connection.readable() {
+            None => return Pin::new(&mut self.inner).poll_read(context, buffer),
+            Some(0) if connection.is_authenticated() => return Poll::Ready(Err(too_much())),
+            Some(0) => return Poll::Pending,
+            Some(readable) => readable,
+        };
         let room = buffer.remaining().min(readable);
         let mut part = ReadBuf::new(buffer.initialize_unfilled_to(room));
         ready!(Pin::new(&mut self.inner).poll_read(context, &mut part))?;
