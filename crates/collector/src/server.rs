@@ -63,7 +63,10 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     config.check()?;
     // One provider in the process, also for the client that delivers webhooks; whoever was first decided.
     let _installed_before = rustls::crypto::ring::default_provider().install_default();
-    let listener = listen(config.listen)?;
+    let listener = listener::listen(config.listen).map_err(|source| StartError::Listen {
+        listen: config.listen,
+        source,
+    })?;
     let tls = config.tls.as_ref().map(server_tls).transpose()?;
     let (app, admin_token_created) = assemble(config).await?;
     spawn_tasks(&app).await?;
@@ -143,15 +146,6 @@ impl Running {
         .await;
         tracing::info!("the collector has stopped");
     }
-}
-
-fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
-    let bound =
-        TcpListener::bind(address).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-    bound.map_err(|source| StartError::Listen {
-        listen: address,
-        source,
-    })
 }
 
 async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError> {
@@ -255,8 +249,12 @@ fn serve(
 
 /// The limits of connections, as far as the process may open files.
 fn connection_limits(open_files: OpenFiles) -> Limits {
-    let files = open_files.soft.map_or(usize::MAX, |soft| usize::try_from(soft).unwrap_or(usize::MAX));
-    let total = files.saturating_sub(FILES_RESERVED.min(files / 4)).min(CONNECTIONS_MAX);
+    let files = open_files
+        .soft
+        .map_or(usize::MAX, |soft| usize::try_from(soft).unwrap_or(usize::MAX));
+    let total = files
+        .saturating_sub(FILES_RESERVED.min(files / 4))
+        .min(CONNECTIONS_MAX);
     Limits {
         total,
         unauthenticated: UNAUTHENTICATED_MAX.min(total / 2),

@@ -140,7 +140,8 @@ impl Tokens {
         let _changing = self.changing.lock().await;
         self.remove(ADMIN_ID, now_ms).await?;
         let note = "made at the first start, or given by LOCKSTEP_ADMIN_TOKEN";
-        self.store_new(ADMIN_ID, Role::Admin, admin, note, None, now_ms).await
+        self.store_new(ADMIN_ID, Role::Admin, admin, note, None, now_ms)
+            .await
     }
 
     /// Makes a token.
@@ -253,7 +254,10 @@ impl Tokens {
         let mut tokens = self.state.tokens().await?;
         let known = self.read();
         for token in &mut tokens {
-            token.used_ms = known.by_id(&token.id).and_then(known::Token::used_ms).or(token.used_ms);
+            token.used_ms = known
+                .by_id(&token.id)
+                .and_then(known::Token::used_ms)
+                .or(token.used_ms);
         }
         Ok(tokens)
     }
@@ -282,7 +286,11 @@ impl Tokens {
     ///
     /// # Errors
     /// When the store fails, or the token was revoked meanwhile.
-    pub async fn log_in(&self, principal: &Principal, now_ms: TimestampMs) -> Result<(Secret, Session), StateError> {
+    pub async fn log_in(
+        &self,
+        principal: &Principal,
+        now_ms: TimestampMs,
+    ) -> Result<(Secret, Session), StateError> {
         let (cookie, csrf) = (random_secret(""), random_secret(""));
         let session = BrowserSession {
             token: principal.id.clone(),

@@ -121,17 +121,26 @@ impl Connections {
             && ids.len() >= limits.unauthenticated_per_address
             && let Some(oldest) = ids.first().copied()
         {
-            state.warn(peer, "the oldest unauthenticated connection of this address was closed: it holds too many");
+            state.warn(
+                peer,
+                "the oldest unauthenticated connection of this address was closed: it holds too many",
+            );
             state.evict(oldest);
         }
         if (state.unauthenticated.len() >= limits.unauthenticated || state.open >= limits.total)
             && let Some(oldest) = state.unauthenticated.keys().next().copied()
         {
-            state.warn(peer, "the oldest unauthenticated connection was closed: there are too many");
+            state.warn(
+                peer,
+                "the oldest unauthenticated connection was closed: there are too many",
+            );
             state.evict(oldest);
         }
         if state.open >= limits.total {
-            state.warn(peer, "a connection was refused: there are too many, and all of them have authenticated");
+            state.warn(
+                peer,
+                "a connection was refused: there are too many, and all of them have authenticated",
+            );
             return None;
         }
         let id = state.next_id;
@@ -269,9 +278,12 @@ impl Connection {
 
     /// Counts bytes that were read under a limit. One that was lifted meanwhile stays lifted.
     pub(crate) fn count_read(&self, bytes: usize) {
-        let _lifted = self.0.readable.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
-            (left != UNLIMITED).then(|| left.saturating_sub(bytes as u64))
-        });
+        let _lifted = self
+            .0
+            .readable
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
+                (left != UNLIMITED).then(|| left.saturating_sub(bytes as u64))
+            });
     }
 }
 

@@ -13,6 +13,7 @@ mod connections;
 mod gate;
 mod http;
 mod open_files;
+mod socket;
 mod stream;
 
 pub use address::AddressKey;
@@ -20,4 +21,5 @@ pub use connections::{Connection, Connections, Limits};
 pub use gate::{Announced, Gate};
 pub use http::{HEAD_BYTES_MAX, HEAD_WITHIN, bound};
 pub use open_files::OpenFiles;
+pub use socket::listen;
 pub use stream::GuardedStream;

@@ -57,7 +57,12 @@ impl OpenFiles {
 impl fmt::Display for OpenFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
-        write!(f, "soft limit {}, hard limit {}", show(self.soft), show(self.hard))
+        write!(
+            f,
+            "soft limit {}, hard limit {}",
+            show(self.soft),
+            show(self.hard)
+        )
     }
 }
 

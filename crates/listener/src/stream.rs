@@ -86,10 +86,7 @@ pub(crate) fn late() -> io::Error {
 }
 
 fn too_much() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        "the client sent more than it may",
-    )
+    io::Error::new(io::ErrorKind::InvalidData, "the client sent more than it may")
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use axum::extract::{Request, State};
 use axum::Router;
+use axum::extract::{Request, State};
 use axum_server::accept::NoDelayAcceptor;
 use futures::StreamExt;
 use listener::{Connection, Connections, Gate, Limits};
@@ -121,8 +121,15 @@ async fn a_head_has_its_time_whatever_it_begins_with() {
 #[tokio::test]
 async fn a_head_of_more_than_8_kib_is_refused_in_words() {
     let (address, _) = serve(PATIENT);
-    for (length, status) in [(7_000, "HTTP/1.1 200"), (8_192, "HTTP/1.1 431"), (100_000, "HTTP/1.1 431")] {
-        let sends = format!("GET / HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n", "x".repeat(length));
+    for (length, status) in [
+        (7_000, "HTTP/1.1 200"),
+        (8_192, "HTTP/1.1 431"),
+        (100_000, "HTTP/1.1 431"),
+    ] {
+        let sends = format!(
+            "GET / HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n",
+            "x".repeat(length)
+        );
         let mut client = open(address, &sends[..sends.len().min(16 << 10)]).await;
         let text = read_answer(&mut client).await;
         assert!(text.starts_with(status), "{length}: {text:?}");
@@ -138,11 +145,17 @@ async fn silent_connections_give_way_and_known_ones_do_not() {
     for _ in 0..50 {
         silent.push(open(address, "").await);
         let mut new = open(address, GET).await;
-        assert!(read_answer(&mut new).await.ends_with("hello"), "a new client is served");
+        assert!(
+            read_answer(&mut new).await.ends_with("hello"),
+            "a new client is served"
+        );
     }
     assert!(connections.count().1 <= LIMITS.unauthenticated_per_address);
     known.write_all(GET.as_bytes()).await.unwrap();
-    assert!(read_answer(&mut known).await.ends_with("hello"), "it still stands");
+    assert!(
+        read_answer(&mut known).await.ends_with("hello"),
+        "it still stands"
+    );
 }
 
 #[tokio::test]

@@ -338,7 +338,13 @@ impl Agent {
         let mut connection = {
             let _turn = match self.counted {
                 true => None,
-                false => Some(shared.joining.acquire().await.context("the semaphore is never closed")?),
+                false => Some(
+                    shared
+                        .joining
+                        .acquire()
+                        .await
+                        .context("the semaphore is never closed")?,
+                ),
             };
             self.connect().await?
         };

@@ -26,7 +26,14 @@ pub fn status(message: impl Into<String>, retry_after_s: u64) -> Status {
 /// How long to wait before the next try; `None` when the other side did not say.
 #[must_use]
 pub fn retry_after(status: &Status) -> Option<Duration> {
-    let seconds = status.metadata().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    let seconds = status
+        .metadata()
+        .get(RETRY_AFTER)?
+        .to_str()
+        .ok()?
+        .trim()
+        .parse()
+        .ok()?;
     Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
 }
 
@@ -40,8 +47,10 @@ mod tests {
         assert_eq!(retry_after(&status("busy", 86_400)), Some(RETRY_AFTER_MAX));
         assert_eq!(retry_after(&Status::unavailable("gone")), None);
         let mut odd = Status::unavailable("busy");
-        odd.metadata_mut()
-            .insert(RETRY_AFTER, MetadataValue::from_static("Mon, 23 Nov 2026 10:00:00 GMT"));
+        odd.metadata_mut().insert(
+            RETRY_AFTER,
+            MetadataValue::from_static("Mon, 23 Nov 2026 10:00:00 GMT"),
+        );
         assert_eq!(retry_after(&odd), None);
     }
 }

@@ -27,7 +27,10 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     // `query` for checking rule files and `--format` of a query on the command line.
     // `store` for `lockstep store` on the data folder of a collector that does not run.
     // `listener` for the limit of open files, which services raise and `doctor` shows.
-    ("lockstep", &["agent", "collector", "domain", "listener", "query", "store"]),
+    (
+        "lockstep",
+        &["agent", "collector", "domain", "listener", "query", "store"],
+    ),
     ("sim-nvml", &[]),
     ("nccl-probe", &[]),
     // Measures the collector from outside: it shares the protocol with the agent, and no code.

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::{Extension, Router};
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
 use listener::{Connection, Connections, Gate, HEAD_WITHIN, Limits};
@@ -159,7 +159,9 @@ impl Server {
         let served = match self.tls {
             None => match axum_server::from_tcp(self.listener) {
                 Ok(server) => {
-                    let mut server = server.map(|acceptor| Gate::new(acceptor, connections)).handle(handle);
+                    let mut server = server
+                        .map(|acceptor| Gate::new(acceptor, connections))
+                        .handle(handle);
                     listener::bound(server.http_builder(), HEAD_WITHIN);
                     server.serve(app).await
                 }
@@ -167,7 +169,9 @@ impl Server {
             },
             Some(tls) => match axum_server::from_tcp_rustls(self.listener, tls) {
                 Ok(server) => {
-                    let mut server = server.map(|acceptor| Gate::new(acceptor, connections)).handle(handle);
+                    let mut server = server
+                        .map(|acceptor| Gate::new(acceptor, connections))
+                        .handle(handle);
                     listener::bound(server.http_builder(), HEAD_WITHIN);
                     server.serve(app).await
                 }

@@ -188,7 +188,10 @@ async fn clients_that_are_silent_or_send_too_much_hold_up_no_scraper() {
     let (head, _) = get(free, "/metrics").await.unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     let closed = tokio::time::timeout(Duration::from_secs(5), silent[0].read(&mut [0])).await;
-    assert!(matches!(closed, Ok(Ok(0) | Err(_))), "the oldest gave way: {closed:?}");
+    assert!(
+        matches!(closed, Ok(Ok(0) | Err(_))),
+        "the oldest gave way: {closed:?}"
+    );
     let (head, _) = get(free, &format!("/{}", "x".repeat(8_192))).await.unwrap();
     assert!(head.starts_with("HTTP/1.1 431"), "{head}");
     agent.stop().await;

@@ -23,8 +23,8 @@ use super::client_address::ClientAddress;
 use super::error::ApiError;
 use crate::Shared;
 
-pub use bad_tokens::BadTokens;
 pub(super) use bad_tokens::Attempt;
+pub use bad_tokens::BadTokens;
 
 /// The session cookie.
 pub const COOKIE: &str = "lockstep_session";
@@ -155,8 +155,8 @@ fn identify_browser(app: &Shared, cookie: Option<&str>) -> Result<Caller, Refusa
         )));
     };
     let session = app.tokens.session(cookie, app.now_ms());
-    let session = session
-        .ok_or_else(|| Refusal::Bad(ApiError::unauthorized("the session has ended; log in again")))?;
+    let session =
+        session.ok_or_else(|| Refusal::Bad(ApiError::unauthorized("the session has ended; log in again")))?;
     Ok(Caller {
         id: session.id,
         role: session.role,

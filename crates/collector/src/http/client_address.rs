@@ -80,7 +80,9 @@ fn forwarded_for(item: &str) -> Option<&str> {
 fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     let bare = text.trim_start_matches('[').trim_end_matches(']');
-    let address = bare.parse().or_else(|_| text.parse().map(|address: SocketAddr| address.ip()));
+    let address = bare
+        .parse()
+        .or_else(|_| text.parse().map(|address: SocketAddr| address.ip()));
     address.ok().map(|address: IpAddr| address.to_canonical())
 }
 
@@ -110,8 +112,16 @@ mod tests {
             ("::ffff:10.0.0.1", vec![(x, "203.0.113.9")], "203.0.113.9"),
             // The client wrote the first one itself.
             ("10.0.0.1", vec![(x, "198.51.100.7, 203.0.113.9")], "203.0.113.9"),
-            ("10.0.0.1", vec![(x, "198.51.100.7"), (x, "203.0.113.9")], "203.0.113.9"),
-            ("10.0.0.1", vec![(x, "203.0.113.9, 10.0.0.2, fd00::3")], "203.0.113.9"),
+            (
+                "10.0.0.1",
+                vec![(x, "198.51.100.7"), (x, "203.0.113.9")],
+                "203.0.113.9",
+            ),
+            (
+                "10.0.0.1",
+                vec![(x, "203.0.113.9, 10.0.0.2, fd00::3")],
+                "203.0.113.9",
+            ),
             ("10.0.0.1", vec![(x, "10.0.0.9, 10.0.0.2")], "10.0.0.9"),
             // With a port, as some proxies write them.
             ("10.0.0.1", vec![(x, "203.0.113.9:4711")], "203.0.113.9"),
@@ -122,7 +132,10 @@ mod tests {
             ("10.0.0.1", vec![(x, "203.0.113.9, , 10.0.0.2")], "10.0.0.2"),
             (
                 "10.0.0.1",
-                vec![("forwarded", "for=198.51.100.7;proto=http, For=\"[2001:db8::1]:80\";by=x")],
+                vec![(
+                    "forwarded",
+                    "for=198.51.100.7;proto=http, For=\"[2001:db8::1]:80\";by=x",
+                )],
                 "2001:db8::1",
             ),
             ("10.0.0.1", vec![("forwarded", "proto=https")], "10.0.0.1"),

@@ -180,7 +180,9 @@ impl IntoResponse for ApiError {
 impl From<StateError> for ApiError {
     fn from(error: StateError) -> Self {
         match error {
-            StateError::Conflict { .. } | StateError::Exists { .. } | StateError::Full { .. } => Self::conflict(error.to_string()),
+            StateError::Conflict { .. } | StateError::Exists { .. } | StateError::Full { .. } => {
+                Self::conflict(error.to_string())
+            }
             error => Self::internal("reading or writing its state", &error),
         }
     }

@@ -64,7 +64,10 @@ async fn can_read_state(app: &Shared, last_look: &LastLook) -> bool {
             false
         }
         Err(_) => {
-            tracing::error!("the state database did not answer within {} s", ANSWER_WITHIN.as_secs());
+            tracing::error!(
+                "the state database did not answer within {} s",
+                ANSWER_WITHIN.as_secs()
+            );
             false
         }
     };

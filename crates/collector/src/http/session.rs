@@ -50,7 +50,9 @@ async fn log_in(
 ) -> ApiResult<Response> {
     same_origin(request.headers(), request.uri())?;
     let connection = request.extensions().get::<Connection>().cloned();
-    let body = log_ins.within_limits(Json::<Login>::from_request(request, &())).await?;
+    let body = log_ins
+        .within_limits(Json::<Login>::from_request(request, &()))
+        .await?;
     let Json(login) = match body {
         Ok(login) => login,
         // The outermost layer gives it the form of our errors.
@@ -70,7 +72,12 @@ async fn log_in(
     app.audit(&principal.id, "log_in", "dashboard").await?;
     let (cookie, session) = app.tokens.log_in(&principal, app.now_ms()).await?;
     let body = Json(describe(&app, session.role, session.csrf));
-    Ok(with_cookie(&app, cookie.expose(), SESSION_LIFETIME_MS / 1_000, body))
+    Ok(with_cookie(
+        &app,
+        cookie.expose(),
+        SESSION_LIFETIME_MS / 1_000,
+        body,
+    ))
 }
 
 fn find_viewer(app: &Shared, login: &Login) -> Option<Principal> {

@@ -37,7 +37,9 @@ impl FirstBytes {
             return Err(super::hello::too_long());
         };
         // Loses against a `lift` at the same time, which is what matters.
-        let _lifted = self.0.compare_exchange(left, rest, Ordering::AcqRel, Ordering::Acquire);
+        let _lifted = self
+            .0
+            .compare_exchange(left, rest, Ordering::AcqRel, Ordering::Acquire);
         Ok(())
     }
 }
@@ -47,11 +49,13 @@ pub(super) async fn limit(mut request: Request, next: Next) -> Response {
     let first_bytes = FirstBytes(Arc::new(AtomicUsize::new(HELLO_BYTES_MAX)));
     request.extensions_mut().insert(first_bytes.clone());
     let request = request.map(|body| {
-        let data = body.into_data_stream().map(move |data| -> Result<Bytes, BoxError> {
-            let data = data?;
-            first_bytes.count(data.len())?;
-            Ok(data)
-        });
+        let data = body
+            .into_data_stream()
+            .map(move |data| -> Result<Bytes, BoxError> {
+                let data = data?;
+                first_bytes.count(data.len())?;
+                Ok(data)
+            });
         Body::from_stream(data)
     });
     next.run(request).await

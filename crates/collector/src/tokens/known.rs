@@ -64,7 +64,8 @@ impl Known {
     }
 
     pub(super) fn insert_session(&mut self, hash: SecretHash, session: BrowserSession) {
-        self.sessions.retain(|_, other| other.expires_ms > session.expires_ms - super::SESSION_LIFETIME_MS);
+        self.sessions
+            .retain(|_, other| other.expires_ms > session.expires_ms - super::SESSION_LIFETIME_MS);
         self.sessions.insert(hash, session);
     }
 
@@ -73,16 +74,27 @@ impl Known {
     }
 
     /// The session with that hash and its token, when neither has expired.
-    pub(super) fn session(&self, hash: &SecretHash, now_ms: TimestampMs) -> Option<(&BrowserSession, &Token)> {
-        let session = self.sessions.get(hash).filter(|session| session.expires_ms > now_ms)?;
-        let token = self.by_id(&session.token).filter(|token| token.is_valid(now_ms))?;
+    pub(super) fn session(
+        &self,
+        hash: &SecretHash,
+        now_ms: TimestampMs,
+    ) -> Option<(&BrowserSession, &Token)> {
+        let session = self
+            .sessions
+            .get(hash)
+            .filter(|session| session.expires_ms > now_ms)?;
+        let token = self
+            .by_id(&session.token)
+            .filter(|token| token.is_valid(now_ms))?;
         Some((session, token))
     }
 
     /// The sessions of a token, the first to expire first.
     pub(super) fn sessions_of(&self, token: &str) -> Vec<SecretHash> {
         let sessions = self.sessions.iter().filter(|(_, session)| session.token == token);
-        let mut sessions: Vec<_> = sessions.map(|(hash, session)| (session.expires_ms, *hash)).collect();
+        let mut sessions: Vec<_> = sessions
+            .map(|(hash, session)| (session.expires_ms, *hash))
+            .collect();
         sessions.sort_unstable();
         sessions.into_iter().map(|(_, hash)| hash).collect()
     }

@@ -179,7 +179,11 @@ async fn bad_log_ins_are_told_to_slow_down_and_a_valid_token_always_logs_in() {
     }
     let response = log_in("guess").send().await.unwrap();
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
-    let wait_s: u32 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    let wait_s: u32 = response.headers()["retry-after"]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
     assert!((1..=60).contains(&wait_s), "{wait_s}");
     assert_eq!(log_in(ADMIN).send().await.unwrap().status(), StatusCode::OK);
 }
@@ -319,7 +323,10 @@ async fn bad_tokens_from_an_address_never_lock_out_a_valid_one() {
         };
         let status = get(&format!("bad-{n}")).await;
         // One more is allowed for each 0.6 s that the loop takes.
-        assert!(status == expected || n >= 100 && status == StatusCode::UNAUTHORIZED, "{n}: {status}");
+        assert!(
+            status == expected || n >= 100 && status == StatusCode::UNAUTHORIZED,
+            "{n}: {status}"
+        );
     }
     let fresh = server.token(Role::Viewer, None).await;
     assert_eq!(get(&fresh.token).await, StatusCode::OK, "a fresh token");
@@ -352,13 +359,23 @@ async fn limits_count_the_address_that_a_trusted_proxy_forwards() {
         };
         let server = Server::start_with(folder, config).await;
         let log_in = async |client: &str| {
-            let request = server.anonymous(Method::POST, "/api/session").header("x-forwarded-for", client);
-            request.json(&json!({ "token": "guess" })).send().await.unwrap().status()
+            let request = server
+                .anonymous(Method::POST, "/api/session")
+                .header("x-forwarded-for", client);
+            request
+                .json(&json!({ "token": "guess" }))
+                .send()
+                .await
+                .unwrap()
+                .status()
         };
         for _ in 0..10 {
             assert_eq!(log_in("203.0.113.1").await, StatusCode::UNAUTHORIZED);
         }
-        assert_eq!(log_in("198.51.100.1, 203.0.113.1").await, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(
+            log_in("198.51.100.1, 203.0.113.1").await,
+            StatusCode::TOO_MANY_REQUESTS
+        );
         assert_eq!(log_in("203.0.113.2").await, others_status);
     }
 }

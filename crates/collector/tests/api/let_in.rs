@@ -52,7 +52,11 @@ async fn without_a_valid_token_no_stream_is_opened() {
         let refused = open(&server, token).await.err().map(|status| status.code());
         assert_eq!(refused, Some(Code::Unauthenticated), "{token:?}");
         let refused = control(&server, token, Agent::hello("n1"), false).await;
-        assert_eq!(refused.map_err(|status| status.code()), Err(Code::Unauthenticated), "{token:?}");
+        assert_eq!(
+            refused.map_err(|status| status.code()),
+            Err(Code::Unauthenticated),
+            "{token:?}"
+        );
     }
     let viewer = server.token(domain::api::session::Role::Scrape, None).await.token;
     let refused = open(&server, &viewer).await.err().map(|status| status.code());
@@ -74,7 +78,10 @@ async fn a_hello_of_more_than_512_kib_is_refused_on_both_streams() {
         (8 << 20, &[refused, broken], refused),
     ] {
         let got = code(Agent::connect_with(&server, ADMIN, large(bytes)).await);
-        assert!(telemetry.contains(&got), "{bytes} bytes over the WebSocket: {got:?}");
+        assert!(
+            telemetry.contains(&got),
+            "{bytes} bytes over the WebSocket: {got:?}"
+        );
         for zstd in [false, true] {
             let got = control(&server, ADMIN, large(bytes), zstd).await;
             let got = got.err().map_or(Code::Ok, |status| status.code());
@@ -88,17 +95,35 @@ async fn eight_streams_of_an_address_may_be_without_a_hello_and_more_are_asked_t
     let server = Server::start().await;
     let mut silent = Vec::new();
     for n in 0..PLACES {
-        silent.push(open(&server, ADMIN).await.unwrap_or_else(|status| panic!("stream {n}: {status}")));
+        silent.push(
+            open(&server, ADMIN)
+                .await
+                .unwrap_or_else(|status| panic!("stream {n}: {status}")),
+        );
     }
     let second = Some(Duration::from_secs(1));
     let refused = open(&server, ADMIN).await.err().expect("there is no place");
-    assert_eq!((refused.code(), busy::retry_after(&refused)), (Code::Unavailable, second));
-    let refused = control(&server, ADMIN, Agent::hello("n1"), false).await.unwrap_err();
-    assert_eq!((refused.code(), busy::retry_after(&refused)), (Code::Unavailable, second));
+    assert_eq!(
+        (refused.code(), busy::retry_after(&refused)),
+        (Code::Unavailable, second)
+    );
+    let refused = control(&server, ADMIN, Agent::hello("n1"), false)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (refused.code(), busy::retry_after(&refused)),
+        (Code::Unavailable, second)
+    );
     // A place is free as soon as its stream is let in or gone.
     drop(silent.pop());
-    let agent = until("a place", async || Agent::connect(&server, ADMIN, "n1").await.ok()).await;
-    assert!(open(&server, ADMIN).await.is_ok(), "the agent is in and takes no place");
+    let agent = until("a place", async || {
+        Agent::connect(&server, ADMIN, "n1").await.ok()
+    })
+    .await;
+    assert!(
+        open(&server, ADMIN).await.is_ok(),
+        "the agent is in and takes no place"
+    );
     drop(agent);
 }
 
@@ -113,9 +138,14 @@ async fn two_hundred_agents_behind_one_address_are_back_soon_after_a_restart() {
     }
     let server = server.restart().await;
     let begin = Instant::now();
-    let back = agents.iter().map(|(node, credential)| Agent::connect_patiently(&server, credential, node));
+    let back = agents
+        .iter()
+        .map(|(node, credential)| Agent::connect_patiently(&server, credential, node));
     let all = tokio::time::timeout(BACK_WITHIN, join_all(back)).await;
     let all = all.unwrap_or_else(|_| panic!("not all agents were back within {BACK_WITHIN:?}"));
     let asked: u32 = all.iter().map(|(_, asked)| asked).sum();
-    println!("{AGENTS} agents were back after {:?}; they were asked to come back {asked} times", begin.elapsed());
+    println!(
+        "{AGENTS} agents were back after {:?}; they were asked to come back {asked} times",
+        begin.elapsed()
+    );
 }

@@ -259,7 +259,11 @@ async fn one_token_has_32_seats_and_leaves_the_others_theirs() {
     let open = async |token: &str| Tab::open(&server, &[("authorization", &format!("Bearer {token}"))]).await;
     let mut tabs = Vec::new();
     for n in 0..32 {
-        tabs.push(open(&greedy).await.unwrap_or_else(|status| panic!("tab {n}: {status}")));
+        tabs.push(
+            open(&greedy)
+                .await
+                .unwrap_or_else(|status| panic!("tab {n}: {status}")),
+        );
     }
     assert_eq!(open(&greedy).await.err(), Some(StatusCode::TOO_MANY_REQUESTS));
     assert!(open(&other).await.is_ok(), "another viewer");
@@ -304,9 +308,7 @@ async fn a_runs_view_is_not_sent_for_its_log_and_four_times_per_second_at_most()
         tail_bytes: 1 << 20,
     })
     .await;
-    let log_to = |length: u64| {
-        move |push: &Push| matches!(push, Push::Log { id: 2, piece } if piece.next_offset >= length)
-    };
+    let log_to = |length: u64| move |push: &Push| matches!(push, Push::Log { id: 2, piece } if piece.next_offset >= length);
     // Both watches are served, and what the start has changed has been sent.
     tab.count_views(log_to(0)).await;
     let quiet = tokio::time::timeout(Duration::from_secs(1), tab.count_views(|_| false));
@@ -352,7 +354,10 @@ async fn a_runs_view_is_not_sent_for_its_log_and_four_times_per_second_at_most()
     let views = tab.count_views(is_last).await;
     let most = 2 + begin.elapsed().as_millis() / 250;
     let took = begin.elapsed();
-    assert!(views >= 1 && u128::from(views) <= most, "{views} views of {REPORTS} changes in {took:?}");
+    assert!(
+        views >= 1 && u128::from(views) <= most,
+        "{views} views of {REPORTS} changes in {took:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

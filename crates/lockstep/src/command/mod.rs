@@ -92,7 +92,9 @@ fn serve_on(threads: usize, service: impl Future<Output = Result<(), Failure>>) 
     start_log();
     match OpenFiles::raise() {
         Ok(limits) => tracing::debug!("open files: {limits}"),
-        Err(error) => tracing::warn!(%error, "the limit of open files stays as it is: {}", OpenFiles::current()),
+        Err(error) => {
+            tracing::warn!(%error, "the limit of open files stays as it is: {}", OpenFiles::current())
+        }
     }
     install_crypto();
     tokio::runtime::Builder::new_multi_thread()

@@ -53,7 +53,7 @@ impl StateStore {
     /// # Errors
     /// When the database fails, or a hash has another length.
     pub async fn tokens_by_hash(&self) -> Result<Vec<(SecretHash, TokenView)>, StateError> {
-        let rows: Vec<(Vec<u8>, String, String, String, i64, Option<i64>, Option<i64>)> =
+        let rows: Vec<HashedTokenRow> =
             sqlx::query_as("SELECT hash, id, role, note, created_ms, expires_ms, used_ms FROM tokens")
                 .fetch_all(&self.database.readers)
                 .await?;
@@ -114,6 +114,7 @@ pub(super) fn secret_hash(bytes: &[u8]) -> Result<SecretHash, StateError> {
         .map_err(|error| StateError::Database(sqlx::Error::Decode(Box::new(error))))
 }
 
+type HashedTokenRow = (Vec<u8>, String, String, String, i64, Option<i64>, Option<i64>);
 type TokenRow = (String, String, String, i64, Option<i64>, Option<i64>);
 
 fn view((id, role, note, created_ms, expires_ms, used_ms): TokenRow) -> Result<TokenView, StateError> {

@@ -386,12 +386,15 @@ async fn tokens_and_sessions_are_read_back_until_they_are_revoked() {
         state.create_token(token("t2", &hash, None), 1).await,
         Err(StateError::Exists { .. })
     ));
-    state.touch_tokens(&[("t1".into(), 60), ("gone".into(), 60)]).await.unwrap();
+    state
+        .touch_tokens(&[("t1".into(), 60), ("gone".into(), 60)])
+        .await
+        .unwrap();
     let tokens = state.tokens_by_hash().await.unwrap();
     let (of, view) = &tokens[0];
     assert_eq!((of, &*view.id, view.role), (&hash, "t1", Role::Operator));
     assert_eq!((view.expires_ms, view.used_ms), (Some(100), Some(60)));
-    assert_eq!(state.tokens().await.unwrap(), [view.clone()]);
+    assert_eq!(state.tokens().await.unwrap(), std::slice::from_ref(view));
 
     state
         .create_browser_session(&cookie, "t1", "csrf", 50, 90)

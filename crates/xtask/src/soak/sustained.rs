@@ -149,7 +149,9 @@ fn watch(collector: &mut Server, options: &Options, kills: u32, ended: &AtomicBo
             collector.kill();
             let ready = collector.start_again()?;
             watched.restarts.push(ready);
-            watched.returns.push(ready + all_back(collector, options.fleet.nodes, ended)?);
+            watched
+                .returns
+                .push(ready + all_back(collector, options.fleet.nodes, ended)?);
         }
         thread::sleep(Duration::from_millis(100));
     }

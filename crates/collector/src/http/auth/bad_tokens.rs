@@ -27,8 +27,12 @@ const ADDRESSES_MAX: usize = 10_000;
 /// Failures between two looks for addresses that can be forgotten, which goes through all of them.
 const FORGET_EVERY: u64 = 256;
 
-type Limiter<C> =
-    RateLimiter<Option<AddressKey>, HashMapStateStore<Option<AddressKey>>, C, NoOpMiddleware<<C as Clock>::Instant>>;
+type Limiter<C> = RateLimiter<
+    Option<AddressKey>,
+    HashMapStateStore<Option<AddressKey>>,
+    C,
+    NoOpMiddleware<<C as Clock>::Instant>,
+>;
 
 /// Failures by address.
 #[derive(Clone)]
@@ -58,7 +62,12 @@ impl Default for BadTokens {
 
 impl BadTokens {
     /// Counts a bad token, and gives the answer to it: `refusal`, or 429 when the address has sent too many.
-    pub(in crate::http) fn answer(&self, address: AddressKey, attempt: Attempt, refusal: ApiError) -> ApiError {
+    pub(in crate::http) fn answer(
+        &self,
+        address: AddressKey,
+        attempt: Attempt,
+        refusal: ApiError,
+    ) -> ApiError {
         self.0.count(address, attempt).err().map_or(refusal, |wait_s| {
             let detail = format!(
                 "this token is not valid either, and too many bad tokens came from this address; try again in {wait_s} s"
@@ -70,7 +79,13 @@ impl BadTokens {
 
 impl<C: Clock + Clone> Limiters<C> {
     fn new(clock: C) -> Self {
-        let limiter = |per_minute| RateLimiter::new(Quota::per_minute(per_minute), HashMapStateStore::default(), clock.clone());
+        let limiter = |per_minute| {
+            RateLimiter::new(
+                Quota::per_minute(per_minute),
+                HashMapStateStore::default(),
+                clock.clone(),
+            )
+        };
         Self {
             requests: limiter(REQUESTS_PER_MINUTE),
             log_ins: limiter(LOG_INS_PER_MINUTE),
@@ -85,7 +100,11 @@ impl<C: Clock + Clone> Limiters<C> {
             Attempt::Request => &self.requests,
             Attempt::LogIn => &self.log_ins,
         };
-        if self.failures.fetch_add(1, Ordering::Relaxed).is_multiple_of(FORGET_EVERY) {
+        if self
+            .failures
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(FORGET_EVERY)
+        {
             self.requests.retain_recent();
             self.log_ins.retain_recent();
         }
@@ -131,7 +150,10 @@ mod tests {
         for n in 0..ADDRESSES_MAX as u32 + 100 {
             assert_eq!(limiters.count(address(n), Attempt::Request), Ok(()), "{n}");
         }
-        assert!(limiters.count(address(u32::MAX), Attempt::Request).is_err(), "they share one limit");
+        assert!(
+            limiters.count(address(u32::MAX), Attempt::Request).is_err(),
+            "they share one limit"
+        );
         assert!(limiters.requests.len() <= ADDRESSES_MAX + 1);
         clock.advance(Duration::from_secs(61));
         for n in 0..FORGET_EVERY as u32 {

@@ -111,7 +111,10 @@ mod tests {
             ..LogIns::default()
         };
         let ended = hasty.within_limits(pending::<()>()).await;
-        assert_eq!(ended.map_err(|error| error.status()), Err(StatusCode::REQUEST_TIMEOUT));
+        assert_eq!(
+            ended.map_err(|error| error.status()),
+            Err(StatusCode::REQUEST_TIMEOUT)
+        );
         assert!(hasty.lock().under_way.is_empty());
 
         let log_ins = LogIns {
@@ -129,7 +132,10 @@ mod tests {
         assert!(log_ins.within_limits(ready(())).await.is_ok());
         let first = slow.into_iter().next().expect("there are some");
         let ended = first.await.expect("it does not panic");
-        assert_eq!(ended.map_err(|error| error.status()), Err(StatusCode::SERVICE_UNAVAILABLE));
+        assert_eq!(
+            ended.map_err(|error| error.status()),
+            Err(StatusCode::SERVICE_UNAVAILABLE)
+        );
         assert_eq!(log_ins.lock().under_way.len(), LOG_INS_MAX - 1);
     }
 }

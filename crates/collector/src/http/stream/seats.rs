@@ -94,8 +94,15 @@ mod tests {
         let seats = Seats::default();
         for token in 0..SEATS_MAX / SEATS_PER_TOKEN_MAX {
             let token = format!("token-{token}");
-            assert!((0..SEATS_PER_TOKEN_MAX).all(|_| count(&seats, &token).is_ok()), "{token}");
-            assert_eq!(count(&seats, &token), Err(StatusCode::TOO_MANY_REQUESTS), "{token}");
+            assert!(
+                (0..SEATS_PER_TOKEN_MAX).all(|_| count(&seats, &token).is_ok()),
+                "{token}"
+            );
+            assert_eq!(
+                count(&seats, &token),
+                Err(StatusCode::TOO_MANY_REQUESTS),
+                "{token}"
+            );
         }
         assert_eq!(count(&seats, "one more"), Err(StatusCode::SERVICE_UNAVAILABLE));
         for _ in 0..SEATS_PER_TOKEN_MAX {

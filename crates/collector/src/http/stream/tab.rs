@@ -252,7 +252,11 @@ impl Tab {
     async fn send_logs(&mut self, run: &RunId, only: Option<u32>) -> Result<(), Goodbye> {
         let app = self.app.clone();
         let (mut pushes, mut more) = (Vec::new(), false);
-        for (id, watch) in self.watches.iter_mut().filter(|(id, _)| only.is_none_or(|only| only == *id)) {
+        for (id, watch) in self
+            .watches
+            .iter_mut()
+            .filter(|(id, _)| only.is_none_or(|only| only == *id))
+        {
             let Kind::Log {
                 run: watched,
                 source,

@@ -159,7 +159,9 @@ impl RunWatch {
     /// Returns true when the view is to be sent now, which counts as sent.
     fn begin(&mut self, now_ms: TimestampMs) -> bool {
         // A clock that went back makes it due rather than silent.
-        let waits = self.sent_ms.is_some_and(|sent_ms| (0..VIEW_EVERY_MS).contains(&(now_ms - sent_ms)));
+        let waits = self
+            .sent_ms
+            .is_some_and(|sent_ms| (0..VIEW_EVERY_MS).contains(&(now_ms - sent_ms)));
         if !self.is_due || waits {
             return false;
         }
@@ -281,7 +283,11 @@ mod tests {
             watches.run_changed(&run("a"));
             sent += due(&mut watches, T + 1_002 + ms).len();
         }
-        assert_eq!(sent, 2 * 7, "for two watches, in two seconds that begin right after one was sent");
+        assert_eq!(
+            sent,
+            2 * 7,
+            "for two watches, in two seconds that begin right after one was sent"
+        );
         watches.all_runs_changed();
         assert_eq!(due(&mut watches, T), [1, 2, 3], "a clock that went back");
     }

@@ -114,7 +114,13 @@ async fn welcome(
     let first = timeout(HELLO_WITHIN, up.next())
         .await
         .map_err(|_| hello::late())?
-        .map_err(|status| if connection.is_exhausted() { hello::too_long() } else { status })?;
+        .map_err(|status| {
+            if connection.is_exhausted() {
+                hello::too_long()
+            } else {
+                status
+            }
+        })?;
     let (session, ack) = hello::greet(app, admitted, said_hello(first)?).await?;
     connection.read_without_limit();
     let _counted = OpenStream::count(app, session.node.clone());

@@ -118,9 +118,19 @@ mod tests {
     #[test]
     fn few_open_files_are_a_note_with_the_next_step() {
         for (soft, hard, state, words) in [
-            (1_024, 1_048_576, State::Works, "services raise the soft limit to 1048576"),
+            (
+                1_024,
+                1_048_576,
+                State::Works,
+                "services raise the soft limit to 1048576",
+            ),
             (65_536, 65_536, State::Works, "soft limit 65536, hard limit 65536"),
-            (1_024, 2_048, State::Absent, "services raise the soft limit to 2048"),
+            (
+                1_024,
+                2_048,
+                State::Absent,
+                "services raise the soft limit to 2048",
+            ),
         ] {
             let check = open_files(OpenFiles {
                 soft: Some(soft),
