@@ -15,6 +15,7 @@ use crate::changes::{Change, Changes};
 use crate::config::Config;
 use crate::diagnose::Alerts;
 use crate::evaluator::Evaluator;
+use crate::ingest::WaitingStreams;
 use crate::ingest::remote_write::RemoteWrite;
 use crate::ingest::telemetry::node_series::NodeSeries;
 use crate::live::Live;
@@ -45,6 +46,8 @@ pub struct App {
     pub alerts: Alerts,
     /// Who may do what.
     pub tokens: Tokens,
+    /// Streams of agents that have not sent their hello.
+    pub waiting_streams: WaitingStreams,
     /// Samples of agents that may be between their streams and the store.
     pub telemetry_room: Arc<Semaphore>,
     /// Turns of agents' streams to read what will wait for that room.

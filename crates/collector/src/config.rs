@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use domain::bytes::DisplayBytes;
 use domain::time::DisplayDuration;
+use ipnet::IpNet;
 use store::StoreConfig;
 
 use crate::error::StartError;
@@ -30,6 +31,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Listen on a public address even without TLS.
     pub insecure_public: bool,
+    /// Networks of the proxies in front of the collector: the address that they forward counts as the client's.
+    pub trusted_proxies: Vec<IpNet>,
     /// Certificate and key; none for plain HTTP.
     pub tls: Option<TlsFiles>,
     /// The admin token; made at the first start and kept in the data folder when none is given.
@@ -77,6 +80,7 @@ impl Config {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, PORT_DEFAULT)),
             data_dir: data_dir.into(),
             insecure_public: false,
+            trusted_proxies: Vec::new(),
             tls: None,
             admin_token: None,
             public_url: None,

@@ -9,7 +9,7 @@ use axum_server::Handle;
 use axum_server::accept::NoDelayAcceptor;
 use axum_server::tls_rustls::RustlsConfig;
 use domain::api::session::Role;
-use hyper_util::rt::TokioTimer;
+use listener::{Connections, Gate, HEAD_WITHIN, Limits, OpenFiles};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use store::state::StateError;
@@ -24,6 +24,7 @@ use crate::changes::Changes;
 use crate::config::{Config, Secret, TlsFiles};
 use crate::error::StartError;
 use crate::evaluator::Evaluator;
+use crate::ingest::WaitingStreams;
 use crate::ingest::remote_write::{self, RemoteWrite};
 use crate::ingest::telemetry;
 use crate::ingest::telemetry::node_series::NodeSeries;
@@ -33,12 +34,15 @@ use crate::tokens::Tokens;
 
 /// How long open requests may take once the collector stops.
 const GRACE: Duration = Duration::from_secs(5);
-/// A client that has not sent its request's head by then holds a connection for nothing.
-const HEAD_WITHIN: Duration = Duration::from_secs(30);
-/// HTTP/2 connections are asked for a sign of life this often; without one within the time-out they are closed.
-const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
-/// Streams one HTTP/2 connection may open: an agent needs 2, a browser some dozens.
-const H2_STREAMS_MAX: u32 = 128;
+/// Connections at once: two of each of a thousand agents, a tab of each of 512 viewers, and as many again. One takes about 20 KiB.
+const CONNECTIONS_MAX: usize = 8_192;
+/// Those that have not shown a valid token: 60 MiB of memory at the most.
+const UNAUTHENTICATED_MAX: usize = 4_096;
+/// Those of one address: a thousand agents may come from behind one address at the same moment, each of which is known after
+/// some milliseconds.
+const UNAUTHENTICATED_PER_ADDRESS_MAX: usize = 1_024;
+/// Open files for everything but connections: databases, logs of runs, webhooks.
+const FILES_RESERVED: usize = 1_024;
 
 /// A running collector.
 pub struct Running {
@@ -60,7 +64,10 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     config.check()?;
     // One provider in the process, also for the client that delivers webhooks; whoever was first decided.
     let _installed_before = rustls::crypto::ring::default_provider().install_default();
-    let listener = listen(config.listen)?;
+    let listener = listener::listen(config.listen).map_err(|source| StartError::Listen {
+        listen: config.listen,
+        source,
+    })?;
     let tls = config.tls.as_ref().map(server_tls).transpose()?;
     let (app, admin_token_created) = assemble(config).await?;
     spawn_tasks(&app).await?;
@@ -142,15 +149,6 @@ impl Running {
     }
 }
 
-fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
-    let bound =
-        TcpListener::bind(address).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-    bound.map_err(|source| StartError::Listen {
-        listen: address,
-        source,
-    })
-}
-
 async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError> {
     let mut store_config = StoreConfig::new(&config.data_dir);
     if let Some(retention_ms) = config.retention_ms {
@@ -195,6 +193,7 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
         live: Live::from_records(nodes),
         alerts,
         tokens,
+        waiting_streams: WaitingStreams::default(),
         telemetry_room: Arc::new(Semaphore::new(telemetry::SAMPLES_TOGETHER_MAX)),
         telemetry_turns: Arc::new(Semaphore::new(telemetry::TURNS)),
         node_series: NodeSeries::default(),
@@ -214,6 +213,7 @@ async fn spawn_tasks(app: &Shared) -> Result<(), StartError> {
     app.spawn(crate::live::watch(app.clone()));
     app.spawn(remote_write::forget_idle(app.clone()));
     app.spawn(crate::space::watch(app.clone()));
+    app.spawn(crate::tokens::store_uses(app.clone()));
     crate::runs::start(app).await?;
     crate::diagnose::start(app).await?;
     crate::notify::start(app).await?;
@@ -223,41 +223,46 @@ async fn spawn_tasks(app: &Shared) -> Result<(), StartError> {
 /// Without delay: the last piece of a long answer would wait until the client's system acknowledges the one before it, which it
 /// puts off for 40 ms.
 fn serve(
-    listener: TcpListener,
+    tcp: TcpListener,
     tls: Option<RustlsConfig>,
     app: &Shared,
     handle: Handle<SocketAddr>,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
     let service = crate::http::router(app.clone()).into_make_service_with_connect_info::<SocketAddr>();
+    let limits = connection_limits(OpenFiles::current());
+    let connections = Connections::new(limits, app.config.trusted_proxies.clone());
     Ok(match tls {
         None => {
-            let mut server = axum_server::from_tcp(listener)?
-                .acceptor(NoDelayAcceptor::new())
+            let mut server = axum_server::from_tcp(tcp)?
+                .acceptor(Gate::new(NoDelayAcceptor::new(), connections))
                 .handle(handle);
-            tune(server.http_builder());
+            listener::bound(server.http_builder(), HEAD_WITHIN);
             tokio::spawn(server.serve(service))
         }
         Some(tls) => {
-            let mut server = axum_server::from_tcp_rustls(listener, tls)?
-                .map(|acceptor| acceptor.acceptor(NoDelayAcceptor::new()))
+            let mut server = axum_server::from_tcp_rustls(tcp, tls)?
+                .map(|acceptor| Gate::new(acceptor.acceptor(NoDelayAcceptor::new()), connections))
                 .handle(handle);
-            tune(server.http_builder());
+            listener::bound(server.http_builder(), HEAD_WITHIN);
             tokio::spawn(server.serve(service))
         }
     })
 }
 
-fn tune(builder: &mut hyper_util::server::conn::auto::Builder<hyper_util::rt::TokioExecutor>) {
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_WITHIN);
-    let mut http2 = builder.http2();
-    http2
-        .timer(TokioTimer::new())
-        .keep_alive_interval(KEEP_ALIVE.0)
-        .keep_alive_timeout(KEEP_ALIVE.1);
-    http2.max_concurrent_streams(H2_STREAMS_MAX).adaptive_window(true);
+/// The limits of connections, as far as the process may open files.
+fn connection_limits(open_files: OpenFiles) -> Limits {
+    let files = open_files
+        .soft
+        .map_or(usize::MAX, |soft| usize::try_from(soft).unwrap_or(usize::MAX));
+    let total = files
+        .saturating_sub(FILES_RESERVED.min(files / 4))
+        .min(CONNECTIONS_MAX);
+    Limits {
+        total,
+        unauthenticated: UNAUTHENTICATED_MAX.min(total / 2),
+        unauthenticated_per_address: UNAUTHENTICATED_PER_ADDRESS_MAX.min(total / 4),
+        head_within: HEAD_WITHIN,
+    }
 }
 
 fn server_tls(files: &TlsFiles) -> Result<RustlsConfig, StartError> {
@@ -279,4 +284,24 @@ fn server_tls(files: &TlsFiles) -> Result<RustlsConfig, StartError> {
     read()
         .map(|config| RustlsConfig::from_config(Arc::new(config)))
         .map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_open_files_for_the_rest() {
+        for (soft, total) in [
+            (Some(1_048_576), CONNECTIONS_MAX),
+            (None, CONNECTIONS_MAX),
+            (Some(4_096), 3_072),
+            (Some(1_024), 768),
+        ] {
+            let limits = connection_limits(OpenFiles { soft, hard: soft });
+            assert_eq!(limits.total, total, "{soft:?}");
+            assert!(limits.unauthenticated_per_address < limits.unauthenticated);
+            assert!(limits.unauthenticated < limits.total);
+        }
+    }
 }

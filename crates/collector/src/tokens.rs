@@ -12,7 +12,8 @@ mod admin_file;
 mod known;
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -22,29 +23,55 @@ use domain::time::TimestampMs;
 use sha2::{Digest, Sha256};
 use store::StateStore;
 use store::state::StateError;
+use store::state::sessions::BrowserSession;
 use store::state::tokens::SecretHash;
+use tokio::time::MissedTickBehavior;
 
+use crate::app::Shared;
 use crate::config::{Config, Secret};
 use crate::error::StartError;
 use known::Known;
 
 /// How long a join token works when nothing else is asked for: long enough to walk through a rack, short enough to forget.
 pub const JOIN_LIFETIME_S: u64 = 3_600;
-/// A token's use is noted at most this often: writing on every request would wear the disk for a date nobody reads that exactly.
+/// How long a browser stays logged in, a week: a wall display does for long, a forgotten browser does not for ever.
+pub(crate) const SESSION_LIFETIME_MS: i64 = 7 * 24 * 3_600 * 1_000;
+/// A token's use is noted at most this often: nobody reads that date more exactly.
 const TOUCH_EVERY_MS: i64 = 60_000;
+/// How often noted uses are written to the database.
+const STORE_USES_EVERY: Duration = Duration::from_secs(10);
 /// Credentials a node may hold at once; the oldest go. Both streams of a first connection get one each, and a re-installed
 /// machine joins again.
 const CREDENTIALS_A_NODE: usize = 4;
+/// Tokens there may be, all of which are in memory (some 300 bytes each): four credentials of each of a thousand nodes, and
+/// as many again twenty times.
+const TOKENS_MAX: usize = 100_000;
+/// Browser sessions of one token; the oldest end.
+const SESSIONS_PER_TOKEN_MAX: usize = 1_000;
 /// The longest secret that is looked at; ours have 47 characters.
 const SECRET_BYTES_MAX: usize = 512;
 /// The admin token's id.
 const ADMIN_ID: &str = "admin";
 
-/// The book of tokens.
+/// The book of tokens. Authentication reads memory only.
 pub struct Tokens {
     state: StateStore,
-    known: Known,
-    touched: Mutex<HashMap<String, TimestampMs>>,
+    known: RwLock<Known>,
+    /// Uses that are not stored yet, by token id: at most one entry per token.
+    used: Mutex<HashMap<String, TimestampMs>>,
+    /// Held during a change, so that database and memory change in the same order.
+    changing: tokio::sync::Mutex<()>,
+}
+
+/// A browser that is logged in.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Session {
+    /// The id of its token.
+    pub id: String,
+    /// What the token may do.
+    pub role: Role,
+    /// What requests that change something have to send along. Never logged.
+    pub csrf: String,
 }
 
 /// Who a secret turned out to belong to.
@@ -72,36 +99,49 @@ impl Tokens {
             Some(given) => (given.clone(), false),
             None => admin_file::read_or_create(&config.data_dir.join("admin.token"))?,
         };
-        let tokens = Self {
-            state,
-            known: Known::default(),
-            touched: Mutex::default(),
-        };
         let load = |source: StateError| StartError::Load {
             what: "tokens",
             source: Box::new(source),
         };
+        let tokens = Self {
+            state,
+            known: RwLock::default(),
+            used: Mutex::default(),
+            changing: tokio::sync::Mutex::default(),
+        };
+        tokens.load(now_ms).await.map_err(load)?;
         tokens.set_admin(&admin, now_ms).await.map_err(load)?;
         Ok((tokens, created.then_some(admin)))
+    }
+
+    /// Reads everything from the database.
+    async fn load(&self, now_ms: TimestampMs) -> Result<(), StateError> {
+        let mut known = Known::default();
+        for (hash, token) in self.state.tokens_by_hash().await? {
+            known.insert(hash, token);
+        }
+        for (hash, session) in self.state.browser_sessions(now_ms).await? {
+            known.insert_session(hash, session);
+        }
+        *self.write() = known;
+        Ok(())
     }
 
     /// Makes the admin row match the token; a changed token ends the sessions made with the old one.
     async fn set_admin(&self, admin: &Secret, now_ms: TimestampMs) -> Result<(), StateError> {
         let hash = hash(admin.expose());
-        let known = self.state.token_by_hash(&hash, now_ms).await?;
-        if known.is_some_and(|token| token.id == ADMIN_ID) {
+        let is_known = self
+            .read()
+            .token(&hash, now_ms)
+            .is_some_and(|token| token.view.id == ADMIN_ID);
+        if is_known {
             return Ok(());
         }
-        self.revoke(ADMIN_ID).await?;
+        let _changing = self.changing.lock().await;
+        self.remove(ADMIN_ID, now_ms).await?;
         let note = "made at the first start, or given by LOCKSTEP_ADMIN_TOKEN";
-        let row = store::state::tokens::NewToken {
-            id: ADMIN_ID,
-            role: Role::Admin,
-            hash: &hash,
-            note,
-            expires_ms: None,
-        };
-        self.state.create_token(row, now_ms).await
+        self.store_new(ADMIN_ID, Role::Admin, admin, note, None, now_ms)
+            .await
     }
 
     /// Makes a token.
@@ -125,6 +165,7 @@ impl Tokens {
         let secret = random_secret(prefix);
         let id = format!("{kind}-{}", hex::encode(rand::random::<[u8; 4]>()));
         let expires_ms = expires_s.map(|s| now_ms.saturating_add_unsigned(s.saturating_mul(1_000)));
+        let _changing = self.changing.lock().await;
         self.store_new(&id, role, &secret, note, expires_ms, now_ms)
             .await?;
         Ok(NewToken {
@@ -140,15 +181,10 @@ impl Tokens {
     /// When the store fails.
     pub async fn enrol(&self, node: &NodeName, now_ms: TimestampMs) -> Result<Secret, StateError> {
         let prefix = credential_prefix(node);
-        let of_node = self
-            .state
-            .tokens()
-            .await?
-            .into_iter()
-            .filter(|token| token.id.starts_with(&prefix));
-        let ids: Vec<String> = of_node.map(|token| token.id).collect();
+        let _changing = self.changing.lock().await;
+        let ids = self.read().ids_with_prefix(&prefix);
         for id in ids.iter().rev().skip(CREDENTIALS_A_NODE - 1) {
-            self.revoke(id).await?;
+            self.remove(id, now_ms).await?;
         }
         let secret = random_secret("lsn_");
         let id = format!("{prefix}{}", hex::encode(rand::random::<[u8; 4]>()));
@@ -166,54 +202,48 @@ impl Tokens {
         expires_ms: Option<TimestampMs>,
         now_ms: TimestampMs,
     ) -> Result<(), StateError> {
+        if self.read().len() >= TOKENS_MAX {
+            return Err(StateError::Full {
+                what: "tokens",
+                max: TOKENS_MAX,
+            });
+        }
         let hash = hash(secret.expose());
-        self.state
-            .create_token(
-                store::state::tokens::NewToken {
-                    id,
-                    role,
-                    hash: &hash,
-                    note,
-                    expires_ms,
-                },
-                now_ms,
-            )
-            .await
+        let row = store::state::tokens::NewToken {
+            id,
+            role,
+            hash: &hash,
+            note,
+            expires_ms,
+        };
+        self.state.create_token(row, now_ms).await?;
+        let token = TokenView {
+            id: id.to_owned(),
+            role,
+            note: note.to_owned(),
+            created_ms: now_ms,
+            expires_ms,
+            used_ms: None,
+        };
+        self.write().insert(hash, token);
+        Ok(())
     }
 
     /// Finds out whose secret this is; `None` for one that is unknown, revoked or expired.
-    ///
-    /// # Errors
-    /// When the store fails.
-    pub async fn authenticate(
-        &self,
-        secret: &str,
-        now_ms: TimestampMs,
-    ) -> Result<Option<Principal>, StateError> {
+    #[must_use]
+    pub fn authenticate(&self, secret: &str, now_ms: TimestampMs) -> Option<Principal> {
         if secret.is_empty() || secret.len() > SECRET_BYTES_MAX {
-            return Ok(None);
+            return None;
         }
-        let Some(token) = self.look_up(hash(secret), now_ms).await? else {
-            return Ok(None);
-        };
-        self.touch(&token.id, now_ms).await;
-        Ok(Some(Principal {
-            node: bound_node(&token.id),
-            id: token.id,
-            role: token.role,
-        }))
-    }
-
-    async fn look_up(&self, hash: SecretHash, now_ms: TimestampMs) -> Result<Option<TokenView>, StateError> {
-        let generation = match self.known.get(&hash, now_ms) {
-            Ok(token) => return Ok(Some(token)),
-            Err(generation) => generation,
-        };
-        let token = self.state.token_by_hash(&hash, now_ms).await?;
-        if let Some(token) = &token {
-            self.known.keep(generation, hash, token);
-        }
-        Ok(token)
+        let hash = hash(secret);
+        let known = self.read();
+        let token = known.token(&hash, now_ms)?;
+        self.touch(token, now_ms);
+        Some(Principal {
+            node: bound_node(&token.view.id),
+            id: token.view.id.clone(),
+            role: token.view.role,
+        })
     }
 
     /// All tokens, without their secrets.
@@ -221,34 +251,134 @@ impl Tokens {
     /// # Errors
     /// When the store fails.
     pub async fn list(&self) -> Result<Vec<TokenView>, StateError> {
-        self.state.tokens().await
+        let mut tokens = self.state.tokens().await?;
+        let known = self.read();
+        for token in &mut tokens {
+            token.used_ms = known
+                .by_id(&token.id)
+                .and_then(known::Token::used_ms)
+                .or(token.used_ms);
+        }
+        Ok(tokens)
     }
 
     /// Ends a token and the sessions made with it; false when there is none of that id.
     ///
     /// # Errors
-    /// When the store fails.
-    pub async fn revoke(&self, id: &str) -> Result<bool, StateError> {
+    /// When the store fails. The token is then what the database says, and refused while that cannot be read either.
+    pub async fn revoke(&self, id: &str, now_ms: TimestampMs) -> Result<bool, StateError> {
+        let _changing = self.changing.lock().await;
+        self.remove(id, now_ms).await
+    }
+
+    /// Removes a token: from memory first, so that it opens nothing from now on.
+    async fn remove(&self, id: &str, now_ms: TimestampMs) -> Result<bool, StateError> {
+        self.write().remove(id);
         let revoked = self.state.revoke_token(id).await;
-        // A failed deletion may have been one.
-        self.known.forget_all();
+        if revoked.is_err() {
+            // A failed deletion may have been one or not.
+            let _stays_refused = self.load(now_ms).await;
+        }
         revoked
     }
 
-    async fn touch(&self, id: &str, now_ms: TimestampMs) {
-        {
-            let mut touched = self.touched.lock().expect("nothing panics while holding it");
-            if touched
-                .get(id)
-                .is_some_and(|before| now_ms - before < TOUCH_EVERY_MS)
-            {
-                return;
-            }
-            touched.insert(id.to_owned(), now_ms);
+    /// Logs a browser in: its cookie, and the session.
+    ///
+    /// # Errors
+    /// When the store fails, or the token was revoked meanwhile.
+    pub async fn log_in(
+        &self,
+        principal: &Principal,
+        now_ms: TimestampMs,
+    ) -> Result<(Secret, Session), StateError> {
+        let (cookie, csrf) = (random_secret(""), random_secret(""));
+        let session = BrowserSession {
+            token: principal.id.clone(),
+            csrf: csrf.expose().to_owned(),
+            expires_ms: now_ms + SESSION_LIFETIME_MS,
+        };
+        let _changing = self.changing.lock().await;
+        let before = self.read().sessions_of(&principal.id);
+        for oldest in before.iter().rev().skip(SESSIONS_PER_TOKEN_MAX - 1) {
+            self.remove_session(oldest).await?;
         }
-        if let Err(error) = self.state.touch_token(id, now_ms).await {
-            tracing::warn!(%error, token = id, "could not note that a token was used");
+        let hash = hash(cookie.expose());
+        self.state
+            .create_browser_session(&hash, &session.token, &session.csrf, now_ms, session.expires_ms)
+            .await?;
+        let shown = Session {
+            id: session.token.clone(),
+            role: principal.role,
+            csrf: session.csrf.clone(),
+        };
+        self.write().insert_session(hash, session);
+        Ok((cookie, shown))
+    }
+
+    /// The session of a cookie; `None` for one that is unknown or has ended.
+    #[must_use]
+    pub fn session(&self, cookie: &str, now_ms: TimestampMs) -> Option<Session> {
+        if cookie.len() > SECRET_BYTES_MAX {
+            return None;
         }
+        let hash = hash(cookie);
+        let known = self.read();
+        let (session, token) = known.session(&hash, now_ms)?;
+        Some(Session {
+            id: session.token.clone(),
+            role: token.view.role,
+            csrf: session.csrf.clone(),
+        })
+    }
+
+    /// Logs a browser out.
+    ///
+    /// # Errors
+    /// When the store fails. The cookie opens nothing any more until the collector is started again.
+    pub async fn log_out(&self, cookie: &str) -> Result<(), StateError> {
+        let _changing = self.changing.lock().await;
+        self.remove_session(&hash(cookie)).await
+    }
+
+    async fn remove_session(&self, hash: &SecretHash) -> Result<(), StateError> {
+        self.write().remove_session(hash);
+        self.state.delete_browser_session(hash).await
+    }
+
+    fn touch(&self, token: &known::Token, now_ms: TimestampMs) {
+        if token.touch(now_ms, TOUCH_EVERY_MS) {
+            let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+            used.insert(token.view.id.clone(), now_ms);
+        }
+    }
+
+    async fn store_uses(&self) {
+        let used = std::mem::take(&mut *self.used.lock().unwrap_or_else(PoisonError::into_inner));
+        if used.is_empty() {
+            return;
+        }
+        let used: Vec<_> = used.into_iter().collect();
+        if let Err(error) = self.state.touch_tokens(&used).await {
+            tracing::warn!(%error, tokens = used.len(), "it could not be stored when tokens were used");
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes to the database when tokens were used, until the collector stops.
+pub(crate) async fn store_uses(app: Shared) {
+    let mut ticks = tokio::time::interval(STORE_USES_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        app.tokens.store_uses().await;
     }
 }
 

@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use wire::proto::telemetry_down::Message as Down;
 use wire::proto::telemetry_up::Message as Up;
 use wire::proto::{Batch, Definitions, Hello, Series};
-use wire::telemetry::{Endpoint, Receiving, Sending};
+use wire::telemetry::{Endpoint, OpenError, Receiving, Sending};
 use wire::version::{PROTOCOL_MAX, PROTOCOL_MIN};
 
 use crate::Fleet;
@@ -31,8 +31,9 @@ use crate::latency::{Latencies, Summary};
 use crate::process;
 use crate::signal::{Signal, mix};
 
-/// Agents that connect and say hello at once; a thousand at once would only wait in the server's queue.
-const JOINING_MAX: usize = 32;
+/// Agents that join at once: as many as a collector lets in from one address without asking the rest to come back. Those that
+/// connect again do so as agents do, each when its wait is over.
+const JOINING_MAX: usize = 8;
 /// How long all may take to join.
 const JOIN_WITHIN: Duration = Duration::from_secs(180);
 /// How long the answer to a hello may take.
@@ -104,6 +105,8 @@ pub struct Outcome {
     pub last_words: Option<String>,
     /// Connections that had to be made again.
     pub reconnects: u64,
+    /// Times that the server asked an agent to come back later.
+    pub busy: u64,
     /// Seconds until all had joined.
     pub join_s: f64,
     /// Seconds from the first batch to the last acknowledgement.
@@ -166,6 +169,7 @@ pub async fn run(url: &str, join: Option<String>, fleet: Fleet, plan: &Plan) -> 
         unacknowledged: u64::from(fleet.nodes) * shared.batches() - tally.batches - tally.refused,
         last_words: tally.last_words,
         reconnects: tally.reconnects,
+        busy: tally.busy,
         join_s,
         seconds,
         cpu_s: process::own_cpu_s() - cpu_before,
@@ -201,6 +205,7 @@ struct Tally {
     batches: u64,
     refused: u64,
     reconnects: u64,
+    busy: u64,
     last_words: Option<String>,
     ack: Latencies,
     lateness: Latencies,
@@ -275,6 +280,14 @@ struct Agent {
     acked: u64,
 }
 
+/// How long a busy server asks to wait, if that is why there is no connection.
+fn asked_wait(error: &anyhow::Error) -> Option<Duration> {
+    match error.downcast_ref::<OpenError>()? {
+        OpenError::Refused(status) => wire::busy::retry_after(status),
+        OpenError::Connect(_) | OpenError::Late => None,
+    }
+}
+
 /// A connection that was welcomed.
 struct Connection {
     sending: Sending,
@@ -300,14 +313,21 @@ impl Agent {
 
     async fn run(mut self) {
         let mut pause = RETRY_MIN;
+        let mut failures = 0_u64;
         while let Err(error) = self.session(&mut pause).await {
+            failures += 1;
+            let jitter = (mix(u64::from(self.node) ^ failures << 32) % 1_000) as f64 / 1_000.0;
+            if let Some(asked) = asked_wait(&error) {
+                self.shared.tally().busy += 1;
+                tokio::time::sleep(asked.mul_f64(1.0 + 2.0 * jitter)).await;
+                continue;
+            }
             {
                 let mut tally = self.shared.tally();
                 tally.reconnects += 1;
                 tally.last_words = Some(format!("{}: {error:#}", self.name));
             }
-            let jitter = mix(u64::from(self.node) ^ pause.as_nanos() as u64) % 1_000;
-            tokio::time::sleep(pause.mul_f64(0.5 + jitter as f64 / 1_000.0)).await;
+            tokio::time::sleep(pause.mul_f64(0.5 + jitter)).await;
             pause = (pause * 2).min(RETRY_MAX);
         }
     }
@@ -316,11 +336,16 @@ impl Agent {
     async fn session(&mut self, pause: &mut Duration) -> Result<()> {
         let shared = self.shared.clone();
         let mut connection = {
-            let _turn = shared
-                .joining
-                .acquire()
-                .await
-                .context("the semaphore is never closed")?;
+            let _turn = match self.counted {
+                true => None,
+                false => Some(
+                    shared
+                        .joining
+                        .acquire()
+                        .await
+                        .context("the semaphore is never closed")?,
+                ),
+            };
             self.connect().await?
         };
         *pause = RETRY_MIN;

@@ -14,6 +14,7 @@
 //!   ◀──────────── EventAck(id), LogAck ─────
 //! ```
 
+pub mod busy;
 pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -25,13 +25,14 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::ClientRequestBuilder;
-use tokio_tungstenite::tungstenite::http::{StatusCode, Uri};
+use tokio_tungstenite::tungstenite::http::{Response, StatusCode, Uri};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tokio_tungstenite::tungstenite::{self, Message};
 use tonic::{Code, Status};
 
+use crate::busy;
 use crate::proto::{TelemetryDown, TelemetryUp, telemetry_down, telemetry_up};
 use crate::version::MESSAGE_BYTES_MAX;
 
@@ -311,22 +312,39 @@ fn connector(authority_pem: &[u8]) -> Result<TlsConnector, Box<dyn std::error::E
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// What an answer that is no upgrade means.
+/// Why the collector did not upgrade the connection.
 fn refusal(error: tungstenite::Error) -> OpenError {
     match error {
         tungstenite::Error::Io(error) => OpenError::Connect(error),
-        tungstenite::Error::Http(response) => {
-            let code = match response.status() {
-                StatusCode::UNAUTHORIZED => Code::Unauthenticated,
-                StatusCode::FORBIDDEN => Code::PermissionDenied,
-                StatusCode::NOT_FOUND => Code::Unimplemented,
-                _ => Code::Unavailable,
-            };
-            let words = format!("it answered {} where samples are taken", response.status());
-            OpenError::Refused(Status::new(code, words))
-        }
+        tungstenite::Error::Http(response) => OpenError::Refused(refused(&response)),
         error => OpenError::Refused(broken(error)),
     }
+}
+
+/// The status that an answer stands for. `Retry-After` is kept: see [`crate::busy`].
+fn refused(response: &Response<Option<Vec<u8>>>) -> Status {
+    let (code, hint) = match response.status() {
+        StatusCode::UNAUTHORIZED => (
+            Code::Unauthenticated,
+            "the agent's token is unknown, expired or revoked; get a new one with `lockstep token join`",
+        ),
+        StatusCode::FORBIDDEN => (
+            Code::PermissionDenied,
+            "this token does not let an agent in; get one with `lockstep token join`",
+        ),
+        StatusCode::NOT_FOUND => (Code::Unimplemented, "is there a collector at this address?"),
+        _ => (Code::Unavailable, "it takes no samples right now"),
+    };
+    let mut status = Status::new(code, format!("{}: {hint}", response.status()));
+    let retry_after = response
+        .headers()
+        .get(busy::RETRY_AFTER)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.parse().ok());
+    if let Some(retry_after) = retry_after {
+        status.metadata_mut().insert(busy::RETRY_AFTER, retry_after);
+    }
+    status
 }
 
 fn broken(error: tungstenite::Error) -> Status {
@@ -363,6 +381,23 @@ mod tests {
             let received: Vec<u8> = frames.iter().flat_map(|frame| frame.payload().to_vec()).collect();
             assert_eq!(received, sent);
         }
+    }
+
+    #[test]
+    fn an_answer_without_upgrade_becomes_a_status_that_keeps_retry_after() {
+        let status = |code: u16| {
+            let response = Response::builder().status(code).header("retry-after", "2");
+            refused(&response.body(None).expect("a response"))
+        };
+        for (code, expected) in [
+            (401, Code::Unauthenticated),
+            (403, Code::PermissionDenied),
+            (404, Code::Unimplemented),
+            (503, Code::Unavailable),
+        ] {
+            assert_eq!(status(code).code(), expected, "{code}");
+        }
+        assert_eq!(busy::retry_after(&status(503)), Some(Duration::from_secs(2)));
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub const PROTOCOL_MAX: u32 = 2;
 
 /// The largest message either side sends or takes: a minute of a large node's samples with room to spare.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// The largest hello, on either stream: the inventory in it is at most 256 KiB.
+pub const HELLO_BYTES_MAX: usize = 512 << 10;
 
 /// The most of an agent's version that is put into an error.
 const VERSION_CHARS_MAX: usize = 40;

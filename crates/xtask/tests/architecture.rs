@@ -14,17 +14,23 @@ use workspace::{dependencies, locked_versions, own_crates};
 /// Each of our crates with those of ours it may use. What is absent is forbidden, in particular: agent → store or collector,
 /// web → collector, and anything of ours from `sim-nvml`, which must share no code with what it tests, and from `nccl-probe`, which is
 /// loaded into other people's processes.
-const ALLOWED: [(&str, &[&str]); 12] = [
+const ALLOWED: [(&str, &[&str]); 13] = [
     ("domain", &[]),
     ("query", &["domain"]),
     ("store", &["domain"]),
     ("wire", &["domain"]),
     ("web", &["domain"]),
-    ("agent", &["domain", "wire"]),
-    ("collector", &["domain", "query", "store", "wire"]),
+    ("listener", &[]),
+    // `listener` for the agent's own `/metrics`.
+    ("agent", &["domain", "listener", "wire"]),
+    ("collector", &["domain", "listener", "query", "store", "wire"]),
     // `query` for checking rule files and `--format` of a query on the command line.
     // `store` for `lockstep store` on the data folder of a collector that does not run.
-    ("lockstep", &["agent", "collector", "domain", "query", "store"]),
+    // `listener` for the limit of open files, which services raise and `doctor` shows.
+    (
+        "lockstep",
+        &["agent", "collector", "domain", "listener", "query", "store"],
+    ),
     ("sim-nvml", &[]),
     ("nccl-probe", &[]),
     // Measures the collector from outside: it shares the protocol with the agent, and no code.

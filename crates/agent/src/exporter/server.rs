@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
+use listener::{Connection, Connections, Gate, HEAD_WITHIN, Limits};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
@@ -22,6 +23,14 @@ use tokio_util::sync::CancellationToken;
 use super::{Exporter, Wanted};
 use crate::config::{MetricsConfig, Secret, TlsFiles};
 
+/// Scrapers keep one connection each. A connection without a token's proof may be closed for a newer one; one that is closed while it
+/// is idle is made again.
+const CONNECTIONS: Limits = Limits {
+    total: 256,
+    unauthenticated: 192,
+    unauthenticated_per_address: 64,
+    head_within: HEAD_WITHIN,
+};
 /// How long answers under way may take when the agent ends.
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
@@ -146,13 +155,26 @@ impl Server {
             shutdown.cancelled().await;
             ender.graceful_shutdown(Some(LAST_ANSWERS_WITHIN));
         });
+        let connections = Connections::new(CONNECTIONS, Vec::new());
         let served = match self.tls {
             None => match axum_server::from_tcp(self.listener) {
-                Ok(server) => server.handle(handle).serve(app).await,
+                Ok(server) => {
+                    let mut server = server
+                        .map(|acceptor| Gate::new(acceptor, connections))
+                        .handle(handle);
+                    listener::bound(server.http_builder(), HEAD_WITHIN);
+                    server.serve(app).await
+                }
                 Err(error) => Err(error),
             },
             Some(tls) => match axum_server::from_tcp_rustls(self.listener, tls) {
-                Ok(server) => server.handle(handle).serve(app).await,
+                Ok(server) => {
+                    let mut server = server
+                        .map(|acceptor| Gate::new(acceptor, connections))
+                        .handle(handle);
+                    listener::bound(server.http_builder(), HEAD_WITHIN);
+                    server.serve(app).await
+                }
                 Err(error) => Err(error),
             },
         };
@@ -164,15 +186,17 @@ impl Server {
 
 async fn metrics(
     State(shared): State<Arc<Shared>>,
+    Extension(connection): Extension<Connection>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    if let Some(token) = &shared.token
-        && !bearer(&headers).is_some_and(|shown| token.is(shown))
-    {
-        let ask = [(header::WWW_AUTHENTICATE, "Bearer")];
-        let words = "metrics of this node need a token: Authorization: Bearer TOKEN\n";
-        return (StatusCode::UNAUTHORIZED, ask, words).into_response();
+    if let Some(token) = &shared.token {
+        if !bearer(&headers).is_some_and(|shown| token.is(shown)) {
+            let ask = [(header::WWW_AUTHENTICATE, "Bearer")];
+            let words = "metrics of this node need a token: Authorization: Bearer TOKEN\n";
+            return (StatusCode::UNAUTHORIZED, ask, words).into_response();
+        }
+        connection.authenticate();
     }
     let wanted = match Wanted::parse(query.as_deref().unwrap_or_default()) {
         Ok(wanted) => wanted,

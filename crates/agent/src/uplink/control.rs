@@ -45,12 +45,12 @@ pub async fn run(link: Arc<Link>, supervisor: Arc<Supervisor>, events: Events, s
             () = shutdown.cancelled() => return,
             ended = session(&link, &supervisor, &events, &mut retry) => ended,
         };
-        if let Err(error) = ended {
+        if let Err(error) = &ended {
             tracing::warn!(collector = link.url(), %error, "no control connection; runs go on, commands wait");
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = retry.wait() => {}
+            () = retry.wait(ended.as_ref().err()) => {}
         }
     }
 }

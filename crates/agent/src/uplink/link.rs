@@ -381,9 +381,14 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Waits for the next try.
-    pub async fn wait(&mut self) {
-        tokio::time::sleep(self.next_wait()).await;
+    /// Waits for the next try: as long as a busy collector asked for in `error`, else longer after each failure.
+    pub async fn wait(&mut self, error: Option<&LinkError>) {
+        let asked = match error {
+            Some(LinkError::Status(status)) => wire::busy::retry_after(status),
+            _ => None,
+        };
+        let wait = asked.map_or_else(|| self.next_wait(), |asked| spread(asked, rand::random()));
+        tokio::time::sleep(wait).await;
     }
 
     fn next_wait(&mut self) -> Duration {
@@ -402,6 +407,12 @@ impl Retry {
     pub fn connected(&mut self) {
         self.connected = Some(Instant::now());
     }
+}
+
+/// A wait of one to three times what the collector asked for: a thousand agents behind one address are all asked for the same, and
+/// must not come back at the same moment. `random` is between 0 and 1.
+fn spread(asked: Duration, random: f64) -> Duration {
+    asked.max(RETRY_MIN).mul_f64(1.0 + 2.0 * random)
 }
 
 /// Everything below an error, in one line: the reason a connection fails is several layers down.
@@ -429,6 +440,14 @@ pub fn now_ms() -> TimestampMs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_busy_collector_is_obeyed_and_not_by_all_at_once() {
+        let second = Duration::from_secs(1);
+        assert_eq!(spread(second, 0.0), second);
+        assert_eq!(spread(second, 0.5), 2 * second);
+        assert_eq!(spread(Duration::ZERO, 0.0), RETRY_MIN);
+    }
 
     #[test]
     fn waits_grow_while_connections_break_at_once_and_begin_anew_after_one_that_lasted() {

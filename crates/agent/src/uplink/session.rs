@@ -53,19 +53,15 @@ pub(crate) async fn run(link: Arc<Link>, spool: Spool, events: Events, shutdown:
             () = shutdown.cancelled() => return,
             ended = session.run(&mut retry) => ended,
         };
-        match ended {
-            Ok(()) => continue,
-            Err(error) => {
-                if let LinkError::Status(status) = &error {
-                    link.turned_away(status);
-                }
-                let cause = causes(&error);
-                tracing::warn!(collector = link.url(), cause, "{error}; samples wait on disk");
-            }
+        let Err(error) = ended else { continue };
+        if let LinkError::Status(status) = &error {
+            link.turned_away(status);
         }
+        let cause = causes(&error);
+        tracing::warn!(collector = link.url(), cause, "{error}; samples wait on disk");
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = retry.wait() => {}
+            () = retry.wait(Some(&error)) => {}
         }
     }
 }

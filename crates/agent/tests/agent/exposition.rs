@@ -171,6 +171,33 @@ async fn a_page_is_openmetrics_for_who_prefers_it_and_holds_what_was_asked_for()
 }
 
 #[tokio::test]
+async fn clients_that_are_silent_or_send_too_much_hold_up_no_scraper() {
+    let (folder, free) = (folder(), free_address());
+    let agent = Running::start(AgentConfig {
+        nvml: simulated(folder.path(), "h100x2:healthy"),
+        metrics: listening(free),
+        ..config(folder.path())
+    });
+    let url = format!("http://{free}/metrics");
+    page(&client().build().unwrap(), &url, ("accept", "*/*"), "gpu_up").await;
+    // More than the agent keeps of one address: the oldest are closed.
+    let mut silent = Vec::new();
+    for _ in 0..80 {
+        silent.push(TcpStream::connect(free).await.unwrap());
+    }
+    let (head, _) = get(free, "/metrics").await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let closed = tokio::time::timeout(Duration::from_secs(5), silent[0].read(&mut [0])).await;
+    assert!(
+        matches!(closed, Ok(Ok(0) | Err(_))),
+        "the oldest gave way: {closed:?}"
+    );
+    let (head, _) = get(free, &format!("/{}", "x".repeat(8_192))).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 431"), "{head}");
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn metrics_come_over_https_and_only_to_who_shows_the_token() {
     let (folder, free) = (folder(), free_address());
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../collector/tests/data");

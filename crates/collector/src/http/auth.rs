@@ -6,28 +6,25 @@
 //!                      └▶ role ─▶ bearer │ basic │ cookie ─▶ role allows? ─▶ cookie and changing: X-CSRF-Token ─▶ handler
 //! ```
 
-mod throttle;
-
-use std::net::{IpAddr, SocketAddr};
+mod bad_tokens;
 
 use axum::Extension;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use domain::api::session::Role;
-use domain::time::TimestampMs;
-use store::state::StateError;
-use store::state::sessions::BrowserSession;
+use listener::{AddressKey, Connection};
 use subtle::ConstantTimeEq;
 
+use super::client_address::ClientAddress;
 use super::error::ApiError;
 use crate::Shared;
-use crate::tokens;
 
-pub use throttle::Throttle;
+pub(super) use bad_tokens::Attempt;
+pub use bad_tokens::BadTokens;
 
 /// The session cookie.
 pub const COOKIE: &str = "lockstep_session";
@@ -101,21 +98,24 @@ pub fn policy(method: &Method, path: &str) -> Option<Role> {
     })
 }
 
-/// The layer in front of everything.
+/// The layer in front of all handlers. It reads no disk and no body.
 pub(super) async fn guard(
     State(app): State<Shared>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    Extension(throttle): Extension<Throttle>,
+    Extension(ClientAddress(address)): Extension<ClientAddress>,
+    Extension(bad_tokens): Extension<BadTokens>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let Some(needed) = policy(request.method(), request.uri().path()) else {
         return next.run(request).await;
     };
-    let caller = match identify(&app, &request, peer.ip(), &throttle).await {
+    let caller = match identify(&app, &request, address.into(), &bad_tokens) {
         Ok(caller) => caller,
         Err(error) => return error.into_response(),
     };
+    if let Some(connection) = request.extensions().get::<Connection>() {
+        connection.authenticate();
+    }
     if let Err(error) = permit(&caller, needed, &request) {
         return error.into_response();
     }
@@ -123,82 +123,67 @@ pub(super) async fn guard(
     next.run(request).await
 }
 
-/// Who asks. Only what may live on while others are awaited is taken from the request.
-fn identify<'a>(
-    app: &'a Shared,
+/// Who makes a request.
+fn identify(
+    app: &Shared,
     request: &Request,
-    peer: IpAddr,
-    throttle: &'a Throttle,
-) -> impl Future<Output = Result<Caller, ApiError>> + Send + use<'a> {
-    let headers = request.headers();
-    let token = bearer(headers).map(ToOwned::to_owned);
-    let password = basic(request);
-    let cookie = cookie(headers).map(ToOwned::to_owned);
-    async move {
-        match token.or(password?) {
-            Some(token) => identify_bearer(app, &token, peer, throttle, app.now_ms()).await,
-            None => identify_browser(app, cookie.as_deref()).await,
-        }
-    }
-}
-
-async fn identify_browser(app: &Shared, cookie: Option<&str>) -> Result<Caller, ApiError> {
-    let now_ms = app.now_ms();
-    if let Some(cookie) = cookie {
-        let session = session(app, cookie, now_ms).await?;
-        let ended = || ApiError::unauthorized("the session has ended; log in again");
-        return session
-            .map(|session| Caller {
-                id: session.token,
-                role: session.role,
-                csrf: session.csrf,
-            })
-            .ok_or_else(ended);
-    }
-    Err(ApiError::unauthorized(
-        "this needs a token: send `Authorization: Bearer TOKEN`. `lockstep token create` makes one; the admin's own was \
-         printed at the first start and is kept in the data folder as admin.token",
-    ))
-}
-
-async fn identify_bearer(
-    app: &Shared,
-    token: &str,
-    peer: IpAddr,
-    throttle: &Throttle,
-    now_ms: TimestampMs,
+    address: AddressKey,
+    bad_tokens: &BadTokens,
 ) -> Result<Caller, ApiError> {
-    throttle.check(peer, token, now_ms)?;
-    match app.tokens.authenticate(token, now_ms).await? {
-        // An agent's credential speaks gRPC only.
-        Some(principal) if principal.node.is_none() => {
-            throttle.succeeded(peer, token, now_ms);
-            Ok(Caller {
-                id: principal.id,
-                role: principal.role,
-                csrf: String::new(),
-            })
-        }
-        _ => {
+    let headers = request.headers();
+    let password = basic(request)?;
+    let identified = match bearer(headers).or(password.as_deref()) {
+        Some(token) => identify_bearer(app, token),
+        None => identify_browser(app, cookie(headers)),
+    };
+    identified.map_err(|refusal| match refusal {
+        Refusal::Nothing(error) => error,
+        Refusal::Bad(error) => {
             app.metrics.auth_failures.inc();
-            throttle.failed(peer, now_ms);
-            Err(ApiError::unauthorized(
-                "the token is unknown, expired or revoked; get a new one with `lockstep token create`",
-            ))
+            bad_tokens.answer(address, Attempt::Request, error)
         }
-    }
+    })
 }
 
-/// The session a cookie belongs to.
-pub(super) async fn session(
-    app: &Shared,
-    cookie: &str,
-    now_ms: TimestampMs,
-) -> Result<Option<BrowserSession>, StateError> {
-    app.store
-        .state
-        .browser_session(&tokens::hash(cookie), now_ms)
-        .await
+/// Why a request has no caller.
+enum Refusal {
+    /// It shows no token and no cookie.
+    Nothing(ApiError),
+    /// What it shows is not valid.
+    Bad(ApiError),
+}
+
+fn identify_browser(app: &Shared, cookie: Option<&str>) -> Result<Caller, Refusal> {
+    let Some(cookie) = cookie else {
+        return Err(Refusal::Nothing(ApiError::unauthorized(
+            "this needs a token: send `Authorization: Bearer TOKEN`. `lockstep token create` makes one; the admin's own was \
+             printed at the first start and is kept in the data folder as admin.token",
+        )));
+    };
+    let session = app.tokens.session(cookie, app.now_ms());
+    let session =
+        session.ok_or_else(|| Refusal::Bad(ApiError::unauthorized("the session has ended; log in again")))?;
+    Ok(Caller {
+        id: session.id,
+        role: session.role,
+        csrf: session.csrf,
+    })
+}
+
+fn identify_bearer(app: &Shared, token: &str) -> Result<Caller, Refusal> {
+    let principal = app.tokens.authenticate(token, app.now_ms());
+    // An agent's credential opens its own streams only.
+    let principal = principal.filter(|principal| principal.node.is_none());
+    let principal = principal.ok_or_else(|| {
+        Refusal::Bad(ApiError::unauthorized(
+            "the token is unknown, expired or revoked; get a new one with `lockstep token create`",
+        ))
+    })?;
+    Ok(Caller {
+        id: principal.id,
+        role: principal.role,
+        csrf: String::new(),
+    })
 }
 
 fn permit(caller: &Caller, needed: Role, request: &Request) -> Result<(), ApiError> {

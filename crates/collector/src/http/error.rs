@@ -95,8 +95,14 @@ impl ApiError {
     /// 503: not now.
     #[must_use]
     pub fn unavailable(detail: impl Into<String>) -> Self {
+        Self::busy(detail, 1)
+    }
+
+    /// 503: not now, but after some seconds.
+    #[must_use]
+    pub fn busy(detail: impl Into<String>, retry_after_s: u64) -> Self {
         Self {
-            retry_after_s: Some(1),
+            retry_after_s: Some(retry_after_s),
             ..Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
         }
     }
@@ -174,7 +180,9 @@ impl IntoResponse for ApiError {
 impl From<StateError> for ApiError {
     fn from(error: StateError) -> Self {
         match error {
-            StateError::Conflict { .. } | StateError::Exists { .. } => Self::conflict(error.to_string()),
+            StateError::Conflict { .. } | StateError::Exists { .. } | StateError::Full { .. } => {
+                Self::conflict(error.to_string())
+            }
             error => Self::internal("reading or writing its state", &error),
         }
     }

@@ -2,9 +2,12 @@
 //! connect to.
 //!
 //! ```text
-//! request ─▶ shape errors ─▶ headers ─▶ compression ─▶ load bound ─▶ time ─▶ auth (route → role, CSRF) ─▶ handler
-//! agents  ─▶ ingest           none of those: they would cut or re-encode its streams
+//! request ─▶ client's address ─▶ shape errors ─▶ headers ─┬▶ health checks
+//!                                                         ├▶ log-in, with limits of its own
+//!                                                         └▶ compression ─▶ auth (route → role, CSRF) ─▶ load bound ─▶ time ─▶ handler
+//! agents  ─▶ client's address ─▶ ingest           none of the others: they would cut or re-encode its streams
 //! ```
+//! What stands before the load bound reads no disk, so that nobody without a token can use it up.
 //! Who may do what is one table, [`auth::policy`]; a route that nobody thought of needs the admin.
 
 pub mod auth;
@@ -28,6 +31,8 @@ pub mod stream;
 
 pub mod assets;
 pub mod limits;
+
+pub(crate) mod client_address;
 
 mod exposition;
 mod health;
@@ -56,11 +61,13 @@ pub type ApiResult<T> = Result<T, ApiError>;
 
 /// Everything that is served on the port.
 pub(crate) fn router(app: Shared) -> Router {
-    http(app.clone()).merge(crate::ingest::router(app))
+    http(app.clone())
+        .merge(crate::ingest::router(app.clone()))
+        .layer(from_fn_with_state(app, client_address::find))
 }
 
 fn http(app: Shared) -> Router {
-    let api = Router::new()
+    let limited = Router::new()
         .merge(session::routes())
         .merge(tokens::routes())
         .merge(nodes::routes())
@@ -74,18 +81,20 @@ fn http(app: Shared) -> Router {
         .merge(store::routes())
         .merge(metrics::routes())
         .merge(stream::routes())
-        .merge(health::routes())
         .route("/api", any(error::unknown_endpoint))
         .route("/api/{*rest}", any(error::unknown_endpoint))
-        .fallback(assets::serve);
-    api.with_state(app.clone())
+        .fallback(assets::serve)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .layer(from_fn_with_state(app.clone(), auth::guard))
         .layer(from_fn_with_state(limits::Load::default(), limits::bound))
-        .layer(compression())
+        .layer(from_fn_with_state(app.clone(), auth::guard))
+        .layer(compression());
+    limited
+        .merge(session::log_in_routes())
+        .merge(health::routes())
+        .with_state(app.clone())
         .layer(from_fn_with_state(app.clone(), limits::headers))
-        .layer(from_fn_with_state(app.clone(), error::shape))
-        .layer(Extension(auth::Throttle::default()))
+        .layer(from_fn_with_state(app, error::shape))
+        .layer(Extension(auth::BadTokens::default()))
 }
 
 /// The quickest level: a megabyte of numbers becomes 31 % of it in 7 ms by gzip, and 23 % in 3 ms by zstd; gzip's usual level

@@ -2,28 +2,37 @@
 //!
 //! The cookie is random and kept as a hash; sessions survive a restart of the collector and end with their token.
 
-use std::net::SocketAddr;
+mod log_ins;
 
-use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use domain::api::session::{Login, Role, Session};
+use listener::Connection;
 
-use super::auth::{COOKIE, Caller, Throttle, cookie, same_origin};
+use self::log_ins::LogIns;
+use super::auth::{Attempt, BadTokens, COOKIE, Caller, cookie, same_origin};
+use super::client_address::ClientAddress;
 use super::{ApiError, ApiResult};
 use crate::Shared;
-use crate::tokens::{hash, random_secret};
+use crate::tokens::{Principal, SESSION_LIFETIME_MS};
 
-/// A week: a wall display stays logged in, a forgotten browser does not for ever.
-const LIFETIME_S: i64 = 7 * 24 * 3_600;
 /// A token in JSON; anyone may send this, so it is small.
 const BODY_BYTES_MAX: usize = 4 << 10;
 
+/// What needs a session.
 pub(super) fn routes() -> Router<Shared> {
-    let log_in = post(log_in).layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
-    Router::new().route("/api/session", get(show).delete(log_out).merge(log_in))
+    Router::new().route("/api/session", get(show).delete(log_out))
+}
+
+/// Log-in, which everybody may try: it has limits of its own, so that it takes nothing from other requests.
+pub(super) fn log_in_routes() -> Router<Shared> {
+    Router::new()
+        .route("/api/session", post(log_in))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(Extension(LogIns::default()))
 }
 
 /// `GET`: who am I?
@@ -34,40 +43,52 @@ async fn show(State(app): State<Shared>, Extension(caller): Extension<Caller>) -
 /// `POST` a token: sets the cookie.
 async fn log_in(
     State(app): State<Shared>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    Extension(throttle): Extension<Throttle>,
-    uri: Uri,
-    headers: HeaderMap,
-    Json(login): Json<Login>,
+    Extension(ClientAddress(address)): Extension<ClientAddress>,
+    Extension(bad_tokens): Extension<BadTokens>,
+    Extension(log_ins): Extension<LogIns>,
+    request: Request,
 ) -> ApiResult<Response> {
-    same_origin(&headers, &uri)?;
-    let now_ms = app.now_ms();
-    throttle.check_login(peer.ip(), now_ms)?;
-    let principal = app.tokens.authenticate(login.token.trim(), now_ms).await?;
-    let Some(principal) = principal.filter(|principal| principal.role.allows(Role::Viewer)) else {
+    same_origin(request.headers(), request.uri())?;
+    let connection = request.extensions().get::<Connection>().cloned();
+    let body = log_ins
+        .within_limits(Json::<Login>::from_request(request, &()))
+        .await?;
+    let Json(login) = match body {
+        Ok(login) => login,
+        // The outermost layer gives it the form of our errors.
+        Err(rejection) => return Ok(rejection.into_response()),
+    };
+    let Some(principal) = find_viewer(&app, &login) else {
         app.metrics.auth_failures.inc();
-        throttle.login_failed(peer.ip(), now_ms);
-        return Err(ApiError::unauthorized(
+        let refusal = ApiError::unauthorized(
             "this token does not open the dashboard; the admin's own was printed at the first start and is kept in the data \
              folder as admin.token",
-        ));
+        );
+        return Err(bad_tokens.answer(address.into(), Attempt::LogIn, refusal));
     };
-    let (secret, csrf) = (random_secret(""), random_secret(""));
-    let expires_ms = now_ms + LIFETIME_S * 1_000;
+    if let Some(connection) = connection {
+        connection.authenticate();
+    }
     app.audit(&principal.id, "log_in", "dashboard").await?;
-    let session = (&hash(secret.expose()), &principal.id, csrf.expose());
-    app.store
-        .state
-        .create_browser_session(session.0, session.1, session.2, now_ms, expires_ms)
-        .await?;
-    let body = Json(describe(&app, principal.role, csrf.expose().to_owned()));
-    Ok(with_cookie(&app, secret.expose(), LIFETIME_S, body))
+    let (cookie, session) = app.tokens.log_in(&principal, app.now_ms()).await?;
+    let body = Json(describe(&app, session.role, session.csrf));
+    Ok(with_cookie(
+        &app,
+        cookie.expose(),
+        SESSION_LIFETIME_MS / 1_000,
+        body,
+    ))
+}
+
+fn find_viewer(app: &Shared, login: &Login) -> Option<Principal> {
+    let principal = app.tokens.authenticate(login.token.trim(), app.now_ms())?;
+    (principal.node.is_none() && principal.role.allows(Role::Viewer)).then_some(principal)
 }
 
 /// `DELETE`: ends the session and clears the cookie.
 async fn log_out(State(app): State<Shared>, headers: HeaderMap) -> ApiResult<Response> {
     if let Some(cookie) = cookie(&headers) {
-        app.store.state.delete_browser_session(&hash(cookie)).await?;
+        app.tokens.log_out(cookie).await?;
     }
     Ok(with_cookie(&app, "", 0, StatusCode::NO_CONTENT))
 }

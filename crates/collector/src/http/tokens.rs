@@ -93,7 +93,7 @@ async fn make(
     let token = app.tokens.create(role, note, expires_s, app.now_ms()).await?;
     if let Err(error) = app.audit(&caller.id, "token_create", &token.id).await {
         // What cannot be noted must not be: nobody has seen the secret yet.
-        app.tokens.revoke(&token.id).await?;
+        app.tokens.revoke(&token.id, app.now_ms()).await?;
         return Err(error.into());
     }
     Ok((StatusCode::CREATED, Json(token)))
@@ -111,7 +111,7 @@ async fn revoke(
         ));
     }
     app.audit(&caller.id, "token_revoke", &id).await?;
-    if app.tokens.revoke(&id).await? {
+    if app.tokens.revoke(&id, app.now_ms()).await? {
         Ok(StatusCode::NO_CONTENT)
     } else {
         Err(ApiError::not_found(format!(

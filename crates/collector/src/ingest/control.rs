@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use domain::ident::{AttemptNo, NodeName, RunId};
 use futures::Stream;
+use listener::Connection;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codec::CompressionEncoding;
@@ -20,12 +21,12 @@ use wire::proto::{
 };
 use wire::version::MESSAGE_BYTES_MAX;
 
-use super::hello::{self, AgentSession};
+use super::first_bytes::FirstBytes;
+use super::hello::{self, Admitted, AgentSession};
 use super::refusals::{Refusal, Refusals};
-use super::{Connection, HELLO_WITHIN};
+use super::{HELLO_WITHIN, OpenStream};
 use crate::app::Shared;
-use crate::changes::Change;
-use crate::config::Secret;
+use crate::http::client_address::ClientAddress;
 use crate::runs::{Incoming, LogError, Receipt, Refused, RunError, log_source};
 
 /// Messages waiting to be written to one agent. A full queue makes the sender wait; commands to one node are few.
@@ -67,14 +68,15 @@ impl Uplink for Service {
         &self,
         request: Request<Streaming<ControlUp>>,
     ) -> Result<Response<Self::ControlStream>, Status> {
-        let bearer = hello::bearer(request.metadata().as_ref())?;
+        let admitted = self.admit(&request)?;
+        let first_bytes = request.extensions().get::<FirstBytes>().cloned();
         let (outbound, receiver) = mpsc::channel(OUTBOUND_MAX);
         let (app, inbound) = (self.app.clone(), request.into_inner());
         let stopping = app.stopping.clone();
         app.tasks.clone().spawn(async move {
             let ended = tokio::select! {
                 () = stopping.cancelled() => Err(Status::unavailable("the collector is stopping; connect again")),
-                ended = converse(&app, &bearer, inbound, outbound.clone()) => ended,
+                ended = converse(&app, admitted, first_bytes, inbound, outbound.clone()) => ended,
             };
             if let Err(status) = ended {
                 // Nobody waits for a status that does not fit: the stream ends either way.
@@ -85,15 +87,34 @@ impl Uplink for Service {
     }
 }
 
+impl Service {
+    /// Whether the stream may begin. The connection stays limited by [`FirstBytes`] until its hello is understood.
+    fn admit<T>(&self, request: &Request<T>) -> Result<Admitted, Status> {
+        let extensions = request.extensions();
+        let ClientAddress(address) = *extensions
+            .get()
+            .ok_or_else(|| Status::internal("the stream's address is not known"))?;
+        let admitted = hello::admit(&self.app, request.metadata().as_ref(), address.into())?;
+        if let Some(connection) = extensions.get::<Connection>() {
+            connection.authenticate();
+        }
+        Ok(admitted)
+    }
+}
+
 async fn converse(
     app: &Shared,
-    bearer: &Secret,
+    admitted: Admitted,
+    first_bytes: Option<FirstBytes>,
     mut inbound: Streaming<ControlUp>,
     outbound: Outbound,
 ) -> Result<(), Status> {
     let hello = first(&mut inbound).await?;
-    let (session, ack) = hello::greet(app, bearer, hello).await?;
-    let _counted = Connection::open(app, session.node.clone());
+    let (session, ack) = hello::greet(app, admitted, hello).await?;
+    if let Some(first_bytes) = first_bytes {
+        first_bytes.lift();
+    }
+    let _counted = OpenStream::count(app, session.node.clone());
     // An agent that is gone is noticed by the first read.
     let _gone = send(&outbound, control_down::Message::Hello(ack)).await;
     serve(app, session, inbound, outbound).await
@@ -315,7 +336,7 @@ impl Conversation<'_> {
             }
         };
         if !chunk.bytes.is_empty() {
-            app.changes.send(Change::Log(run.clone()));
+            app.changes.send_log(run.clone());
         }
         Ok(Some(length))
     }

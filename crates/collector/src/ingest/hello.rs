@@ -9,14 +9,18 @@ use domain::api::session::Role;
 use domain::ident::NodeName;
 use domain::time::TimestampMs;
 use domain::topology::Inventory;
+use listener::AddressKey;
+use prost::Message as _;
 use store::state::StateError;
 use store::state::nodes::NodeRecord;
 use tonic::Status;
+use wire::busy;
 use wire::proto::{Hello, HelloAck};
+use wire::version::HELLO_BYTES_MAX;
 
 use super::HELLO_WITHIN;
+use super::waiting::{self, Place};
 use crate::Shared;
-use crate::config::Secret;
 use crate::live::Pulse;
 use crate::tokens::Principal;
 
@@ -36,14 +40,52 @@ pub(super) struct AgentSession {
     pub(super) protocol: u32,
 }
 
-/// The bearer token of a stream.
-pub(super) fn bearer(headers: &HeaderMap) -> Result<Secret, Status> {
+/// A stream that may send its hello.
+pub(super) struct Admitted {
+    principal: Principal,
+    /// Given back when the hello is answered.
+    _place: Place,
+}
+
+/// Checks the token in a stream's head, and takes a place for it among those without a hello. Nothing of the stream is read before.
+///
+/// # Errors
+/// The status that ends the stream; with [`busy::RETRY_AFTER`] when there is no place.
+pub(super) fn admit(app: &Shared, headers: &HeaderMap, address: AddressKey) -> Result<Admitted, Status> {
+    let principal = identify(app, headers)?;
+    let place = app.waiting_streams.take(address);
+    let place = place.ok_or_else(|| busy::status(waiting::no_place(), waiting::RETRY_AFTER_S))?;
+    Ok(Admitted {
+        principal,
+        _place: place,
+    })
+}
+
+/// Whose token a stream's head shows.
+fn identify(app: &Shared, headers: &HeaderMap) -> Result<Principal, Status> {
     let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let token = header.and_then(|value| value.strip_prefix("Bearer "));
-    let missing = "an agent must name its token; get one with `lockstep token join` and pass it as --join";
-    token
-        .map(Secret::new)
-        .ok_or_else(|| Status::unauthenticated(missing))
+    let Some(token) = header.and_then(|value| value.strip_prefix("Bearer ")) else {
+        return Err(Status::unauthenticated(
+            "an agent must send its token; get one with `lockstep token join` and pass it as --join",
+        ));
+    };
+    let Some(principal) = app.tokens.authenticate(token, app.now_ms()) else {
+        app.metrics.auth_failures.inc();
+        return Err(Status::unauthenticated(
+            "the agent's token is unknown, expired or revoked; get a new one with `lockstep token join`",
+        ));
+    };
+    if !principal.role.allows(Role::Join) {
+        return Err(Status::permission_denied(
+            "this token does not let an agent in; get one with `lockstep token join`",
+        ));
+    }
+    Ok(principal)
+}
+
+/// The hello is longer than any inventory needs.
+pub(super) fn too_long() -> Status {
+    Status::invalid_argument(format!("the hello is longer than {HELLO_BYTES_MAX} bytes"))
 }
 
 /// Nothing came.
@@ -71,9 +113,12 @@ pub(super) async fn again(app: &Shared, node: &NodeName, hello: Hello) -> Result
 /// Lets an agent in, or says why not.
 pub(super) async fn greet(
     app: &Shared,
-    bearer: &Secret,
+    admitted: Admitted,
     hello: Hello,
 ) -> Result<(AgentSession, HelloAck), Status> {
+    if hello.encoded_len() > HELLO_BYTES_MAX {
+        return Err(too_long());
+    }
     let now_ms = app.now_ms();
     let protocol = wire::version::agree(&hello).map_err(|error| {
         tracing::warn!(node = shortened(&hello.node), %error, "an agent is not let in");
@@ -81,11 +126,12 @@ pub(super) async fn greet(
     })?;
     let node =
         NodeName::new(hello.node.clone()).map_err(|error| Status::invalid_argument(error.to_string()))?;
-    let principal = identify(app, bearer, &node, now_ms).await?;
+    let principal = &admitted.principal;
+    check_node(principal, &node)?;
     let record = record(node.clone(), &hello, now_ms)?;
     let credential = match principal.node {
         Some(_) => String::new(),
-        None => enrol(app, &principal, &node, now_ms).await?,
+        None => enrol(app, principal, &node, now_ms).await?,
     };
     let pulse = register(app, record, now_ms).await?;
     tracing::info!(%node, version = hello.agent_version, protocol, "an agent connected");
@@ -106,33 +152,13 @@ pub(super) async fn greet(
     ))
 }
 
-async fn identify(
-    app: &Shared,
-    bearer: &Secret,
-    node: &NodeName,
-    now_ms: TimestampMs,
-) -> Result<Principal, Status> {
-    let principal = app
-        .tokens
-        .authenticate(bearer.expose(), now_ms)
-        .await
-        .map_err(|error| failed(&error))?;
-    let Some(principal) = principal else {
-        app.metrics.auth_failures.inc();
-        return Err(Status::unauthenticated(
-            "the agent's token is unknown, expired or revoked; get a new one with `lockstep token join`",
-        ));
-    };
-    if !principal.role.allows(Role::Join) {
-        return Err(Status::permission_denied(
-            "this token does not let an agent in; get one with `lockstep token join`",
-        ));
-    }
+/// A credential of one node never speaks for another.
+fn check_node(principal: &Principal, node: &NodeName) -> Result<(), Status> {
     match &principal.node {
         Some(own) if own != node => Err(Status::permission_denied(format!(
             "this credential belongs to node {own}, not to {node}; join again under the new name with `lockstep token join`"
         ))),
-        _ => Ok(principal),
+        _ => Ok(()),
     }
 }
 

@@ -1,9 +1,12 @@
-//! What agents send. Both streams begin alike: the `authorization` header names a token, the first message is a hello.
+//! What agents send. Both streams begin alike: the `authorization` header holds a token, the first message is a hello.
 //! Then [`telemetry`] takes samples from a WebSocket, and [`control`] exchanges commands and reports over a gRPC stream.
 //!
 //! ```text
-//! open ─▶ hello::greet ─▶ HelloAck ─▶ telemetry::serve | control::serve     until either side ends
+//! head ─▶ hello::admit: token, place ─▶ hello (at most 512 KiB) ─▶ hello::greet ─▶ HelloAck ─▶ telemetry::serve | control::serve
+//!           │ no valid token: 401          │ none within 10 s: the stream ends                       until either side ends
+//!           │ no place: 503, Retry-After   └ its place is free again
 //! ```
+//! Nothing is read of a stream without a valid token.
 
 pub mod control;
 pub mod hello;
@@ -11,9 +14,15 @@ mod refusals;
 pub mod remote_write;
 pub mod telemetry;
 
+mod first_bytes;
+mod waiting;
+
+pub use waiting::WaitingStreams;
+
 use std::time::Duration;
 
 use axum::Router;
+use axum::middleware::from_fn;
 use domain::ident::NodeName;
 use tonic::service::Routes;
 
@@ -28,18 +37,19 @@ pub(crate) fn router(app: Shared) -> Router {
     Routes::new(control::service(app.clone()))
         .prepare()
         .into_axum_router()
+        .layer(from_fn(first_bytes::limit))
         .reset_fallback()
         .merge(telemetry::routes().with_state(app))
 }
 
 /// A node's open stream, counted while it lives.
-struct Connection {
+struct OpenStream {
     app: Shared,
     node: NodeName,
 }
 
-impl Connection {
-    fn open(app: &Shared, node: NodeName) -> Self {
+impl OpenStream {
+    fn count(app: &Shared, node: NodeName) -> Self {
         app.metrics.agent_streams.inc();
         Self {
             app: app.clone(),
@@ -48,7 +58,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.app.metrics.agent_streams.dec();
         tracing::info!(node = %self.node, "an agent's stream ended");

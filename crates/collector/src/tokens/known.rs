@@ -1,68 +1,124 @@
-//! Tokens that were looked up lately: a program asks many times a second, and each look into the database costs more than many
-//! a query.
+//! All tokens and browser sessions, in memory: a request with a bad token must cost nothing but a hash.
 //!
-//! ```text
-//! lookup:  generation ─▶ SELECT ─▶ keep, unless the generation is another one by now
-//! revoke:  DELETE ─▶ generation + 1, all forgotten
-//! ```
-//! So a token that was revoked opens nothing from then on, whoever was looking it up meanwhile.
+//! What is here is what the database holds: each change is written there first, or, when it takes rights away, removed here first.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use domain::api::session::TokenView;
 use domain::time::TimestampMs;
+use store::state::sessions::BrowserSession;
 use store::state::tokens::SecretHash;
 
-/// Tokens kept; when there are more, all are looked up anew.
-const KNOWN_MAX: usize = 4_096;
-
-/// What is known by the hash of the secret.
-#[derive(Default)]
-pub(super) struct Known(Mutex<Inner>);
-
-#[derive(Default)]
-struct Inner {
-    generation: u64,
-    tokens: HashMap<SecretHash, TokenView>,
+/// Tokens by the hash of their secret, and sessions by the hash of their cookie.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    tokens: HashMap<SecretHash, Token>,
+    /// The hash of a token's secret by the token's id.
+    hashes: HashMap<String, SecretHash>,
+    sessions: HashMap<SecretHash, BrowserSession>,
 }
 
-/// Changes whenever a token is revoked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Generation(u64);
+/// A token, and when it was used last.
+#[derive(Debug)]
+pub(super) struct Token {
+    pub(super) view: TokenView,
+    /// 0 when it was never used.
+    used_ms: AtomicI64,
+}
 
 impl Known {
-    /// A token that works now, or what to show with it once it was looked up.
-    pub(super) fn get(&self, hash: &SecretHash, now_ms: TimestampMs) -> Result<TokenView, Generation> {
-        let inner = self.lock();
-        let token = inner.tokens.get(hash);
-        token
-            .filter(|token| token.expires_ms.is_none_or(|expires_ms| expires_ms > now_ms))
-            .cloned()
-            .ok_or(Generation(inner.generation))
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
     }
 
-    /// Keeps what was looked up in a generation.
-    pub(super) fn keep(&self, generation: Generation, hash: SecretHash, token: &TokenView) {
-        let mut inner = self.lock();
-        if inner.generation != generation.0 {
-            return;
+    pub(super) fn insert(&mut self, hash: SecretHash, view: TokenView) {
+        self.hashes.insert(view.id.clone(), hash);
+        let used_ms = AtomicI64::new(view.used_ms.unwrap_or_default());
+        self.tokens.insert(hash, Token { view, used_ms });
+    }
+
+    /// Removes a token and its sessions.
+    pub(super) fn remove(&mut self, id: &str) {
+        if let Some(hash) = self.hashes.remove(id) {
+            self.tokens.remove(&hash);
         }
-        if inner.tokens.len() >= KNOWN_MAX {
-            inner.tokens.clear();
-        }
-        inner.tokens.insert(hash, token.clone());
+        self.sessions.retain(|_, session| session.token != id);
     }
 
-    /// A token was revoked. To be said after the database knows it.
-    pub(super) fn forget_all(&self) {
-        let mut inner = self.lock();
-        inner.generation += 1;
-        inner.tokens.clear();
+    /// The token with that hash, unless it has expired.
+    pub(super) fn token(&self, hash: &SecretHash, now_ms: TimestampMs) -> Option<&Token> {
+        self.tokens.get(hash).filter(|token| token.is_valid(now_ms))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn by_id(&self, id: &str) -> Option<&Token> {
+        self.tokens.get(self.hashes.get(id)?)
+    }
+
+    /// Ids that begin with `prefix`, the oldest first.
+    pub(super) fn ids_with_prefix(&self, prefix: &str) -> Vec<String> {
+        let tokens = self.tokens.values().map(|token| &token.view);
+        let mut of_prefix: Vec<_> = tokens.filter(|view| view.id.starts_with(prefix)).collect();
+        of_prefix.sort_by_key(|view| view.created_ms);
+        of_prefix.into_iter().map(|view| view.id.clone()).collect()
+    }
+
+    pub(super) fn insert_session(&mut self, hash: SecretHash, session: BrowserSession) {
+        self.sessions
+            .retain(|_, other| other.expires_ms > session.expires_ms - super::SESSION_LIFETIME_MS);
+        self.sessions.insert(hash, session);
+    }
+
+    pub(super) fn remove_session(&mut self, hash: &SecretHash) {
+        self.sessions.remove(hash);
+    }
+
+    /// The session with that hash and its token, when neither has expired.
+    pub(super) fn session(
+        &self,
+        hash: &SecretHash,
+        now_ms: TimestampMs,
+    ) -> Option<(&BrowserSession, &Token)> {
+        let session = self
+            .sessions
+            .get(hash)
+            .filter(|session| session.expires_ms > now_ms)?;
+        let token = self
+            .by_id(&session.token)
+            .filter(|token| token.is_valid(now_ms))?;
+        Some((session, token))
+    }
+
+    /// The sessions of a token, the first to expire first.
+    pub(super) fn sessions_of(&self, token: &str) -> Vec<SecretHash> {
+        let sessions = self.sessions.iter().filter(|(_, session)| session.token == token);
+        let mut sessions: Vec<_> = sessions
+            .map(|(hash, session)| (session.expires_ms, *hash))
+            .collect();
+        sessions.sort_unstable();
+        sessions.into_iter().map(|(_, hash)| hash).collect()
+    }
+}
+
+impl Token {
+    fn is_valid(&self, now_ms: TimestampMs) -> bool {
+        self.view.expires_ms.is_none_or(|expires_ms| expires_ms > now_ms)
+    }
+
+    /// When it was used last.
+    pub(super) fn used_ms(&self) -> Option<TimestampMs> {
+        Some(self.used_ms.load(Ordering::Relaxed)).filter(|ms| *ms != 0)
+    }
+
+    /// Notes a use; true when the last one that was noted is at least `every_ms` ago.
+    pub(super) fn touch(&self, now_ms: TimestampMs, every_ms: i64) -> bool {
+        let before = self.used_ms.load(Ordering::Relaxed);
+        let is_due = now_ms - before >= every_ms;
+        is_due
+            && self
+                .used_ms
+                .compare_exchange(before, now_ms, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
     }
 }
 
@@ -72,9 +128,9 @@ mod tests {
 
     use super::*;
 
-    fn token(expires_ms: Option<TimestampMs>) -> TokenView {
+    fn token(id: &str, expires_ms: Option<TimestampMs>) -> TokenView {
         TokenView {
-            id: "token-1".into(),
+            id: id.into(),
             role: Role::Viewer,
             note: String::new(),
             created_ms: 0,
@@ -83,33 +139,40 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_token_is_known_until_it_expires_or_one_is_revoked() {
-        let known = Known::default();
-        let (lasting, ending) = ([1; 32], [2; 32]);
-        let before = known.get(&lasting, 5).expect_err("nothing is known");
-        known.keep(before, lasting, &token(None));
-        known.keep(before, ending, &token(Some(10)));
-        assert!(known.get(&lasting, 1 << 60).is_ok() && known.get(&ending, 9).is_ok());
-        assert!(known.get(&ending, 10).is_err());
-        known.forget_all();
-        assert!(known.get(&lasting, 5).is_err() && known.get(&ending, 5).is_err());
-        known.keep(before, lasting, &token(None));
-        assert!(
-            known.get(&lasting, 5).is_err(),
-            "it may be the one that was revoked"
-        );
+    fn session(token: &str, expires_ms: TimestampMs) -> BrowserSession {
+        BrowserSession {
+            token: token.into(),
+            csrf: "csrf".into(),
+            expires_ms,
+        }
     }
 
     #[test]
-    fn a_flood_of_tokens_takes_bounded_memory() {
-        let known = Known::default();
-        let generation = known.get(&[0; 32], 0).expect_err("nothing is known");
-        for n in 0..2 * KNOWN_MAX as u64 {
-            let mut hash = [0; 32];
-            hash[..8].copy_from_slice(&n.to_le_bytes());
-            known.keep(generation, hash, &token(None));
-        }
-        assert!(known.lock().tokens.len() <= KNOWN_MAX);
+    fn a_token_and_its_sessions_work_until_they_expire_or_are_removed() {
+        let mut known = Known::default();
+        let (lasting, ending) = ([1; 32], [2; 32]);
+        known.insert(lasting, token("lasting", None));
+        known.insert(ending, token("ending", Some(10)));
+        known.insert_session([3; 32], session("lasting", 20));
+        known.insert_session([4; 32], session("ending", 20));
+        assert!(known.token(&lasting, 1 << 60).is_some());
+        assert!(known.token(&ending, 9).is_some() && known.token(&ending, 10).is_none());
+        assert!(known.session(&[3; 32], 19).is_some() && known.session(&[3; 32], 20).is_none());
+        assert!(known.session(&[4; 32], 9).is_some() && known.session(&[4; 32], 10).is_none());
+        known.remove("lasting");
+        assert!(known.token(&lasting, 0).is_none() && known.by_id("lasting").is_none());
+        assert!(known.session(&[3; 32], 0).is_none());
+        assert!(known.session(&[4; 32], 0).is_some(), "another token's");
+    }
+
+    #[test]
+    fn a_use_is_noted_once_in_a_while() {
+        let mut known = Known::default();
+        known.insert([1; 32], token("t", None));
+        let token = known.by_id("t").expect("it is there");
+        assert_eq!(token.used_ms(), None);
+        let noted: Vec<bool> = [100, 101, 159, 160].map(|now_ms| token.touch(now_ms, 60)).into();
+        assert_eq!(noted, [true, false, false, true]);
+        assert_eq!(token.used_ms(), Some(160));
     }
 }

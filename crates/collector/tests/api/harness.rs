@@ -166,6 +166,21 @@ impl Agent {
         Self::connect_with(server, token, Self::hello(node)).await
     }
 
+    /// As agents do it: waits when it is asked to come back. Also how often it was.
+    pub(crate) async fn connect_patiently(server: &Server, token: &str, node: &str) -> (Self, u32) {
+        let mut asked = 0;
+        loop {
+            let refused = match Self::connect(server, token, node).await {
+                Ok(agent) => return (agent, asked),
+                Err(refused) => refused,
+            };
+            let wait = wire::busy::retry_after(&refused);
+            let wait = wait.unwrap_or_else(|| panic!("{node} was refused: {refused}"));
+            tokio::time::sleep(wait.mul_f64(1.0 + 2.0 * rand::random::<f64>())).await;
+            asked += 1;
+        }
+    }
+
     pub(crate) async fn connect_with(server: &Server, token: &str, hello: Hello) -> Result<Self, Status> {
         Self::over(&Endpoint::new(&server.running.url(), None).unwrap(), token, hello).await
     }

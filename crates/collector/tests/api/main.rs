@@ -12,6 +12,7 @@ mod grafana;
 mod hostile;
 mod inspect;
 mod knobs;
+mod let_in;
 mod limits;
 mod logs;
 mod metrics;

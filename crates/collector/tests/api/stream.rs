@@ -1,7 +1,12 @@
 //! The event stream as a browser tab sees it.
 
+use std::time::{Duration, Instant};
+
+use domain::api::runs::LogSource;
 use domain::api::session::Role;
 use domain::api::stream::{Push, Request};
+use domain::ident::{AttemptNo, Rank};
+use domain::run::state::NodeReport;
 use futures::{SinkExt, StreamExt};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
@@ -10,8 +15,11 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
-use crate::harness::{ADMIN, Agent, DEADLINE, Server, until};
+use wire::proto::{ControlUp, LogChunk, control_up};
+
+use crate::harness::{ADMIN, Agent, DEADLINE, Server, answer, is_problem, until};
 use crate::remote_write::{push, series};
+use crate::runs::{Control, credential, start_ranks, submit};
 
 struct Tab(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
@@ -52,6 +60,18 @@ impl Tab {
                 Some(Ok(Message::Text(text))) => return Some(serde_json::from_str(&text).unwrap()),
                 Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
                 Some(Ok(_)) => {}
+            }
+        }
+    }
+
+    /// Reads until `is_last`, and counts the views of runs among what came, the last one included.
+    async fn count_views(&mut self, is_last: impl Fn(&Push) -> bool) -> u32 {
+        let mut views = 0;
+        loop {
+            let push = self.next().await.expect("the stream goes on");
+            views += u32::from(matches!(push, Push::Run { .. }));
+            if is_last(&push) {
+                return views;
             }
         }
     }
@@ -226,6 +246,118 @@ async fn only_our_own_pages_may_open_it_with_a_cookie() {
     let scrape = server.token(Role::Scrape, None).await.token;
     let as_scrape = Tab::open(&server, &[("authorization", &format!("Bearer {scrape}"))]).await;
     assert_eq!(as_scrape.err(), Some(StatusCode::FORBIDDEN));
+}
+
+/// Seen: one viewer's script took all 512 seats.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_token_has_32_seats_and_leaves_the_others_theirs() {
+    let server = Server::start().await;
+    let [greedy, other] = [
+        server.token(Role::Viewer, None).await.token,
+        server.token(Role::Viewer, None).await.token,
+    ];
+    let open = async |token: &str| Tab::open(&server, &[("authorization", &format!("Bearer {token}"))]).await;
+    let mut tabs = Vec::new();
+    for n in 0..32 {
+        tabs.push(
+            open(&greedy)
+                .await
+                .unwrap_or_else(|status| panic!("tab {n}: {status}")),
+        );
+    }
+    assert_eq!(open(&greedy).await.err(), Some(StatusCode::TOO_MANY_REQUESTS));
+    assert!(open(&other).await.is_ok(), "another viewer");
+    let explained = server
+        .anonymous(Method::GET, "/api/stream")
+        .bearer_auth(&greedy)
+        .header("connection", "upgrade")
+        .header("upgrade", "websocket")
+        .header("sec-websocket-version", "13")
+        .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+    let (status, body) = answer(explained).await;
+    assert!(is_problem(&body, status), "{body}");
+    assert!(body["detail"].as_str().unwrap().contains("32 streams"), "{body}");
+    drop(tabs.pop());
+    until("the seat to be free", async || open(&greedy).await.ok()).await;
+}
+
+/// Seen: a run that wrote its log line by line had its whole view sent with each line.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runs_view_is_not_sent_for_its_log_and_four_times_per_second_at_most() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let run = submit(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    start_ranks(&server, &mut agent, &run).await;
+    let mut tab = Tab::as_admin(&server).await;
+    tab.ask(&Request::WatchRun {
+        id: 1,
+        run: run.clone(),
+    })
+    .await;
+    let source = LogSource {
+        attempt: AttemptNo(1),
+        node: "n1".into(),
+        rank: Some(Rank(0)),
+        stream: "stdout".into(),
+    };
+    tab.ask(&Request::WatchLog {
+        id: 2,
+        run: run.clone(),
+        source,
+        tail_bytes: 1 << 20,
+    })
+    .await;
+    let log_to = |length: u64| move |push: &Push| matches!(push, Push::Log { id: 2, piece } if piece.next_offset >= length);
+    // Both watches are served, and what the start has changed has been sent.
+    tab.count_views(log_to(0)).await;
+    let quiet = tokio::time::timeout(Duration::from_secs(1), tab.count_views(|_| false));
+    assert!(quiet.await.is_err(), "the stream goes on");
+
+    const PIECES: u64 = 400;
+    const LINE: &[u8] = b"a line of a log\n";
+    for n in 0..PIECES {
+        let chunk = LogChunk {
+            run: run.clone(),
+            attempt: 1,
+            rank: 0,
+            stream: "stdout".into(),
+            offset: n * LINE.len() as u64,
+            bytes: LINE.into(),
+            kept_from: 0,
+        };
+        let message = control_up::Message::Log(chunk);
+        let sent = agent.outgoing.send(ControlUp {
+            message: Some(message),
+        });
+        sent.await.unwrap();
+    }
+    let views = tab.count_views(log_to(PIECES * LINE.len() as u64)).await;
+    assert_eq!(views, 0, "views that were sent with {PIECES} pieces of its log");
+
+    // Each of these changes the view.
+    const REPORTS: u32 = 200;
+    let begin = Instant::now();
+    for n in 0..REPORTS {
+        let started = NodeReport::RankStarted {
+            rank: Rank(0),
+            local_rank: 0,
+            pid: 10_000 + n,
+        };
+        agent.report(&run, 100 + u64::from(n), started).await;
+    }
+    let last = format!("\"pid\":{}", 10_000 + REPORTS - 1);
+    let is_last = |push: &Push| match push {
+        Push::Run { run, .. } => serde_json::to_string(run).unwrap().contains(&last),
+        _ => false,
+    };
+    let views = tab.count_views(is_last).await;
+    let most = 2 + begin.elapsed().as_millis() / 250;
+    let took = begin.elapsed();
+    assert!(
+        views >= 1 && u128::from(views) <= most,
+        "{views} views of {REPORTS} changes in {took:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -155,9 +155,7 @@ async fn all_that_many_agents_catch_up_with_at_once_is_taken() {
     let token = join_token(&server).await;
     let start_ms = now_ms() - 60_000;
     let catch_up = async |agent: usize| {
-        let mut agent = Agent::connect(&server, &token, &format!("n{agent}"))
-            .await
-            .unwrap();
+        let (mut agent, _) = Agent::connect_patiently(&server, &token, &format!("n{agent}")).await;
         agent.define("old", 0, &[(POWER, "0")]).await;
         for seq in 1..=2 {
             let first_ms = start_ms + (seq as i64 - 1) * TICKS;

@@ -1,12 +1,13 @@
 //! `lockstep collector`: store, rules, API and dashboard, without an agent.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
 use collector::{Config, Running, Secret, StartError, TlsFiles};
 use domain::bytes::parse_bytes;
 use domain::time::parse_duration_ms;
+use ipnet::IpNet;
 
 use crate::failure::Failure;
 use crate::locate;
@@ -43,6 +44,17 @@ pub(crate) struct CollectorOptions {
     /// Where people find this collector, for links in alerts, like https://lockstep.example. Default: the listen address.
     #[arg(long, env = "LOCKSTEP_PUBLIC_URL", value_name = "URL", value_parser = web_address)]
     public_url: Option<String>,
+    /// The network of a reverse proxy in front of the collector, like 10.0.0.5 or 10.0.0.0/24; several times, or divided by commas. The
+    /// client's address is then taken from the header X-Forwarded-For (or Forwarded) that the proxy sets, for limits per
+    /// address. These headers are ignored when they come from anywhere else.
+    #[arg(
+        long = "trusted-proxy",
+        env = "LOCKSTEP_TRUSTED_PROXY",
+        value_name = "CIDR",
+        value_delimiter = ',',
+        value_parser = network
+    )]
+    trusted_proxies: Vec<IpNet>,
     /// Listen on a public address without TLS. Tokens cross the network in clear text then.
     #[arg(long, env = "LOCKSTEP_INSECURE_PUBLIC")]
     insecure_public: bool,
@@ -143,6 +155,7 @@ impl CollectorOptions {
         let mut config = Config::new(self.data_dir());
         config.listen = self.listen;
         config.insecure_public = self.insecure_public;
+        config.trusted_proxies.clone_from(&self.trusted_proxies);
         self.keeping.apply(&mut config);
         self.rules.apply(&mut config);
         config.public_url.clone_from(&self.public_url);
@@ -238,6 +251,14 @@ fn positive_duration(text: &str) -> Result<i64, String> {
 
 fn size(text: &str) -> Result<u64, String> {
     parse_bytes(text).map_err(|error| error.to_string())
+}
+
+/// A network, or a single address.
+fn network(text: &str) -> Result<IpNet, String> {
+    let address = || text.parse::<IpAddr>().map(IpNet::from);
+    text.parse()
+        .or_else(|_| address())
+        .map_err(|_| "write an address or a network, like 10.0.0.5 or 10.0.0.0/24".to_owned())
 }
 
 fn web_address(text: &str) -> Result<String, String> {

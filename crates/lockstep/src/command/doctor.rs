@@ -16,6 +16,7 @@ mod training;
 use std::path::PathBuf;
 
 use clap::Args;
+use listener::OpenFiles;
 
 use self::check::{Check, State};
 use crate::client::Target;
@@ -86,6 +87,7 @@ impl Doctor {
             gpus::checks(&self.root, self.nvml_library.as_deref(), self.simulate.as_deref()).await;
         checks.push(gpus::simulator());
         checks.extend(host::checks(&self.root, &data));
+        checks.push(host::open_files(OpenFiles::current()));
         checks.extend(training::checks(self.python.as_deref()).await);
         checks.extend(collector::checks(&self.target).await);
         checks

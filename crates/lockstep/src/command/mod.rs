@@ -17,6 +17,7 @@ mod up;
 mod workspace;
 
 use clap::Subcommand;
+use listener::OpenFiles;
 
 use crate::failure::Failure;
 
@@ -86,9 +87,15 @@ fn serve(service: impl Future<Output = Result<(), Failure>>) -> Result<(), Failu
     serve_on(cores.div_ceil(2), service)
 }
 
-/// Runs a long-lived service on so many threads, with a log.
+/// Runs a long-lived service on `threads` threads, with a log, and with as many open files as the system allows.
 fn serve_on(threads: usize, service: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     start_log();
+    match OpenFiles::raise() {
+        Ok(limits) => tracing::debug!("open files: {limits}"),
+        Err(error) => {
+            tracing::warn!(%error, "the limit of open files stays as it is: {}", OpenFiles::current())
+        }
+    }
     install_crypto();
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)

@@ -10,6 +10,7 @@ mod product;
 mod cluster;
 mod receiver;
 
+mod attacks;
 mod checkout;
 mod container;
 mod crashes;

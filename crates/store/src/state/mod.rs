@@ -56,6 +56,14 @@ pub enum StateError {
         /// The version that was expected.
         expected: i64,
     },
+    /// There are as many records of a kind as there may be.
+    #[error("there are {max} {what} already, which is the most there may be; remove some that nobody uses")]
+    Full {
+        /// The kind of record, in the plural.
+        what: &'static str,
+        /// The limit.
+        max: usize,
+    },
     /// A record of that name exists.
     #[error("{what} already exists")]
     Exists {

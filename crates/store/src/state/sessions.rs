@@ -1,20 +1,17 @@
-//! Browsers that are logged in: the cookie's hash, the token behind it, and the CSRF secret.
+//! Browsers that are logged in: the cookie's hash, the token it was made with, and the CSRF secret.
 
 use std::fmt;
 
-use domain::api::session::Role;
 use domain::time::TimestampMs;
 
-use super::tokens::SecretHash;
-use super::{StateError, StateStore, from_word};
+use super::tokens::{SecretHash, secret_hash};
+use super::{StateError, StateStore};
 
 /// A browser's session, alive.
 #[derive(Clone, PartialEq)]
 pub struct BrowserSession {
     /// Id of the token it was made with.
     pub token: String,
-    /// What that token may do.
-    pub role: Role,
     /// To be echoed by every request that changes something. Never logged.
     pub csrf: String,
     /// When it ends.
@@ -25,7 +22,6 @@ impl fmt::Debug for BrowserSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BrowserSession")
             .field("token", &self.token)
-            .field("role", &self.role)
             .finish_non_exhaustive()
     }
 }
@@ -61,33 +57,29 @@ impl StateStore {
         Ok(transaction.commit().await?)
     }
 
-    /// The session of a cookie, when neither it nor its token has expired.
+    /// All sessions that have not expired, by the hash of their cookie. Whether the token has expired is up to the caller.
     ///
     /// # Errors
-    /// When the database fails.
-    pub async fn browser_session(
+    /// When the database fails, or a hash has another length.
+    pub async fn browser_sessions(
         &self,
-        hash: &SecretHash,
         now_ms: TimestampMs,
-    ) -> Result<Option<BrowserSession>, StateError> {
-        let row: Option<(String, String, String, i64)> = sqlx::query_as(
-            "SELECT s.token, t.role, s.csrf, s.expires_ms FROM browser_sessions s JOIN tokens t ON t.id = s.token
-             WHERE s.hash = ? AND s.expires_ms > ? AND (t.expires_ms IS NULL OR t.expires_ms > ?)",
-        )
-        .bind(hash.as_slice())
-        .bind(now_ms)
-        .bind(now_ms)
-        .fetch_optional(&self.database.readers)
-        .await?;
-        row.map(|(token, role, csrf, expires_ms)| {
-            Ok(BrowserSession {
-                token,
-                role: from_word("role", &role)?,
-                csrf,
-                expires_ms,
+    ) -> Result<Vec<(SecretHash, BrowserSession)>, StateError> {
+        let rows: Vec<(Vec<u8>, String, String, i64)> =
+            sqlx::query_as("SELECT hash, token, csrf, expires_ms FROM browser_sessions WHERE expires_ms > ?")
+                .bind(now_ms)
+                .fetch_all(&self.database.readers)
+                .await?;
+        rows.into_iter()
+            .map(|(hash, token, csrf, expires_ms)| {
+                let session = BrowserSession {
+                    token,
+                    csrf,
+                    expires_ms,
+                };
+                Ok((secret_hash(&hash)?, session))
             })
-        })
-        .transpose()
+            .collect()
     }
 
     /// Logs a browser out.

@@ -48,24 +48,21 @@ impl StateStore {
         }
     }
 
-    /// The token with that hash, unless it has expired.
+    /// All tokens with the hashes of their secrets, expired ones included: who authenticates keeps them in memory.
     ///
     /// # Errors
-    /// When the database fails.
-    pub async fn token_by_hash(
-        &self,
-        hash: &SecretHash,
-        now_ms: TimestampMs,
-    ) -> Result<Option<TokenView>, StateError> {
-        let row: Option<TokenRow> = sqlx::query_as(
-            "SELECT id, role, note, created_ms, expires_ms, used_ms FROM tokens
-             WHERE hash = ? AND (expires_ms IS NULL OR expires_ms > ?)",
-        )
-        .bind(hash.as_slice())
-        .bind(now_ms)
-        .fetch_optional(&self.database.readers)
-        .await?;
-        row.map(view).transpose()
+    /// When the database fails, or a hash has another length.
+    pub async fn tokens_by_hash(&self) -> Result<Vec<(SecretHash, TokenView)>, StateError> {
+        let rows: Vec<HashedTokenRow> =
+            sqlx::query_as("SELECT hash, id, role, note, created_ms, expires_ms, used_ms FROM tokens")
+                .fetch_all(&self.database.readers)
+                .await?;
+        rows.into_iter()
+            .map(|(hash, id, role, note, created_ms, expires_ms, used_ms)| {
+                let token = view((id, role, note, created_ms, expires_ms, used_ms))?;
+                Ok((secret_hash(&hash)?, token))
+            })
+            .collect()
     }
 
     /// All tokens, the oldest first, expired ones included.
@@ -93,20 +90,31 @@ impl StateStore {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Notes that a token was used. Callers bundle: once a minute is plenty.
+    /// Stores when tokens were used last, in one transaction.
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn touch_token(&self, id: &str, now_ms: TimestampMs) -> Result<(), StateError> {
-        sqlx::query("UPDATE tokens SET used_ms = ? WHERE id = ?")
-            .bind(now_ms)
-            .bind(id)
-            .execute(self.database.writer())
-            .await?;
-        Ok(())
+    pub async fn touch_tokens(&self, used: &[(String, TimestampMs)]) -> Result<(), StateError> {
+        let mut transaction = self.database.begin().await?;
+        for (id, used_ms) in used {
+            sqlx::query("UPDATE tokens SET used_ms = ? WHERE id = ?")
+                .bind(used_ms)
+                .bind(id)
+                .execute(&mut *transaction)
+                .await?;
+        }
+        Ok(transaction.commit().await?)
     }
 }
 
+/// The hash in a column.
+pub(super) fn secret_hash(bytes: &[u8]) -> Result<SecretHash, StateError> {
+    bytes
+        .try_into()
+        .map_err(|error| StateError::Database(sqlx::Error::Decode(Box::new(error))))
+}
+
+type HashedTokenRow = (Vec<u8>, String, String, String, i64, Option<i64>, Option<i64>);
 type TokenRow = (String, String, String, i64, Option<i64>, Option<i64>);
 
 fn view((id, role, note, created_ms, expires_ms, used_ms): TokenRow) -> Result<TokenView, StateError> {

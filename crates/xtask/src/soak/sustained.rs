@@ -23,6 +23,8 @@ const ACK_P99_MS_MAX: f64 = 1_000.0;
 const RESIDENT_SPREAD_MAX: f64 = 1.10;
 /// Looks at the memory in a run: one a minute in the long one.
 const LOOKS: u32 = 10;
+/// After a restart all agents are back within this time, although they come from one address.
+const BACK_WITHIN: Duration = Duration::from_secs(60);
 /// Joining, sending and draining besides the ticks themselves.
 const SEND_SLACK: Duration = Duration::from_secs(10 * 60);
 /// Reading 144 million samples back as JSON.
@@ -97,6 +99,8 @@ fn send_and_verify(layout: &Layout, options: &Options, kills: u32, seen: &mut Se
 struct Watched {
     resident_mib: Vec<f64>,
     restarts: Vec<Duration>,
+    /// From a start of the collector until all agents were connected again.
+    returns: Vec<Duration>,
 }
 
 fn send(layout: &Layout, options: &Options, collector: &mut Server, kills: u32) -> Result<(Value, Watched)> {
@@ -117,7 +121,7 @@ fn send(layout: &Layout, options: &Options, collector: &mut Server, kills: u32) 
             ended.store(true, Ordering::Release);
             outcome
         });
-        let watched = watch(collector, lasts, kills, &ended);
+        let watched = watch(collector, options, kills, &ended);
         let outcome = sending
             .join()
             .map_err(|_| anyhow!("the generator's thread panicked"))??;
@@ -126,7 +130,8 @@ fn send(layout: &Layout, options: &Options, collector: &mut Server, kills: u32) 
 }
 
 /// Looks at the collector's memory ten times, and kills it at equal distances.
-fn watch(collector: &mut Server, lasts: Duration, kills: u32, ended: &AtomicBool) -> Result<Watched> {
+fn watch(collector: &mut Server, options: &Options, kills: u32, ended: &AtomicBool) -> Result<Watched> {
+    let lasts = Duration::from_secs(options.ticks);
     let mut watched = Watched::default();
     let began = Instant::now();
     let mut looks = 0;
@@ -142,11 +147,32 @@ fn watch(collector: &mut Server, lasts: Duration, kills: u32, ended: &AtomicBool
         if killed < kills && began.elapsed() >= lasts * (killed + 1) / (kills + 1) {
             killed += 1;
             collector.kill();
-            watched.restarts.push(collector.start_again()?);
+            let ready = collector.start_again()?;
+            watched.restarts.push(ready);
+            watched
+                .returns
+                .push(ready + all_back(collector, options.fleet.nodes, ended)?);
         }
         thread::sleep(Duration::from_millis(100));
     }
     Ok(watched)
+}
+
+/// Waits until all agents are connected again, but not much longer than they may take.
+fn all_back(collector: &mut Server, nodes: u64, ended: &AtomicBool) -> Result<Duration> {
+    let began = Instant::now();
+    while began.elapsed() < 2 * BACK_WITHIN && !ended.load(Ordering::Acquire) {
+        collector.check()?;
+        let page = collector.address().get("/metrics")?.success("/metrics")?;
+        let streams = page
+            .lines()
+            .find_map(|line| line.strip_prefix("lockstep_agent_streams "));
+        if streams.is_some_and(|streams| streams.parse() == Ok(nodes)) {
+            break;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok(began.elapsed())
 }
 
 fn note_sent(
@@ -195,6 +221,19 @@ fn note_sent(
         seen.must(
             watched.restarts.len() == kills as usize,
             format!("Ready again after {}.", took.join(" and ")),
+        );
+        let back: Vec<_> = watched
+            .returns
+            .iter()
+            .map(|took| format!("{:.1} s", took.as_secs_f64()))
+            .collect();
+        seen.must(
+            watched.returns.iter().all(|took| *took <= BACK_WITHIN),
+            format!(
+                "All agents, behind one address, connected again {} after the start; they were asked to come back later {} times.",
+                back.join(" and "),
+                what("/busy")?
+            ),
         );
         seen.note(latencies);
         seen.note(resident);

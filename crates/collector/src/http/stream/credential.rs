@@ -22,12 +22,12 @@ impl Credential {
         }
     }
 
-    /// Whether it is still good. A store that cannot be read ends no stream.
-    pub(super) async fn holds(&self, app: &Shared) -> bool {
+    /// Returns true while it is valid.
+    pub(super) fn is_valid(&self, app: &Shared) -> bool {
         let now_ms = app.now_ms();
         match self {
-            Self::Bearer(token) => !matches!(app.tokens.authenticate(token.expose(), now_ms).await, Ok(None)),
-            Self::Cookie(cookie) => !matches!(auth::session(app, cookie.expose(), now_ms).await, Ok(None)),
+            Self::Bearer(token) => app.tokens.authenticate(token.expose(), now_ms).is_some(),
+            Self::Cookie(cookie) => app.tokens.session(cookie.expose(), now_ms).is_some(),
             Self::None => false,
         }
     }

@@ -18,7 +18,7 @@ use super::coalesce::{Answer, Coalesced};
 use super::credential::Credential;
 use super::frame::frame;
 use super::outbox::{Outbox, outbox};
-use super::watch::{Kind, QueryWatch, Watches};
+use super::watch::{Kind, QueryWatch, RunWatch, Watches};
 use crate::Shared;
 use crate::changes::Change;
 use crate::http::nodes;
@@ -50,6 +50,7 @@ pub(super) async fn serve(app: Shared, coalesced: Coalesced, credential: Credent
     let (outbox, mut outgoing) = outbox();
     let mut tab = Tab {
         changes: app.changes.subscribe(),
+        logs: app.changes.subscribe_logs(),
         coalesced,
         outbox,
         watches: Watches::default(),
@@ -84,6 +85,7 @@ struct Tab {
     app: Shared,
     coalesced: Coalesced,
     changes: broadcast::Receiver<Change>,
+    logs: broadcast::Receiver<RunId>,
     outbox: Outbox,
     watches: Watches,
     answers: FuturesUnordered<BoxFuture<'static, Answered>>,
@@ -136,10 +138,11 @@ impl Tab {
                     Some(Err(_)) | None => return None,
                 },
                 change = self.changes.recv() => self.note(change).await,
+                run = self.logs.recv() => self.note_log(run).await,
                 Some(answered) = self.answers.next() => self.answer(answered),
                 _ = ticks.tick() => self.tick().await,
                 _ = pings.tick() => self.ping(),
-                _ = checks.tick() => if credential.holds(&self.app).await { Ok(()) } else {
+                _ = checks.tick() => if credential.is_valid(&self.app) { Ok(()) } else {
                     Err((POLICY, "the session or token has ended; log in again"))
                 },
             };
@@ -174,7 +177,7 @@ impl Tab {
                 step_ms,
             } => (id, QueryWatch::range(query, range_ms, step_ms).map(Kind::Query)),
             Request::WatchInstant { id, query } => (id, Ok(Kind::Query(QueryWatch::instant(query)))),
-            Request::WatchRun { id, run } => (id, run_id(run).map(|run| Kind::Run { run })),
+            Request::WatchRun { id, run } => (id, run_id(run).map(|run| Kind::Run(RunWatch::new(run)))),
             Request::WatchLog {
                 id,
                 run,
@@ -216,22 +219,37 @@ impl Tab {
 
     /// Sends what a new watch shows at once; queries are due at the next tick.
     async fn show(&mut self, id: u32) -> Result<(), Goodbye> {
-        let watched = self
-            .watches
-            .iter_mut()
-            .find(|(at, _)| *at == id)
-            .map(|(_, watch)| match &watch.kind {
-                Kind::Run { run } | Kind::Log { run, .. } => Some(run.clone()),
-                Kind::Query(_) => None,
-            });
-        match watched.flatten() {
-            Some(run) => self.show_run(&run, Some(id)).await,
-            None => self.evaluate_due(),
+        let of_log = self.watches.iter_mut().find_map(|(at, watch)| match &watch.kind {
+            Kind::Log { run, .. } if at == id => Some(run.clone()),
+            _ => None,
+        });
+        if let Some(run) = of_log {
+            return self.send_logs(&run, Some(id)).await;
         }
+        self.send_due_views().await?;
+        self.evaluate_due()
     }
 
-    /// Sends news of a run to the watches of it (or to one of them).
-    async fn show_run(&mut self, run: &RunId, only: Option<u32>) -> Result<(), Goodbye> {
+    /// Sends the views of runs that have changed, as often as they may be sent.
+    async fn send_due_views(&mut self) -> Result<(), Goodbye> {
+        for (id, run) in self.watches.due_views(self.app.now_ms()) {
+            let push = match self.app.runs.view(&run).await {
+                Ok(view) => Push::Run {
+                    id,
+                    run: Box::new(view),
+                },
+                Err(error) => Push::Failed {
+                    id,
+                    message: error.to_string(),
+                },
+            };
+            self.push(&push)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what was added to the watched logs of a run (or to one of them).
+    async fn send_logs(&mut self, run: &RunId, only: Option<u32>) -> Result<(), Goodbye> {
         let app = self.app.clone();
         let (mut pushes, mut more) = (Vec::new(), false);
         for (id, watch) in self
@@ -239,39 +257,29 @@ impl Tab {
             .iter_mut()
             .filter(|(id, _)| only.is_none_or(|only| only == *id))
         {
-            match &mut watch.kind {
-                Kind::Run { run: watched } if watched == run => match app.runs.view(run).await {
-                    Ok(view) => pushes.push(Push::Run {
-                        id,
-                        run: Box::new(view),
-                    }),
-                    Err(error) => pushes.push(Push::Failed {
-                        id,
-                        message: error.to_string(),
-                    }),
-                },
-                Kind::Log {
-                    run: watched,
-                    source,
-                    offset,
-                } if watched == run => {
-                    match app.runs.log(run, source, *offset, LOG_BYTES_MAX).await {
-                        Ok(piece) if piece.next_offset > *offset || only.is_some() => {
-                            *offset = piece.next_offset;
-                            if piece.next_offset < piece.length {
-                                // The rest comes with the next tick, so that one long log does not starve the tab.
-                                more = true;
-                            }
-                            pushes.push(Push::Log { id, piece });
-                        }
-                        Ok(_) => {}
-                        Err(error) => pushes.push(Push::Failed {
-                            id,
-                            message: error.to_string(),
-                        }),
-                    }
+            let Kind::Log {
+                run: watched,
+                source,
+                offset,
+            } = &mut watch.kind
+            else {
+                continue;
+            };
+            if watched != run {
+                continue;
+            }
+            match app.runs.log(run, source, *offset, LOG_BYTES_MAX).await {
+                Ok(piece) if piece.next_offset > *offset || only.is_some() => {
+                    *offset = piece.next_offset;
+                    // The rest comes with the next tick, so that one long log does not starve the tab.
+                    more |= piece.next_offset < piece.length;
+                    pushes.push(Push::Log { id, piece });
                 }
-                _ => {}
+                Ok(_) => {}
+                Err(error) => pushes.push(Push::Failed {
+                    id,
+                    message: error.to_string(),
+                }),
             }
         }
         if more {
@@ -287,34 +295,32 @@ impl Tab {
             Ok(Change::Events) => {}
             Ok(Change::Run(run)) => {
                 self.dirty.runs = true;
-                return self.show_run(&run, None).await;
+                self.watches.run_changed(&run);
+                return self.send_due_views().await;
             }
-            Ok(Change::Log(run)) => return self.show_run(&run, None).await,
-            Err(RecvError::Lagged(_)) => return self.show_everything().await,
+            // Some changes were missed: whatever could have changed is sent again.
+            Err(RecvError::Lagged(_)) => {
+                self.dirty = Dirty {
+                    runs: true,
+                    diagnoses: true,
+                    nodes: true,
+                };
+                self.watches.all_runs_changed();
+            }
             Err(RecvError::Closed) => {}
         }
         Ok(())
     }
 
-    /// Some changes were missed: whatever could have changed is sent again.
-    async fn show_everything(&mut self) -> Result<(), Goodbye> {
-        self.dirty = Dirty {
-            runs: true,
-            diagnoses: true,
-            nodes: true,
-        };
-        let runs = self
-            .watches
-            .iter_mut()
-            .filter_map(|(_, watch)| match &watch.kind {
-                Kind::Run { run } | Kind::Log { run, .. } => Some(run.clone()),
-                Kind::Query(_) => None,
-            });
-        let runs: BTreeSet<RunId> = runs.collect();
-        for run in runs {
-            self.show_run(&run, None).await?;
+    async fn note_log(&mut self, run: Result<RunId, RecvError>) -> Result<(), Goodbye> {
+        match run {
+            Ok(run) => self.send_logs(&run, None).await,
+            Err(RecvError::Lagged(_)) => {
+                self.unread_logs.extend(self.watches.runs_with_logs());
+                Ok(())
+            }
+            Err(RecvError::Closed) => Ok(()),
         }
-        Ok(())
     }
 
     async fn tick(&mut self) -> Result<(), Goodbye> {
@@ -337,8 +343,9 @@ impl Tab {
             let nodes = nodes::views(&self.app).await;
             self.push(&Push::Nodes { nodes })?;
         }
+        self.send_due_views().await?;
         for run in std::mem::take(&mut self.unread_logs) {
-            self.show_run(&run, None).await?;
+            self.send_logs(&run, None).await?;
         }
         self.evaluate_due()
     }

@@ -1,6 +1,6 @@
 //! What one tab watches, and when each watch is due. Pure: time arrives as a value.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use domain::api::runs::LogSource;
 use domain::api::stream::WATCHES_MAX;
@@ -12,6 +12,9 @@ use query::{Params, STEPS_MAX};
 pub(super) const SETTLE_MS: i64 = 300;
 /// A range is evaluated anew this often, so that samples which came late (a node back from the dark) appear.
 const REFRESH_MS: i64 = 60_000;
+/// A run's view is sent at most this often, four times per second: during a start each rank changes it several times, and the view of
+/// a large run is hundreds of kilobytes.
+const VIEW_EVERY_MS: i64 = 250;
 /// The smallest distance of points.
 pub(super) const STEP_MS_MIN: i64 = 1_000;
 
@@ -35,9 +38,16 @@ pub(super) enum Kind {
         source: LogSource,
         offset: u64,
     },
-    Run {
-        run: RunId,
-    },
+    Run(RunWatch),
+}
+
+/// A run's view, sent when the run has changed.
+pub(super) struct RunWatch {
+    pub(super) run: RunId,
+    /// When the view was sent last.
+    sent_ms: Option<TimestampMs>,
+    /// It has changed since.
+    is_due: bool,
 }
 
 /// A query that is evaluated again and again.
@@ -82,6 +92,47 @@ impl Watches {
         self.by_id.iter_mut().map(|(id, watch)| (*id, watch))
     }
 
+    /// Notes that a run has changed.
+    pub(super) fn run_changed(&mut self, run: &RunId) {
+        for (_, watch) in self.iter_mut() {
+            if let Kind::Run(watched) = &mut watch.kind
+                && watched.run == *run
+            {
+                watched.is_due = true;
+            }
+        }
+    }
+
+    /// Notes that any run may have changed.
+    pub(super) fn all_runs_changed(&mut self) {
+        for (_, watch) in self.iter_mut() {
+            if let Kind::Run(watched) = &mut watch.kind {
+                watched.is_due = true;
+            }
+        }
+    }
+
+    /// Runs whose view is to be sent now, by the watches' ids.
+    pub(super) fn due_views(&mut self, now_ms: TimestampMs) -> Vec<(u32, RunId)> {
+        let due = |(id, watch): (u32, &mut Watch)| {
+            let Kind::Run(watched) = &mut watch.kind else {
+                return None;
+            };
+            watched.begin(now_ms).then(|| (id, watched.run.clone()))
+        };
+        self.iter_mut().filter_map(due).collect()
+    }
+
+    /// Runs whose logs are watched.
+    pub(super) fn runs_with_logs(&self) -> BTreeSet<RunId> {
+        let kinds = self.by_id.values().map(|watch| &watch.kind);
+        let runs = kinds.filter_map(|kind| match kind {
+            Kind::Log { run, .. } => Some(run.clone()),
+            Kind::Run(_) | Kind::Query(_) => None,
+        });
+        runs.collect()
+    }
+
     /// Queries to evaluate now: id, serial, text, when, and whether the answer replaces what was sent.
     pub(super) fn due(&mut self, now_ms: TimestampMs) -> Vec<(u32, u64, String, Params, bool)> {
         let due = |(id, watch): (u32, &mut Watch)| {
@@ -92,6 +143,30 @@ impl Watches {
             Some((id, watch.serial, query.text.clone(), when, reset))
         };
         self.iter_mut().filter_map(due).collect()
+    }
+}
+
+impl RunWatch {
+    /// A new watch, which is due at once.
+    pub(super) fn new(run: RunId) -> Self {
+        Self {
+            run,
+            sent_ms: None,
+            is_due: true,
+        }
+    }
+
+    /// Returns true when the view is to be sent now, which counts as sent.
+    fn begin(&mut self, now_ms: TimestampMs) -> bool {
+        // A clock that went back makes it due rather than silent.
+        let waits = self
+            .sent_ms
+            .is_some_and(|sent_ms| (0..VIEW_EVERY_MS).contains(&(now_ms - sent_ms)));
+        if !self.is_due || waits {
+            return false;
+        }
+        (self.is_due, self.sent_ms) = (false, Some(now_ms));
+        true
     }
 }
 
@@ -185,6 +260,36 @@ mod tests {
             begin(&mut watch, now + REFRESH_MS),
             Some((T + REFRESH_MS - 10_000, T + REFRESH_MS, true))
         );
+    }
+
+    #[test]
+    fn a_runs_view_is_due_after_a_change_and_four_times_per_second_at_most() {
+        let run = |name: &str| RunId::new(name).expect("a run's id");
+        let mut watches = Watches::default();
+        for (id, name) in [(1, "a"), (2, "a"), (3, "b")] {
+            watches
+                .add(id, Kind::Run(RunWatch::new(run(name))))
+                .expect("there is room");
+        }
+        let due = |watches: &mut Watches, now_ms| -> Vec<u32> {
+            watches.due_views(now_ms).into_iter().map(|(id, _)| id).collect()
+        };
+        assert_eq!(due(&mut watches, T), [1, 2, 3], "new ones");
+        assert_eq!(due(&mut watches, T + 1_000), [0; 0], "nothing has changed");
+        watches.run_changed(&run("a"));
+        assert_eq!(due(&mut watches, T + 1_001), [1, 2]);
+        let mut sent = 0;
+        for ms in 0..2_000 {
+            watches.run_changed(&run("a"));
+            sent += due(&mut watches, T + 1_002 + ms).len();
+        }
+        assert_eq!(
+            sent,
+            2 * 7,
+            "for two watches, in two seconds that begin right after one was sent"
+        );
+        watches.all_runs_changed();
+        assert_eq!(due(&mut watches, T), [1, 2, 3], "a clock that went back");
     }
 
     #[test]

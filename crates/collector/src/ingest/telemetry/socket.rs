@@ -7,26 +7,31 @@ use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::State;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::any;
+use axum::{Extension, Router};
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
+use listener::Connection;
 use prost::Message as _;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
-use tonic::Status;
+use tonic::{Code, Status};
+use wire::busy;
 use wire::proto::{End, Hello, TelemetryDown, TelemetryUp, telemetry_down, telemetry_up};
 use wire::telemetry::{PATH, READ_BUFFER_BYTES};
-use wire::version::MESSAGE_BYTES_MAX;
+use wire::version::{HELLO_BYTES_MAX, MESSAGE_BYTES_MAX};
 
 use crate::Shared;
-use crate::config::Secret;
 use crate::http::ApiError;
-use crate::ingest::{Connection, HELLO_WITHIN, hello};
+use crate::http::client_address::ClientAddress;
+use crate::ingest::hello::Admitted;
+use crate::ingest::{HELLO_WITHIN, OpenStream, hello};
 
+/// What is read of a stream until its hello is understood: a hello, and the frames it comes in.
+const FIRST_BYTES_MAX: u64 = HELLO_BYTES_MAX as u64 + (4 << 10);
 /// An agent that says nothing for so long, not even asks for a sign of life, is gone; a living one speaks every 10 s.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// An agent that takes none of our few bytes for so long is gone.
@@ -50,13 +55,17 @@ pub(super) struct Up {
 /// What goes to an agent.
 pub(super) struct Down(SplitSink<WebSocket, Message>);
 
+/// Authenticates before the upgrade: nothing but the request's head is read of a connection without a valid token.
 async fn open(
     State(app): State<Shared>,
+    Extension(ClientAddress(address)): Extension<ClientAddress>,
+    Extension(connection): Extension<Connection>,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, ApiError> {
-    let bearer = hello::bearer(&headers)
-        .map_err(|status| ApiError::new(StatusCode::UNAUTHORIZED, status.message().to_owned()))?;
+    let admitted = hello::admit(&app, &headers, address.into()).map_err(|status| refusal(&status))?;
+    connection.authenticate();
+    connection.limit_reading(FIRST_BYTES_MAX);
     let upgrade = upgrade
         .read_buffer_size(READ_BUFFER_BYTES)
         .write_buffer_size(0)
@@ -64,16 +73,26 @@ async fn open(
         .max_frame_size(MESSAGE_BYTES_MAX);
     Ok(upgrade.on_upgrade(move |socket| {
         let tasks = app.tasks.clone();
-        tasks.track_future(converse(app, bearer, socket))
+        tasks.track_future(converse(app, admitted, connection, socket))
     }))
 }
 
-async fn converse(app: Shared, bearer: Secret, socket: WebSocket) {
+/// The answer to a stream that is not upgraded.
+fn refusal(status: &Status) -> ApiError {
+    let message = status.message().to_owned();
+    match (status.code(), busy::retry_after(status)) {
+        (_, Some(wait)) => ApiError::busy(message, wait.as_secs()),
+        (Code::PermissionDenied, _) => ApiError::forbidden(message),
+        _ => ApiError::unauthorized(message),
+    }
+}
+
+async fn converse(app: Shared, admitted: Admitted, connection: Connection, socket: WebSocket) {
     let (sink, stream) = socket.split();
     let (mut up, mut down) = (Up::new(stream), Down(sink));
     let ended = tokio::select! {
         () = app.stopping.cancelled() => Err(Status::unavailable("the collector is stopping; connect again")),
-        ended = welcome(&app, &bearer, &mut up, &mut down) => ended,
+        ended = welcome(&app, admitted, &connection, &mut up, &mut down) => ended,
     };
     // What still comes is read, or the agent's system would throw our last words away. Nobody waits long for an agent
     // that does not listen: the stream ends either way.
@@ -85,12 +104,26 @@ async fn converse(app: Shared, bearer: Secret, socket: WebSocket) {
     let _gone = timeout(END_WITHIN, parting).await;
 }
 
-async fn welcome(app: &Shared, bearer: &Secret, up: &mut Up, down: &mut Down) -> Result<(), Status> {
+async fn welcome(
+    app: &Shared,
+    admitted: Admitted,
+    connection: &Connection,
+    up: &mut Up,
+    down: &mut Down,
+) -> Result<(), Status> {
     let first = timeout(HELLO_WITHIN, up.next())
         .await
-        .map_err(|_| hello::late())??;
-    let (session, ack) = hello::greet(app, bearer, said_hello(first)?).await?;
-    let _counted = Connection::open(app, session.node.clone());
+        .map_err(|_| hello::late())?
+        .map_err(|status| {
+            if connection.is_exhausted() {
+                hello::too_long()
+            } else {
+                status
+            }
+        })?;
+    let (session, ack) = hello::greet(app, admitted, said_hello(first)?).await?;
+    connection.read_without_limit();
+    let _counted = OpenStream::count(app, session.node.clone());
     down.send(telemetry_down::Message::Hello(ack)).await?;
     super::serve(app, &session, up, down).await
 }

@@ -3,11 +3,14 @@
 use std::path::Path;
 
 use domain::topology::Source;
+use listener::OpenFiles;
 
 use super::check::Check;
 
 /// Below this the spool cannot hold the day that it is made for.
 const DISK_BYTES_LOW: u64 = 1 << 30;
+/// A collector of a thousand agents has two connections with each, and a browser or two per person.
+const OPEN_FILES_LOW: u64 = 4_096;
 /// Below this nothing can be kept at all.
 const DISK_BYTES_MIN: u64 = 64 << 20;
 
@@ -72,6 +75,22 @@ fn disk(data: &Path) -> Check {
     }
 }
 
+/// What services may open: a connection, a file of a run and a chunk that is read are one each.
+pub(super) fn open_files(limits: OpenFiles) -> Check {
+    let raised = limits.raised();
+    let found = if limits.soft.is_none_or(|soft| soft >= raised) {
+        limits.to_string()
+    } else {
+        format!("{limits}; services raise the soft limit to {raised} at their start")
+    };
+    if raised < OPEN_FILES_LOW {
+        let next = "raise the hard limit: LimitNOFILE=65536 in the systemd unit, or nofile in /etc/security/limits.conf";
+        Check::absent("open_files", found, next)
+    } else {
+        Check::works("open_files", found)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -94,6 +113,33 @@ mod tests {
         let helped = checks.iter().filter(|check| check.next.is_some());
         let helped: Vec<&str> = helped.map(|check| &*check.name).collect();
         assert_eq!(helped, ["kernel_log", "ethernet", "cgroups"], "{checks:?}");
+    }
+
+    #[test]
+    fn few_open_files_are_a_note_with_the_next_step() {
+        for (soft, hard, state, words) in [
+            (
+                1_024,
+                1_048_576,
+                State::Works,
+                "services raise the soft limit to 1048576",
+            ),
+            (65_536, 65_536, State::Works, "soft limit 65536, hard limit 65536"),
+            (
+                1_024,
+                2_048,
+                State::Absent,
+                "services raise the soft limit to 2048",
+            ),
+        ] {
+            let check = open_files(OpenFiles {
+                soft: Some(soft),
+                hard: Some(hard),
+            });
+            assert_eq!(check.state, state, "{check:?}");
+            assert!(check.found.contains(words), "{check:?}");
+            assert_eq!(check.next.is_some(), state == State::Absent, "{check:?}");
+        }
     }
 
     #[test]

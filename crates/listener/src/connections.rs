@@ -1,0 +1,395 @@
+//! Which connections are open, which of them have not authenticated, and which of those is closed when there are too many.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use futures::task::AtomicWaker;
+use ipnet::IpNet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::address::AddressKey;
+use crate::http::HEAD_BYTES_MAX;
+#[cfg(doc)]
+use crate::http::HEAD_WITHIN;
+
+/// What is read of an unauthenticated connection until the head of its next request is there: the head, and before it the body of the
+/// request before, which is small for a log-in and of no use otherwise.
+const UNAUTHENTICATED_BYTES_MAX: u64 = HEAD_BYTES_MAX as u64;
+/// How long an unauthenticated connection may stay after its last request: enough to load the dashboard over a slow line.
+const UNAUTHENTICATED_WITHIN: Duration = Duration::from_secs(120);
+/// How often the log says that connections are closed or refused; an attack would fill the disk otherwise.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+/// No limit of reading.
+const UNLIMITED: u64 = u64::MAX;
+
+/// How many connections a listener holds. An unauthenticated connection beyond the second or third limit closes the oldest one of
+/// its kind, so that a client which holds many of them cannot keep others out.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// All together. When all of them have authenticated, a new one is refused.
+    pub total: usize,
+    /// Unauthenticated ones.
+    pub unauthenticated: usize,
+    /// Unauthenticated ones of one address.
+    pub unauthenticated_per_address: usize,
+    /// How long a new connection may take until the head of its first request is there, TLS included: [`HEAD_WITHIN`] but for tests.
+    pub head_within: Duration,
+}
+
+/// The open connections of one listener. Cheap to clone.
+#[derive(Clone)]
+pub struct Connections(Arc<Registry>);
+
+struct Registry {
+    limits: Limits,
+    /// Proxies, whose connections stand for many clients.
+    proxies: Vec<IpNet>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next_id: u64,
+    open: usize,
+    /// By id, so that the first is the oldest.
+    unauthenticated: BTreeMap<u64, Waiting>,
+    /// Ids of unauthenticated connections; no entry is empty.
+    by_address: HashMap<AddressKey, BTreeSet<u64>>,
+    warned: Option<Instant>,
+}
+
+struct Waiting {
+    /// `None` for a proxy, which has no limit per address.
+    address: Option<AddressKey>,
+    evicted: CancellationToken,
+}
+
+/// One connection; in the extensions of each of its requests.
+#[derive(Clone)]
+pub struct Connection(Arc<Inner>);
+
+struct Inner {
+    id: u64,
+    connections: Connections,
+    /// Cancelled when the connection is closed in favour of a newer one.
+    evicted: CancellationToken,
+    authenticated: AtomicBool,
+    /// Bytes that may still be read.
+    readable: AtomicU64,
+    /// Waits for more of them.
+    reader: AtomicWaker,
+    opened: Instant,
+    /// Milliseconds after `opened` at which the connection is closed, unless it has authenticated.
+    deadline_ms: AtomicU64,
+}
+
+/// A connection as long as it is open.
+pub(crate) struct Slot(Connection);
+
+impl Connections {
+    /// No connections yet. Those from `proxies` have no limit per address.
+    #[must_use]
+    pub fn new(limits: Limits, proxies: Vec<IpNet>) -> Self {
+        Self(Arc::new(Registry {
+            limits,
+            proxies,
+            state: Mutex::default(),
+        }))
+    }
+
+    /// Connections that are open, and how many of them have not authenticated.
+    #[must_use]
+    pub fn count(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.open, state.unauthenticated.len())
+    }
+
+    /// Counts a new connection; `None` when there is no room for it.
+    pub(crate) fn open(&self, peer: IpAddr) -> Option<Slot> {
+        let peer = peer.to_canonical();
+        let is_proxy = self.0.proxies.iter().any(|network| network.contains(&peer));
+        let address = (!is_proxy).then(|| AddressKey::from(peer));
+        let limits = self.0.limits;
+        let mut state = self.lock();
+        if let Some(ids) = address.and_then(|address| state.by_address.get(&address))
+            && ids.len() >= limits.unauthenticated_per_address
+            && let Some(oldest) = ids.first().copied()
+        {
+            state.warn(
+                peer,
+                "the oldest unauthenticated connection of this address was closed: it holds too many",
+            );
+            state.evict(oldest);
+        }
+        if (state.unauthenticated.len() >= limits.unauthenticated || state.open >= limits.total)
+            && let Some(oldest) = state.unauthenticated.keys().next().copied()
+        {
+            state.warn(
+                peer,
+                "the oldest unauthenticated connection was closed: there are too many",
+            );
+            state.evict(oldest);
+        }
+        if state.open >= limits.total {
+            state.warn(
+                peer,
+                "a connection was refused: there are too many, and all of them have authenticated",
+            );
+            return None;
+        }
+        let id = state.next_id;
+        let evicted = CancellationToken::new();
+        state.next_id += 1;
+        state.open += 1;
+        let waiting = Waiting {
+            address,
+            evicted: evicted.clone(),
+        };
+        state.unauthenticated.insert(id, waiting);
+        if let Some(address) = address {
+            state.by_address.entry(address).or_default().insert(id);
+        }
+        drop(state);
+        Some(Slot(Connection(Arc::new(Inner {
+            id,
+            connections: self.clone(),
+            evicted,
+            authenticated: AtomicBool::new(false),
+            readable: AtomicU64::new(UNAUTHENTICATED_BYTES_MAX),
+            reader: AtomicWaker::new(),
+            opened: Instant::now(),
+            deadline_ms: AtomicU64::new(limits.head_within.as_millis() as u64),
+        }))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn warn(&mut self, peer: IpAddr, message: &str) {
+        let now = Instant::now();
+        if self.warned.is_none_or(|warned| now - warned >= WARN_EVERY) {
+            self.warned = Some(now);
+            tracing::warn!(%peer, open = self.open, "{message}");
+        }
+    }
+
+    /// Closes an unauthenticated connection. It does not count any more, although its task ends a little later.
+    fn evict(&mut self, id: u64) {
+        if let Some(waiting) = self.forget(id) {
+            self.open -= 1;
+            waiting.evicted.cancel();
+        }
+    }
+
+    /// Takes a connection out of the unauthenticated ones.
+    fn forget(&mut self, id: u64) -> Option<Waiting> {
+        let waiting = self.unauthenticated.remove(&id)?;
+        if let Some(address) = waiting.address
+            && let Some(ids) = self.by_address.get_mut(&address)
+        {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_address.remove(&address);
+            }
+        }
+        Some(waiting)
+    }
+}
+
+impl Connection {
+    /// Notes that a request on this connection has shown a valid token. The connection is then not closed in favour of others, and
+    /// has no limit of reading.
+    pub fn authenticate(&self) {
+        if self.is_authenticated() {
+            return;
+        }
+        let mut state = self.0.connections.lock();
+        // One that was evicted a moment ago ends all the same.
+        if state.forget(self.0.id).is_some() {
+            self.0.authenticated.store(true, Ordering::Release);
+            self.set_readable(UNLIMITED);
+        }
+    }
+
+    /// Limits what is read from now on of an authenticated connection, all its requests together. Reading more fails.
+    pub fn limit_reading(&self, bytes: u64) {
+        self.set_readable(bytes);
+    }
+
+    /// Lifts the limit of reading.
+    pub fn read_without_limit(&self) {
+        self.set_readable(UNLIMITED);
+    }
+
+    fn set_readable(&self, bytes: u64) {
+        self.0.readable.store(bytes, Ordering::Release);
+        self.0.reader.wake();
+    }
+
+    /// Returns true if a limit of reading is used up.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.readable() == Some(0)
+    }
+
+    /// A request's head was read.
+    pub(crate) fn request_began(&self) {
+        if self.is_authenticated() {
+            return;
+        }
+        self.set_readable(UNAUTHENTICATED_BYTES_MAX);
+        let deadline = self.0.opened.elapsed() + UNAUTHENTICATED_WITHIN;
+        let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
+        self.0.deadline_ms.store(deadline_ms, Ordering::Release);
+    }
+
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.0.authenticated.load(Ordering::Acquire)
+    }
+
+    /// When the connection is closed, unless it has authenticated.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.0.opened + Duration::from_millis(self.0.deadline_ms.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn evicted(&self) -> &CancellationToken {
+        &self.0.evicted
+    }
+
+    /// How many bytes may be read now; `None` for no limit.
+    pub(crate) fn readable(&self) -> Option<usize> {
+        let bytes = self.0.readable.load(Ordering::Acquire);
+        (bytes != UNLIMITED).then(|| usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
+    /// Has `waker` woken when more may be read.
+    pub(crate) fn wake_when_readable(&self, waker: &Waker) {
+        self.0.reader.register(waker);
+    }
+
+    /// Counts bytes that were read under a limit. One that was lifted meanwhile stays lifted.
+    pub(crate) fn count_read(&self, bytes: usize) {
+        let _lifted = self
+            .0
+            .readable
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
+                (left != UNLIMITED).then(|| left.saturating_sub(bytes as u64))
+            });
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Connection").field(&self.0.id).finish()
+    }
+}
+
+impl Slot {
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.0
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let inner = &self.0.0;
+        let mut state = inner.connections.lock();
+        let was_waiting = state.forget(inner.id).is_some();
+        if was_waiting || inner.authenticated.load(Ordering::Acquire) {
+            state.open -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        total: 6,
+        unauthenticated: 5,
+        unauthenticated_per_address: 3,
+        head_within: Duration::from_secs(10),
+    };
+
+    fn peer(last: u8) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))
+    }
+
+    fn is_evicted(slot: &Slot) -> bool {
+        slot.0.evicted().is_cancelled()
+    }
+
+    #[tokio::test]
+    async fn the_oldest_unauthenticated_one_of_an_address_gives_way() {
+        let connections = Connections::new(LIMITS, Vec::new());
+        let of_others = connections.open(peer(9)).expect("room");
+        let mut slots: Vec<_> = (0..3).map(|_| connections.open(peer(1)).expect("room")).collect();
+        slots[0].connection().authenticate();
+        slots.extend((0..2).map(|_| connections.open(peer(1)).expect("room")));
+        let evicted: Vec<_> = slots.iter().map(is_evicted).collect();
+        assert_eq!(evicted, [false, true, false, false, false]);
+        assert!(!is_evicted(&of_others));
+        assert_eq!(connections.count(), (5, 4));
+        drop((slots, of_others));
+        assert_eq!(connections.count(), (0, 0));
+        assert!(connections.lock().by_address.is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_oldest_of_all_gives_way_and_authenticated_ones_never_do() {
+        let connections = Connections::new(LIMITS, Vec::new());
+        let slots: Vec<_> = (0..6).map(|n| connections.open(peer(n)).expect("room")).collect();
+        assert!(is_evicted(&slots[0]));
+        for slot in &slots {
+            slot.connection().authenticate();
+        }
+        let last = connections.open(peer(9)).expect("the evicted one does not count");
+        last.connection().authenticate();
+        assert!(connections.open(peer(10)).is_none(), "all have authenticated");
+        assert_eq!(connections.count(), (6, 0));
+        drop(slots);
+        assert_eq!(connections.count(), (1, 0));
+    }
+
+    #[tokio::test]
+    async fn a_proxy_has_no_limit_per_address() {
+        let network = "10.0.0.0/24".parse().expect("a network");
+        let connections = Connections::new(LIMITS, vec![network]);
+        let slots: Vec<_> = (0..5).map(|_| connections.open(peer(1)).expect("room")).collect();
+        assert!(!slots.iter().any(is_evicted));
+    }
+
+    #[tokio::test]
+    async fn reading_is_limited_until_it_is_authenticated() {
+        let connections = Connections::new(LIMITS, Vec::new());
+        let slot = connections.open(peer(1)).expect("room");
+        let connection = slot.connection();
+        assert_eq!(connection.readable(), Some(8_192));
+        connection.count_read(8_000);
+        assert_eq!(connection.readable(), Some(192));
+        connection.request_began();
+        assert_eq!(connection.readable(), Some(8_192));
+        connection.authenticate();
+        assert_eq!(connection.readable(), None);
+        connection.count_read(5);
+        connection.request_began();
+        assert_eq!(connection.readable(), None);
+        connection.limit_reading(10);
+        connection.count_read(11);
+        assert!(connection.is_exhausted());
+        connection.read_without_limit();
+        assert_eq!(connection.readable(), None);
+    }
+}
