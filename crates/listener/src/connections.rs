@@ -15,8 +15,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::address::AddressKey;
 use crate::http::HEAD_BYTES_MAX;
-#[cfg(doc)]
-use crate::http::HEAD_WITHIN;
 
 /// What is read of an unauthenticated connection until the head of its next request is there: the head, and before it the body of the
 /// request before, which is small for a log-in and of no use otherwise.
@@ -38,7 +36,7 @@ pub struct Limits {
     pub unauthenticated: usize,
     /// Unauthenticated ones of one address.
     pub unauthenticated_per_address: usize,
-    /// How long a new connection may take until the head of its first request is there, TLS included: [`HEAD_WITHIN`] but for tests.
+    /// How long a new connection may take until the head of its first request is there, TLS included: [`crate::HEAD_WITHIN`] but for tests.
     pub head_within: Duration,
 }
 
