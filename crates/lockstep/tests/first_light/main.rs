@@ -21,6 +21,7 @@ mod knobs_unmodified;
 mod logs;
 mod peers;
 mod recipes;
+mod retention;
 mod rules;
 mod runs;
 mod stacks;

@@ -3,6 +3,8 @@
 //! What nodes say is taken in by [`report`](super::report), what only time tells by [`patience`](super::patience); what
 //! follows from the new situation is [`settle`](super::settle).
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::api::runs::ResumedFrom;
@@ -109,6 +111,11 @@ pub enum Event {
         path: String,
         /// Keep it.
         pinned: bool,
+    },
+    /// Which of the run's checkpoints other runs have pinned by their path.
+    PinnedByOthers {
+        /// Their paths: all of them, in the place of those before.
+        paths: BTreeSet<String>,
     },
     /// A person wants checkpoints removed that no rule keeps; also after the end of the run.
     PruneRequested {
@@ -254,7 +261,7 @@ impl Machine {
             Event::NodeLost { node } => self.node_lost(node, now_ms),
             Event::NodeBack { node, holds } => self.node_back(node, *holds, now_ms),
             Event::Tick => self.tick(now_ms, actions),
-            Event::CheckpointPinned { .. } | Event::PruneRequested { .. } => {}
+            Event::CheckpointPinned { .. } | Event::PinnedByOthers { .. } | Event::PruneRequested { .. } => {}
         }
     }
 
@@ -354,13 +361,22 @@ impl Machine {
         self.begin_attempt(beginning, now_ms, actions);
     }
 
-    /// Where the next attempt goes on. Once a person has chosen, checkpoints of before that choice do not count: the furthest may
-    /// be the one they wanted to go back behind.
+    /// Where the next attempt goes on: from a checkpoint of this run, or else from the one that a person named last. Once a person has chosen,
+    /// checkpoints of before that choice do not count: the furthest may be the one they wanted to go back behind.
     #[must_use]
     pub fn resume_point(&self) -> Option<ResumedFrom> {
+        let named = || {
+            let chosen = self.attempts.iter().rev().find(|attempt| attempt.anew);
+            chosen.and_then(|attempt| attempt.resumed_from.clone())
+        };
         let asked = self.attempts.iter().rev().find(|attempt| attempt.asked);
         let Some(chosen) = asked.filter(|attempt| attempt.anew) else {
-            return resume_point(&self.checkpoints);
+            let doubted = |path: &str| {
+                let mut all = self.checkpoints.iter();
+                all.any(|checkpoint| checkpoint.path == path && checkpoint.doubt.is_some())
+            };
+            let named = || named().filter(|from| !doubted(&from.path));
+            return resume_point(&self.checkpoints).or_else(named);
         };
         let newer = |checkpoint: &&Checkpoint| {
             checkpoint
@@ -368,7 +384,7 @@ impl Machine {
                 .is_some_and(|finished| finished >= chosen.started_ms)
         };
         let since: Vec<Checkpoint> = self.checkpoints.iter().filter(newer).cloned().collect();
-        resume_point(&since).or_else(|| chosen.resumed_from.clone())
+        resume_point(&since).or_else(named)
     }
 
     fn stepped(&mut self, step: u64, now_ms: TimestampMs) {
