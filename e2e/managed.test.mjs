@@ -124,6 +124,8 @@ test("a managed run", async (t) => {
     assert.match(await rows.nth(1).innerText(), /step 120[\s\S]*in use[\s\S]*1\.5 GiB, 512 MiB its own[\s\S]*2\.5 s[\s\S]*complete/);
     assert.match(await rows.nth(2).innerText(), /step 110[\s\S]*model only, best/);
     assert.doesNotMatch(await rows.nth(2).innerText(), /in use/);
+    const onPrune = await page.getByTestId("on-prune").allInnerTexts();
+    assert.deepEqual(onPrune, ["Keep: not proven to be this run's: notes.txt", "Keep: the last complete one", "Remove: older than the last 1"]);
     await page.getByTestId("checkpoints").scrollIntoViewIfNeeded();
     await picture(page, "checkpoints");
     refuse("checkpoints/pin", 403, "this token may look, but not change runs");
@@ -306,7 +308,12 @@ function read(path, asked) {
     one(120, { own_bytes: GIB / 2, duration_ms: 2_500, in_use: true }),
     one(110, { content: "model", best: true }),
   ];
-  return { folder: FOLDER, free_bytes: 12 * GIB, problem: "node-b does not see the folder", checkpoints };
+  const line = (step, reason) => ({ path: `${FOLDER}/step-${step}`, reason, own_bytes: 0 });
+  const retention = {
+    removed: [line(110, "older than the last 1")],
+    kept: [line(120, "the last complete one"), line(130, "not proven to be this run's: notes.txt")],
+  };
+  return { folder: FOLDER, free_bytes: 12 * GIB, problem: "node-b does not see the folder", checkpoints, retention };
 }
 
 function pruned() {

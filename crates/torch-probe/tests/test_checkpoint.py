@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 import lockstep_checkpoint
-from lockstep_checkpoint import content, contents, folders
+from lockstep_checkpoint import content, contents, durable, folders
 
 FROZEN = 600  # rows of 1,000 numbers: 2.4 MB, a file of its own
 
@@ -72,7 +72,8 @@ def tmp_path():
 # === what is saved ===
 
 
-def test_what_is_loaded_is_what_was_saved_and_the_sidecar_says_what_it_is(tmp_path):
+def test_what_is_loaded_is_what_was_saved_and_the_sidecar_says_what_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_RUN", "run-1")
     path = lockstep_checkpoint.save(state_at(7), tmp_path, 7, epoch=2, val_loss=float("nan"))
     assert path == str(tmp_path / "step-000007")
     assert_same(lockstep_checkpoint.load(path), state_at(7))
@@ -80,8 +81,27 @@ def test_what_is_loaded_is_what_was_saved_and_the_sidecar_says_what_it_is(tmp_pa
     said = sidecar(path)
     sizes = {entry.name: entry.stat().st_size for entry in pathlib.Path(path).iterdir()}
     assert said.pop("files") == {name: size for name, size in sizes.items() if name not in (".metadata", "lockstep.json")}
+    # By these Lockstep knows the run's own files from copies and from what others put beside them.
+    found = {entry.name: entry.stat() for entry in pathlib.Path(path).iterdir()}
+    assert (said.pop("run"), said.pop("inode")) == ("run-1", found.pop("lockstep.json").st_ino)
+    assert said.pop("inodes") == {name: [known.st_ino, known.st_size, known.st_mtime_ns] for name, known in found.items()}
     assert said == {"version": 1, "step": 7, "epoch": 2, "content": "full", "val_loss": None, "world_size": 1, "shared": {}}
     assert (tmp_path / "latest").read_text() == "step-000007\n"
+
+
+def test_a_checkpoint_is_complete_also_where_the_sidecar_cannot_be_written_again(tmp_path, monkeypatch):
+    write, calls = durable.write, []
+
+    def full_disk_at_last(path, content):
+        calls.append(os.path.basename(path))
+        if calls.count("lockstep.json") == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(durable, "write", full_disk_at_last)
+    path = lockstep_checkpoint.save(state_at(7), tmp_path, 7)
+    assert calls.count("lockstep.json") == 2 and "run" not in sidecar(path)
+    assert_same(lockstep_checkpoint.load(path), state_at(7))
 
 
 def test_any_reader_of_dcp_reads_a_checkpoint_with_links(tmp_path):

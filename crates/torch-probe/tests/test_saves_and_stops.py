@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import pathlib
 import signal
 import threading
 import time
@@ -13,7 +14,7 @@ from conftest import RANKS, SCRIPTS, Listener, rank_environment
 from test_unit import WORKER
 
 import lockstep_probe
-from lockstep_probe import saves, stop
+from lockstep_probe import saves, stop, written
 from lockstep_probe.probe import Probe
 
 # === where a save goes ===
@@ -123,6 +124,99 @@ def test_an_asynchronous_save_ends_when_its_future_does(probe):
     assert phases == [
         ("begin", "/c0"), ("begin", "/c1"), ("begin", "/c2"), ("end", "/c0"), ("failure", "/c1"), ("failure", "/c2"),
     ]
+
+
+# === which files a save wrote ===
+
+
+def noted(probe):
+    """Path -> {name: what is known of the file}, of all that was noted."""
+    file = os.path.join(os.path.dirname(probe.channel.path), "saves", "0.jsonl")
+    lines = [json.loads(line) for line in open(file)] if os.path.exists(file) else []
+    return {line["path"]: {name: rest for name, *rest in line["files"]} for line in lines}
+
+
+def known(path, exact=True):
+    found = os.stat(path)
+    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_nlink, exact]
+
+
+def test_a_save_to_a_file_is_noted_by_what_a_rename_leaves_as_it_is(probe, tmp_path):
+    def original(value, f):
+        if hasattr(f, "write"):
+            f.write(value)
+        else:
+            pathlib.Path(f).write_bytes(value)
+
+    save = saves.watched(probe, original, "torch_save", saves.file_path)
+    path, beside = str(tmp_path / "a.pt"), str(tmp_path / "b.pt.tmp")
+    save(b"12345", path)
+    with open(beside, "wb") as file:
+        save(b"123", file)  # still in the file object's buffer
+    os.rename(beside, tmp_path / "b.pt")
+    save(b"1", io.BytesIO())
+    device, inode, size, _, links, _ = known(tmp_path / "b.pt")
+    told = noted(probe)
+    assert told[path] == {"": known(path)}
+    assert told[beside][""][:3] == [device, inode, size] and told[beside][""][4:] == [links, False]
+    assert told[beside][""][3] <= known(tmp_path / "b.pt")[3]
+    assert len(told) == 2
+
+
+class Stored:
+    def __init__(self, *names):
+        self.storage_data = {n: Named(name) for n, name in enumerate(names)}
+
+
+class Named:
+    length = 1
+
+    def __init__(self, name):
+        self.relative_path = name
+
+
+def dcp_saved(probe, folder, names, **options):
+    def original(state, checkpoint_id, **rest):
+        for name in [*names, ".metadata", "notes.txt", "other.metadata", "__7_0.distcp"]:
+            (folder / name).write_bytes(b"" if name == "__7_0.distcp" else b"x")
+        return Stored(*names)
+
+    saves.watched(probe, original, "dcp", saves.checkpoint_path)({}, checkpoint_id=str(folder), **options)
+    return noted(probe).get(str(folder))
+
+
+def test_of_a_distributed_save_only_the_files_that_it_names_are_noted(probe, tmp_path):
+    folder = tmp_path / "step-1"
+    folder.mkdir()
+    (folder / "before.pt").write_bytes(b"a person's")
+    told = dcp_saved(probe, folder, ["__0_0.distcp", "__1_0.distcp"])
+    names = [".metadata", "__0_0.distcp", "__1_0.distcp", "__7_0.distcp"]  # the last: of a rank that had nothing to save
+    assert told == {name: known(folder / name) for name in names}
+
+
+def test_one_rank_of_a_node_notes_a_distributed_save_unless_it_saves_alone(probe, tmp_path):
+    probe.saves.written._local_rank = 1
+    folders = [tmp_path / name for name in ("together", "alone")]
+    for folder in folders:
+        folder.mkdir()
+    assert dcp_saved(probe, folders[0], ["__1_0.distcp"]) is None
+    assert "__1_0.distcp" in dcp_saved(probe, folders[1], ["__1_0.distcp"], no_dist=True)
+
+
+def test_what_cannot_be_noted_does_not_stop_a_save(probe, tmp_path):
+    (tmp_path / "saves").write_text("no folder")
+    path = tmp_path / "a.pt"
+    save = saves.watched(probe, lambda value, f: path.write_bytes(value), "torch_save", saves.file_path)
+    assert save(b"1", str(path)) == 1 and save(b"1", str(tmp_path / "gone.pt")) == 1
+    assert probe.faults == 0 and [record["phase"] for record in told(probe)] == ["begin", "end", "begin", "end"]
+
+
+def test_no_more_is_noted_than_an_agent_that_is_away_may_find(probe, tmp_path, monkeypatch):
+    monkeypatch.setattr(written, "FILE_BYTES_MAX", 400)
+    save = saves.watched(probe, lambda value, f: pathlib.Path(f).write_bytes(value), "torch_save", saves.file_path)
+    for n in range(20):
+        save(b"1", str(tmp_path / f"{n}.pt"))
+    assert 0 < len(noted(probe)) < 5
 
 
 # === the order ===

@@ -19,7 +19,9 @@
 //!   shim.reports     shim → agent    one line a report, append only, synced
 //!   agent.reports    agent           its own reports, likewise
 //!   checkpoints.report  agent        its newest report of checkpoints, each in the place of the one before
-//!   prune.json       agent           an order to remove checkpoints that is not carried out yet
+//!   removal.json     agent           an order to remove checkpoints that is not carried out yet
+//!   prune.json       an older agent  such an order, of before removals needed a proof: it is dropped
+//!   saves/N.jsonl    each rank → agent   which files its saves wrote; the agent takes them away
 //!   status.json      for people
 //!   probe.sock       ranks → shim    datagrams
 //!   probe/N.jsonl    shim → agent    the same, one a line, in segments

@@ -158,7 +158,7 @@ impl Supervisor {
             Ok(NodeCommand::Stop { .. } | NodeCommand::StopAfter { .. })
         );
         let turns = matches!(command, Ok(NodeCommand::TurnLive { .. }));
-        let prunes = matches!(command, Ok(NodeCommand::Checkpoints(_)));
+        let prunes = matches!(command, Ok(NodeCommand::Remove(_) | NodeCommand::Checkpoints(_)));
         let followed = match self.attempt(run, attempt) {
             Some(followed) => followed,
             None => self.take_up(run, attempt, stops)?,

@@ -19,7 +19,7 @@ pub(super) fn routes() -> Router<Shared> {
 }
 
 async fn list(State(app): State<Shared>, Path(id): Path<String>) -> ApiResult<Json<CheckpointList>> {
-    Ok(Json(app.runs.checkpoints(&run_id(&id)?).await?))
+    Ok(Json(app.runs.checkpoints(&app, &run_id(&id)?).await?))
 }
 
 /// Only what is known can be pinned; any pin can be taken away, also of what is not seen any more.
@@ -30,7 +30,7 @@ async fn pin(
     Json(wish): Json<PinCheckpoint>,
 ) -> ApiResult<Json<CheckpointList>> {
     let run = run_id(&id)?;
-    let before = app.runs.checkpoints(&run).await?;
+    let before = app.runs.checkpoints(&app, &run).await?;
     if wish.pinned && before.checkpoints.iter().all(|one| one.path != wish.path) {
         return Err(ApiError::not_found(format!(
             "run {id} has no checkpoint {:?}; GET /api/runs/{id}/checkpoints lists them",
@@ -49,7 +49,7 @@ async fn pin(
         pinned: wish.pinned,
     };
     app.runs.take(&app, &run, &event, None).await?;
-    let after = app.runs.checkpoints(&run).await?;
+    let after = app.runs.checkpoints(&app, &run).await?;
     let is_pinned = after
         .checkpoints
         .iter()

@@ -1,10 +1,12 @@
 //! Checkpoints of runs: the list, pins, pruning, and what of them the event log tells.
 
+use std::collections::BTreeSet;
+
 use domain::api::checkpoints::{CheckpointList, PruneAnswer, PruneCheckpoints};
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::RunId;
 use domain::run::checkpoint::Checkpoint;
-use domain::run::state::{Event, Machine};
+use domain::run::state::{Event, Machine, NodeReport};
 use domain::time::TimestampMs;
 
 use super::{RunError, Runs};
@@ -15,8 +17,8 @@ impl Runs {
     ///
     /// # Errors
     /// When there is no such run, or the store fails.
-    pub async fn checkpoints(&self, run: &RunId) -> Result<CheckpointList, RunError> {
-        let (_, machine) = self.machine(run).await?;
+    pub async fn checkpoints(&self, app: &Shared, run: &RunId) -> Result<CheckpointList, RunError> {
+        let machine = self.with_pins(run, app.now_ms()).await?;
         let view = self.view(run).await?;
         let attempts = view.attempts.iter();
         let ranks = attempts
@@ -41,7 +43,7 @@ impl Runs {
         run: &RunId,
         wish: &PruneCheckpoints,
     ) -> Result<PruneAnswer, RunError> {
-        let (_, machine) = self.machine(run).await?;
+        let machine = self.with_pins(run, app.now_ms()).await?;
         let answer = machine.prune_answer(wish.keep_last);
         if !wish.dry_run {
             let event = Event::PruneRequested {
@@ -50,6 +52,53 @@ impl Runs {
             self.take(app, run, &event, None).await?;
         }
         Ok(answer)
+    }
+
+    /// A run that knows which of its checkpoints other runs have pinned.
+    pub(super) async fn with_pins(&self, run: &RunId, now_ms: TimestampMs) -> Result<Machine, RunError> {
+        let _in_turn = self.turn.lock().await;
+        let (_, machine) = self.machine(run).await?;
+        if !self.refresh_pins_of(&machine, BTreeSet::new(), now_ms).await? {
+            return Ok(machine);
+        }
+        Ok(self.machine(run).await?.1)
+    }
+
+    /// Before an event that may remove checkpoints: a pin of any run holds by path.
+    pub(super) async fn refresh_pins(
+        &self,
+        run: &RunId,
+        event: &Event,
+        now_ms: TimestampMs,
+    ) -> Result<(), RunError> {
+        let reported = match event {
+            Event::Reported {
+                report: NodeReport::Checkpoints(report),
+                ..
+            } => report.checkpoints.iter().map(|one| one.path.as_str()).collect(),
+            Event::PruneRequested { .. } => BTreeSet::new(),
+            _ => return Ok(()),
+        };
+        let (_, machine) = self.machine(run).await?;
+        self.refresh_pins_of(&machine, reported, now_ms).await?;
+        Ok(())
+    }
+
+    /// Returns whether anything changed.
+    pub(super) async fn refresh_pins_of<'m>(
+        &self,
+        machine: &'m Machine,
+        mut paths: BTreeSet<&'m str>,
+        now_ms: TimestampMs,
+    ) -> Result<bool, RunError> {
+        paths.extend(machine.checkpoints.iter().map(|one| one.path.as_str()));
+        let pinned = self.state.pinned_by_others(&machine.id, &paths).await?;
+        if pinned == machine.storage.pinned_by_others {
+            return Ok(false);
+        }
+        let event = Event::PinnedByOthers { paths: pinned };
+        self.advance(&machine.id, &event, None, now_ms).await?;
+        Ok(true)
     }
 }
 

@@ -281,6 +281,7 @@ impl Runs {
         event_id: Option<&str>,
     ) -> Result<(), RunError> {
         let turn = self.turn.lock().await;
+        self.refresh_pins(run, event, app.now_ms()).await?;
         let (before, after, actions) = self.advance(run, event, event_id, app.now_ms()).await?;
         // Within the turn: a stop must not overtake the start it ends.
         self.send_commands(run, &actions);
@@ -313,6 +314,7 @@ impl Runs {
                 summary: &next.summary,
                 actions: &stored_actions(&actions),
                 event_id,
+                pins: (after.storage.pinned != before.storage.pinned).then_some(&after.storage.pinned),
             };
             match self.state.update_run(update, now_ms).await {
                 Ok(Updated::Applied(_)) => return Ok((before, after, actions)),

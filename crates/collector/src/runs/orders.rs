@@ -116,14 +116,24 @@ impl Runs {
             if to.is_some_and(|to| *to != node) {
                 continue;
             }
-            let Some(machine) = unless_unreadable(self.machine(&run).await)?.map(|(_, machine)| machine)
+            let Some(mut machine) = unless_unreadable(self.machine(&run).await)?.map(|(_, machine)| machine)
             else {
                 continue;
             };
+            let removes = matches!(command, NodeCommand::Remove(_));
+            if removes
+                && self
+                    .refresh_pins_of(&machine, BTreeSet::new(), app.now_ms())
+                    .await?
+            {
+                machine = self.machine(&run).await?.1;
+            }
             let is_stop = matches!(command, NodeCommand::Stop { .. });
             let due = match &command {
                 // Given to any attempt, and only good as long as nothing in it has been pinned or gone on from.
-                NodeCommand::Checkpoints(order) => machine.may_still_prune(order),
+                NodeCommand::Remove(order) => machine.may_still_remove(order),
+                // Of before the upgrade: nobody asked who wrote what it removes.
+                NodeCommand::Checkpoints(_) => false,
                 _ => machine.is_live(action.attempt) && (is_stop || !machine.is_stopping()),
             };
             if due {

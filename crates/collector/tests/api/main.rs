@@ -6,6 +6,7 @@ mod harness;
 mod assets;
 mod auth;
 mod bursts;
+mod checkpoints;
 mod clocks;
 mod corpus;
 mod grafana;

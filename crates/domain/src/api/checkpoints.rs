@@ -23,6 +23,8 @@ pub struct CheckpointList {
     pub problem: Option<String>,
     /// The checkpoints.
     pub checkpoints: Vec<CheckpointView>,
+    /// What pruning by the run's own rules would remove now, and what it would keep: the answer of a dry run.
+    pub retention: PruneAnswer,
 }
 
 /// One checkpoint.
@@ -64,6 +66,9 @@ pub struct CheckpointView {
     pub best: bool,
     /// An attempt of a run that has not ended went on from it.
     pub in_use: bool,
+    /// It was there before the run: the run resumes from it only when a person names it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub foreign: bool,
     /// How many steps behind the last step of the run it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_steps: Option<u64>,
@@ -89,7 +94,7 @@ pub struct PruneCheckpoints {
     pub keep_last: Option<u32>,
 }
 
-/// What pruning removes and what it keeps, each with the reason.
+/// What pruning removes and what it keeps, each with the reason. Only what this run provably wrote is ever removed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PruneAnswer {
@@ -104,8 +109,13 @@ pub struct PruneAnswer {
 pub struct PruneLine {
     /// Which one.
     pub path: String,
-    /// Why.
+    /// Why, for people.
     pub reason: String,
+    /// The kind of the reason: kept as `outside_folder`, `pinned`, `pinned_by_another_run`, `in_use`, `not_proven`, `last_complete`,
+    /// `no_complete`, `uncertain`, `doubted`, `newer_than_last_complete`, `writing`, `keeps_all`, `best`, `every`, `one_of_last`,
+    /// `model_only_between_kept`, `no_step`, `needed`; removed as `incomplete`, `old_model_only`, `older_than_last`, `no_rule`. Empty from an older collector.
+    #[serde(default)]
+    pub kind: String,
     /// What it takes on disk alone.
     pub own_bytes: u64,
 }

@@ -134,6 +134,10 @@ pub struct Spec {
     /// Which of them stay: a number for the last so many, or `{ last = 3, every = 1000, best = true }`; all when empty.
     #[serde(skip_serializing_if = "Keep::is_all")]
     pub keep_checkpoints: Keep,
+    /// Declares that whatever was not in `checkpoint_dir` when the run first started belongs to the run, so that it may be removed
+    /// without a save that the probe reported. Not for a folder that anyone else writes to.
+    #[serde(skip_serializing_if = "is_false")]
+    pub checkpoint_dir_is_mine: bool,
     /// How often a failed attempt is followed by another.
     pub max_restarts: u32,
     /// Seconds without a step after which an attempt counts as stuck; [`STALL_TIMEOUT_S`] when empty, 0 for never.
@@ -251,6 +255,12 @@ impl Spec {
                 );
             }
             _ => {}
+        }
+        if self.checkpoint_dir_is_mine && self.checkpoint_dir.as_ref().is_none_or(String::is_empty) {
+            problems.add(
+                "checkpoint_dir_is_mine",
+                "says something about checkpoint_dir, which is not given: give it, or leave this out",
+            );
         }
         if self.resume_arg.as_ref().is_some_and(|arg| arg.trim().is_empty()) {
             problems.add("resume_arg", "is empty; give the argument's name, like --resume");

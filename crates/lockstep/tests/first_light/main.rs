@@ -24,6 +24,7 @@ mod logs;
 mod peers;
 mod recipes;
 mod restores;
+mod retention;
 mod rules;
 mod runs;
 mod stacks;

@@ -6,6 +6,8 @@
 //! ```
 //! The machine and its actions are JSON to the store: it keeps them, `domain` understands them.
 
+use std::collections::BTreeSet;
+
 use domain::api::runs::RunSummary;
 use domain::ident::{AttemptNo, RunId};
 use domain::time::TimestampMs;
@@ -44,6 +46,8 @@ pub struct RunUpdate<'a> {
     pub actions: &'a [RunAction],
     /// The id of the event that caused it, where the sender may repeat the event.
     pub event_id: Option<&'a str>,
+    /// The checkpoints that the run has pinned, where the transition changed them.
+    pub pins: Option<&'a BTreeSet<String>>,
 }
 
 /// Something to do for a run, by its key.
@@ -140,8 +144,34 @@ impl StateStore {
                 .await?;
         }
         insert_actions(&mut transaction, update.run, update.actions, now_ms).await?;
+        if let Some(pins) = update.pins {
+            replace_pins(&mut transaction, update.run, pins).await?;
+        }
         transaction.commit().await?;
         Ok(Updated::Applied(update.expected_version + 1))
+    }
+
+    /// Which of these checkpoints other runs have pinned.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn pinned_by_others(
+        &self,
+        run: &RunId,
+        paths: &BTreeSet<&str>,
+    ) -> Result<BTreeSet<String>, StateError> {
+        if paths.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let query = sqlx::query_scalar(
+            "SELECT DISTINCT path FROM checkpoint_pins WHERE path IN (SELECT value FROM json_each(?)) AND run != ?",
+        );
+        let pinned: Vec<String> = query
+            .bind(to_json("paths of checkpoints", paths)?)
+            .bind(run.as_str())
+            .fetch_all(&self.database.readers)
+            .await?;
+        Ok(pinned.into_iter().collect())
     }
 
     /// Whether an event has already moved a run.
@@ -294,6 +324,23 @@ async fn seen(
         .fetch_optional(&mut **transaction)
         .await?
         .is_some())
+}
+
+async fn replace_pins(
+    transaction: &mut Transaction<'static, Sqlite>,
+    run: &RunId,
+    pins: &BTreeSet<String>,
+) -> Result<(), StateError> {
+    sqlx::query("DELETE FROM checkpoint_pins WHERE run = ?")
+        .bind(run.as_str())
+        .execute(&mut **transaction)
+        .await?;
+    sqlx::query("INSERT INTO checkpoint_pins (path, run) SELECT value, ? FROM json_each(?)")
+        .bind(run.as_str())
+        .bind(to_json("paths of checkpoints", pins)?)
+        .execute(&mut **transaction)
+        .await?;
+    Ok(())
 }
 
 async fn insert_actions(

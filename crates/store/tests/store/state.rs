@@ -1,5 +1,7 @@
 //! Records of nodes, runs, alerts and users.
 
+use std::collections::BTreeSet;
+
 use domain::api::alerts::{AlertState, AlertView};
 use domain::api::runs::RunSummary;
 use domain::api::session::Role;
@@ -113,6 +115,7 @@ async fn a_transition_and_its_actions_are_one() {
         summary: &running.summary,
         actions: &actions,
         event_id,
+        pins: None,
     };
     assert_eq!(
         state.update_run(update(0, Some("e1")), 4).await.unwrap(),
@@ -337,4 +340,47 @@ async fn the_audit_log_is_read_from_its_end() {
     };
     assert_eq!(times(None, 2).await, [3, 2]);
     assert_eq!(times(Some(2), 10).await, [1]);
+}
+
+#[tokio::test]
+async fn a_pin_is_found_by_other_runs_until_it_is_taken_away() {
+    let (_folder, store) = state().await;
+    let state = &store.state;
+    let (a, b) = (run("a", RunState::Running, 10), run("b", RunState::Running, 11));
+    for run in [&a, &b] {
+        state.insert_run(run, &[], 1).await.unwrap();
+    }
+    let pins = |paths: &[&str]| {
+        paths
+            .iter()
+            .map(|path| (*path).to_owned())
+            .collect::<BTreeSet<String>>()
+    };
+    let asked = BTreeSet::from(["/c/1", "/c/2"]);
+    for (version, pinned, found) in [
+        (0, pins(&["/c/1", "/c/9"]), pins(&["/c/1"])),
+        (1, pins(&["/c/1", "/c/2"]), pins(&["/c/1", "/c/2"])),
+        (2, pins(&[]), pins(&[])),
+    ] {
+        let update = RunUpdate {
+            run: &a.id,
+            expected_version: version,
+            machine: &a.machine,
+            summary: &a.summary,
+            actions: &[],
+            event_id: None,
+            pins: Some(&pinned),
+        };
+        state.update_run(update, 2).await.unwrap();
+        assert_eq!(state.pinned_by_others(&b.id, &asked).await.unwrap(), found);
+        assert_eq!(
+            state.pinned_by_others(&a.id, &asked).await.unwrap(),
+            pins(&[]),
+            "its own"
+        );
+        assert_eq!(
+            state.pinned_by_others(&b.id, &BTreeSet::new()).await.unwrap(),
+            pins(&[])
+        );
+    }
 }

@@ -5,13 +5,21 @@ import os
 
 
 def write(path, content):
-    """Puts text at `path`, at once: a reader sees the old file or the new one, never a part."""
+    """Puts text at `path`, at once: a reader sees the old file or the new one, never a part.
+
+    `content`: the text, or a function that makes it from the inode that the file will have.
+    """
     beside = f"{path}.tmp"
-    with open(beside, "w", encoding="utf-8") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    try:
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(content(os.fstat(file.fileno()).st_ino) if callable(content) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
     sync_folder(os.path.dirname(path))
 
 

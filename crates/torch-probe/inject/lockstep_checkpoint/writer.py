@@ -5,13 +5,14 @@ Runs inside DCP's own four steps and adds no exchange between ranks:
     every rank      plan          what it holds
     coordinator     global plan   picks a fresh folder, finds the checkpoint before, checks the free space     → or all ranks fail alike
     every rank      write         digests, groups, links or writes; flushes files and folder
-    coordinator     finish        contents.json, lockstep.json, .metadata (DCP's, by rename), then `latest`
+    coordinator     finish        contents.json, lockstep.json, .metadata (DCP's, by rename), lockstep.json again, then `latest`
 
 Whatever dies in between leaves a folder without `.metadata`, which nobody takes for a checkpoint.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -59,6 +60,9 @@ class About:
 
 
 class SparingWriter(FileSystemWriter):
+    # Files of a checkpoint that DCP knows nothing of, for the probe that notes what a save wrote.
+    files_beside = (folders.CONTENTS, folders.SIDECAR)
+
     def __init__(self, parent, about, frozen=(), link=True):
         # The folder that it most likely will be, for those who watch saves; the coordinator has the last word.
         super().__init__(os.path.join(parent, folders.name(about.step)))
@@ -101,8 +105,12 @@ class SparingWriter(FileSystemWriter):
     def finish(self, metadata, results):
         written = [result for results_of_rank in results for result in results_of_rank]
         durable.write(os.path.join(self.made, folders.CONTENTS), contents.describe(written))
-        durable.write(os.path.join(self.made, folders.SIDECAR), self._sidecar(written, world_size=len(results)))
+        sidecar, said = os.path.join(self.made, folders.SIDECAR), self._sidecar(written, world_size=len(results))
+        durable.write(sidecar, json.dumps(said, indent=1))
         super().finish(metadata, results)
+        # The checkpoint is complete. What this adds, the inodes of all files, .metadata among them, only lets Lockstep remove it one day.
+        with contextlib.suppress(OSError):
+            durable.write(sidecar, lambda inode: json.dumps({**said, **self._proof(said["files"], inode)}, indent=1))
         durable.sync_folder(self.made)
         durable.sync_folder(self.parent)
         if self.about.content == "full":
@@ -150,10 +158,18 @@ class SparingWriter(FileSystemWriter):
             for result in results
         ]
 
+    def _proof(self, files, inode):
+        """Which run wrote this, and what each file is known by: a copy of the folder has other inodes, so it proves nothing."""
+        identities = {}
+        for name in [*files, folders.METADATA]:
+            found = os.lstat(os.path.join(self.made, name))
+            identities[name] = [found.st_ino, found.st_size, found.st_mtime_ns]
+        return {"run": os.environ.get("LOCKSTEP_RUN"), "inode": inode, "inodes": identities}
+
     def _sidecar(self, written, world_size):
         names = sorted({result.storage_data.relative_path for result in written}) + [folders.CONTENTS]
         val_loss = self.about.val_loss
-        said = {
+        return {
             "version": VERSION,
             "step": self.about.step,
             "epoch": self.about.epoch,
@@ -163,7 +179,6 @@ class SparingWriter(FileSystemWriter):
             "files": {name: os.path.getsize(os.path.join(self.made, name)) for name in names},
             "shared": {result.storage_data.relative_path: result.shared for result in written if result.shared},
         }
-        return json.dumps(said, indent=1)
 
 
 def disk_error(failure):

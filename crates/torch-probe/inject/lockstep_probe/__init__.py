@@ -6,7 +6,7 @@
     timeline host clock or CUDA events                norms    gradient norms without a collective
     identity who this rank is                         errors   the last words of a failing rank
     saves    checkpoints: begun, done, failed         stop     the end after an agreed step
-    reports  what only the script can measure
+    written  which files a save wrote               reports  what only the script can measure
     compiler keeps torch.compile out of all this
     loggers  what the script logs itself              memory   what there was when it was too little
     saved_tensors  bytes kept for the backward pass   knobs    what is changed in the script, where LOCKSTEP_KNOBS asks for it

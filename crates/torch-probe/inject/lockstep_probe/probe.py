@@ -64,7 +64,7 @@ class Probe:
         self._device = self._root_device = None
         self._hello = None  # (connection, notes) of the last hello that left
         self._last_words = LastWords(self)
-        self.saves = Saves(self)
+        self.saves = Saves(self, environ["LOCKSTEP_PROBE_SOCKET"])
         self.reports = Reports(self.note)
         self.declared = False  # the script itself says where its steps end
         self.logged = Logged(self)

@@ -2,7 +2,8 @@
 
 Wrapped are `torch.save` to a file and `torch.distributed.checkpoint.{save, async_save, save_state_dict}`, in the modules that define
 them, before anybody can import them from there. What is saved inside another save (the shards of a distributed one) is a part of it.
-An asynchronous save ends when its future does: its own thread tells, none is added.
+An asynchronous save ends when its future does: its own thread tells, none is added. The files that a save wrote are noted when it
+ends, before its record is sent: see written.py.
 """
 
 import errno
@@ -11,6 +12,7 @@ import os
 import time
 
 from . import record
+from .written import Written
 
 PATH_BYTES = 4096  # PATH_MAX
 ERROR_BYTES = 1024
@@ -48,25 +50,28 @@ def watched(probe, original, kind, path_of):
 class Saves:
     """The saves of this process."""
 
-    def __init__(self, probe):
+    def __init__(self, probe, socket_path):
         self.probe = probe
         self.under_way = []
+        self.written = Written(socket_path, probe.envelope.rank, probe.envelope.local_rank)
 
     def begin(self, kind, path_of, args, kwargs):
         """None for what is no checkpoint of its own."""
         path, target = path_of(args, kwargs)
         if path is None or self._is_part(path):
             return None
-        return Save(self, kind, path, target)
+        return Save(self, kind, path, target, args, kwargs)
 
     def _is_part(self, path):
         return any(path == save.path or os.path.dirname(path) == save.path for save in self.under_way)
 
 
 class Save:
-    def __init__(self, saves, kind, path, target):
+    def __init__(self, saves, kind, path, target, args, kwargs):
         self.path = path
         self._saves, self._kind, self._target = saves, kind, target
+        self._writer = kwargs.get("storage_writer", args[1] if kind == "dcp" and len(args) > 1 else None)
+        self._alone = is_alone(kwargs)
         self._step = saves.probe.steps
         self._holds_up = saves.probe.is_training_thread()
         self._start = time.perf_counter()
@@ -102,7 +107,20 @@ class Save:
         self._ended(future.result())
 
     def _ended(self, result):
+        self._note_files(result)
         self._close("end", {"bytes": size_of(self._target, self.path, result)})
+
+    def _note_files(self, result):
+        written = self._saves.written
+        try:
+            if self._kind == "dcp":
+                # A writer may choose its folder only while it saves.
+                folder = folder_of(self._writer) or self.path
+                written.note_folder(folder, result, self._writer, self._alone)
+            else:
+                written.note_file(self.path, self._target)
+        except (OSError, ValueError, AttributeError):
+            pass  # not noted: the checkpoint is not removed by Lockstep
 
     def _failed(self, error):
         error = root_cause(error, self._saves.probe.envelope.rank)
@@ -145,6 +163,18 @@ def checkpoint_path(args, kwargs):
         where = getattr(writer, "checkpoint_id", None) or getattr(writer, "path", None) or type(writer).__name__
     text = os.fsdecode(where) if isinstance(where, (str, bytes, os.PathLike)) else str(where)
     return (text if "://" in text else os.path.abspath(text)), None
+
+
+def folder_of(writer):
+    """The absolute folder that a storage writer has written to, or None."""
+    path = getattr(writer, "path", None)
+    text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+    return os.path.abspath(text) if text and "://" not in text else None
+
+
+def is_alone(kwargs):
+    """Whether a distributed save may be made without rank 0 of this node."""
+    return kwargs.get("process_group") is not None or bool(kwargs.get("no_dist")) or not kwargs.get("use_collectives", True)
 
 
 def size_of(file, path, result):

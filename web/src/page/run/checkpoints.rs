@@ -2,7 +2,7 @@
 
 mod prune;
 
-use domain::api::checkpoints::{CheckpointView, PinCheckpoint};
+use domain::api::checkpoints::{CheckpointView, PinCheckpoint, PruneAnswer};
 use domain::api::session::Role;
 use leptos::prelude::*;
 
@@ -45,7 +45,7 @@ pub(super) fn Checkpoints(
     };
     view! {
         <section class="min-w-0" data-testid="checkpoints">
-            <Heading text="Checkpoints" hint="What the run has saved, the furthest first. Only one that is complete is ever gone on from.">
+            <Heading text="Checkpoints" hint="What the run has saved, the furthest first. A run resumes by itself only from a complete checkpoint of its own, and only what it provably wrote is ever removed.">
                 <When on=move || may.get() && there.get()><PruneButton id=path.get_value() saved /></When>
             </Heading>
             <p class="text-sm break-all" data-testid="checkpoint-folder">{folder}</p>
@@ -56,7 +56,7 @@ pub(super) fn Checkpoints(
             <When on=move || there.get()>
                 <div class="overflow-x-auto" tabindex="0" role="region" aria-label="Table of checkpoints">
                     <table class="table table-sm">
-                        <thead><tr><th>"Checkpoint"</th><th>"Content"</th><th>"Size"</th><th>"Took"</th><th>"Saved"</th><th>"State"</th><th>"Keep"</th></tr></thead>
+                        <thead><tr><th>"Checkpoint"</th><th>"Content"</th><th>"Size"</th><th>"Took"</th><th>"Saved"</th><th>"State"</th><th>"On prune"</th><th>"Keep"</th></tr></thead>
                         <tbody>{each(move || saved.list.rows(), row)}</tbody>
                     </table>
                 </div>
@@ -82,6 +82,8 @@ fn Saving(row: Row<CheckpointView>, saved: Saved, may: Memo<bool>, pin: Wish, pa
         None => nothing(),
     });
     let pinned = Signal::derive(move || one.with(|one| one.pinned));
+    let listed = row.key.clone();
+    let retention = text(move || saved.retention.with(|retention| on_prune(&listed, retention)));
     let key = row.key.clone();
     let keep = move |event| {
         let wish = PinCheckpoint {
@@ -99,9 +101,18 @@ fn Saving(row: Row<CheckpointView>, saved: Saved, may: Memo<bool>, pin: Wish, pa
             <td>{of(|one| one.duration_ms.map_or("–".to_owned(), took))}</td>
             <td>{finished}</td>
             <td><span class=of(|one| badge(one).to_owned())>{of(state)}</span>{problem}</td>
+            <td class="text-xs break-words max-w-xs" data-testid="on-prune">{retention}</td>
             <td><input type="checkbox" aria-label=label prop:checked=pinned disabled=move || !may.get() || pin.busy.get() on:change=keep /></td>
         </tr>
     }
+}
+
+/// What a prune by the run's own rules would do with a checkpoint now, as a dry run says it.
+fn on_prune(path: &str, retention: &PruneAnswer) -> String {
+    let removed = retention.removed.iter().map(|line| ("Remove", line));
+    let kept = retention.kept.iter().map(|line| ("Keep", line));
+    let found = removed.chain(kept).find(|(_, line)| line.path == path);
+    found.map_or_else(String::new, |(verb, line)| format!("{verb}: {}", line.reason))
 }
 
 fn content(one: &CheckpointView) -> String {
@@ -150,6 +161,22 @@ fn badge(one: &CheckpointView) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_list_says_what_a_prune_would_do() {
+        let line = |path: &str, reason: &str| domain::api::checkpoints::PruneLine {
+            path: path.into(),
+            reason: reason.into(),
+            ..Default::default()
+        };
+        let retention = PruneAnswer {
+            removed: vec![line("/c/1", "older than the last 1")],
+            kept: vec![line("/c/2", "not proven to be this run's")],
+        };
+        assert_eq!(on_prune("/c/1", &retention), "Remove: older than the last 1");
+        assert_eq!(on_prune("/c/2", &retention), "Keep: not proven to be this run's");
+        assert_eq!(on_prune("/c/3", &retention), "");
+    }
 
     #[test]
     fn a_checkpoint_says_what_it_is() {

@@ -3,7 +3,7 @@
 use domain::api::checkpoints::{CheckpointView, ResumeRun};
 use leptos::prelude::*;
 
-use super::saved::{Saved, is_whole, name};
+use super::saved::{Saved, is_usable, is_whole, name};
 use super::stop::steps_of;
 use crate::ui::{Dialog, Question, Trouble, Wish, bytes, changing, choice};
 
@@ -62,11 +62,11 @@ pub(super) fn ResumeButton(
     }
 }
 
-/// What is offered first: the furthest that training can go on from.
+/// What is offered first: the furthest that the run saved itself, and that training can go on from.
 fn furthest(saved: Saved) -> String {
     let all = saved.all();
-    let whole = all.iter().filter(|one| is_whole(one));
-    let furthest = whole.max_by_key(|one| (one.step, one.finished_ms));
+    let usable = all.iter().filter(|one| is_usable(one));
+    let furthest = usable.max_by_key(|one| (one.step, one.finished_ms));
     furthest.map_or(START.to_owned(), |one| one.path.clone())
 }
 
@@ -91,7 +91,12 @@ fn detail(one: &CheckpointView) -> String {
     } else {
         "; the model only, so the optimizer begins anew"
     };
-    format!("{age}{}{model}", bytes(one.bytes))
+    let foreign = if one.foreign {
+        "; it was there before the run"
+    } else {
+        ""
+    };
+    format!("{age}{}{model}{foreign}", bytes(one.bytes))
 }
 
 #[cfg(test)]
@@ -117,7 +122,15 @@ mod tests {
             problem: Some("shard 2 of 4 is missing".into()),
             ..whole.clone()
         };
+        let foreign = CheckpointView {
+            foreign: true,
+            ..whole.clone()
+        };
         assert_eq!(detail(&whole), "1 step behind the last; 2.0 KiB");
+        assert_eq!(
+            detail(&foreign),
+            "1 step behind the last; 2.0 KiB; it was there before the run"
+        );
         assert_eq!(
             detail(&model),
             "2.0 KiB; the model only, so the optimizer begins anew"

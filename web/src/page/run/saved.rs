@@ -1,6 +1,6 @@
 //! What a run has saved, as the collector lists it: asked for while the page is open, since the stream does not carry it.
 
-use domain::api::checkpoints::CheckpointView;
+use domain::api::checkpoints::{CheckpointView, PruneAnswer};
 use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
@@ -23,6 +23,7 @@ struct Answer {
     /// Why the folder cannot be looked at, where it cannot.
     problem: Option<String>,
     checkpoints: Vec<CheckpointView>,
+    retention: PruneAnswer,
 }
 
 /// The list. Cheap to copy.
@@ -34,6 +35,8 @@ pub(super) struct Saved {
     pub(super) folder: RwSignal<Option<(String, Option<u64>)>>,
     /// Why they cannot be listed, or not all of them.
     pub(super) problem: RwSignal<Option<String>>,
+    /// What a prune by the run's own rules would remove and keep now.
+    pub(super) retention: RwSignal<PruneAnswer>,
     asked: RwSignal<u32>,
 }
 
@@ -44,6 +47,7 @@ impl Saved {
             list: List::new(),
             folder: RwSignal::new(None),
             problem: RwSignal::new(None),
+            retention: RwSignal::new(PruneAnswer::default()),
             asked: RwSignal::new(0),
         };
         let who = expect_context::<Who>();
@@ -87,7 +91,7 @@ impl Saved {
     pub(super) fn steps_since(self) -> Option<u64> {
         let all = self.all();
         all.iter()
-            .filter(|one| is_whole(one))
+            .filter(|one| is_usable(one))
             .filter_map(|one| one.age_steps)
             .min()
     }
@@ -102,6 +106,7 @@ impl Saved {
         if let Ok(answer) = answer {
             self.folder
                 .set(answer.folder.map(|folder| (folder, answer.free_bytes)));
+            self.retention.set(answer.retention);
             self.list.take(answer.checkpoints);
         }
     }
@@ -110,6 +115,11 @@ impl Saved {
 /// Whether training can go on from it exactly.
 pub(super) fn is_whole(one: &CheckpointView) -> bool {
     one.complete && one.content != "model"
+}
+
+/// Whether the run resumes from it by itself: it is whole, and the run's own.
+pub(super) fn is_usable(one: &CheckpointView) -> bool {
+    is_whole(one) && !one.foreign
 }
 
 /// `step 1200`, or where it lies when its step is not known.

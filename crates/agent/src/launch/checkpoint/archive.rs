@@ -32,7 +32,7 @@ const OLD_FORMAT: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50
 pub(super) enum Judged {
     /// Everything is there.
     Whole {
-        /// Nothing in it names an optimizer, a step or an epoch.
+        /// Nothing in it names an optimizer, a step or an epoch; or it is called the best, and names no optimizer.
         model_only: bool,
     },
     /// Something is missing.
@@ -51,7 +51,7 @@ pub(super) fn judge(path: &Path) -> Judged {
         match safetensors {
             _ if length == 0 => Ok(torn("is 0 bytes")),
             true => safetensors_file(&file, length),
-            false => zip(&file, length),
+            false => zip(&file, length, is_best(path)),
         }
     });
     judged.unwrap_or_else(|error| Judged::Uncertain(format!("cannot be read: {error}")))
@@ -61,7 +61,7 @@ fn torn(why: &str) -> Judged {
     Judged::Torn(why.to_owned())
 }
 
-fn zip(file: &File, length: u64) -> io::Result<Judged> {
+fn zip(file: &File, length: u64, best: bool) -> io::Result<Judged> {
     let tail_at = length.saturating_sub(TAIL_BYTES);
     let tail = read_at(file, tail_at, length - tail_at)?;
     let Some(end) = End::find(&tail, tail_at, file)? else {
@@ -105,9 +105,22 @@ fn zip(file: &File, length: u64) -> io::Result<Judged> {
     let Some(pickle) = entries.iter().find(|entry| entry.is_pickle && entry.bytes > 0) else {
         return Ok(torn("has no data.pkl"));
     };
+    let pickle = pickle.read(file)?;
+    // A script notes the step and the loss beside its best weights: nobody goes on from those.
+    let best_weights = best && !pickle::names_optimizer(&pickle);
     Ok(Judged::Whole {
-        model_only: !pickle::names_training(&pickle.read(file)?),
+        model_only: best_weights || !pickle::names_training(&pickle),
     })
+}
+
+/// `best.pth`, `best_model.pt`, `model-best.pth`: the word alone, or between marks.
+fn is_best(path: &Path) -> bool {
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
+    words.any(|word| word.eq_ignore_ascii_case("best"))
 }
 
 const LOCAL: &[u8] = b"PK\x03\x04";
@@ -332,6 +345,8 @@ mod tests {
     const FULL: &[u8] = include_bytes!("../../../testdata/checkpoint/full.pt");
     /// Of the model's `state_dict` alone.
     const MODEL: &[u8] = include_bytes!("../../../testdata/checkpoint/model.pt");
+    /// Of `{"model": …, "step": 7, "val_loss": 2.5, "epoch": 1}`.
+    const BEST: &[u8] = include_bytes!("../../../testdata/checkpoint/best.pt");
     /// With `_use_new_zipfile_serialization=False`.
     const OLD: &[u8] = include_bytes!("../../../testdata/checkpoint/old.pt");
 
@@ -346,6 +361,16 @@ mod tests {
     fn files_of_torch_are_whole_and_a_model_is_told_from_a_training() {
         assert_eq!(judged("a.pt", FULL), Judged::Whole { model_only: false });
         assert_eq!(judged("a.pt", MODEL), Judged::Whole { model_only: true });
+        // The recipe `resume` notes the step beside its best weights. A run would have resumed from them, without an optimizer.
+        for (name, bytes, model_only) in [
+            ("best.pth", BEST, true),
+            ("model_best.pt", BEST, true),
+            ("BestModel.pt", BEST, false),
+            ("step-7.pt", BEST, false),
+            ("best.pth", FULL, false),
+        ] {
+            assert_eq!(judged(name, bytes), Judged::Whole { model_only }, "{name}");
+        }
         assert!(matches!(judged("a.pt", OLD), Judged::Uncertain(why) if why.contains("before 1.6")));
     }
 

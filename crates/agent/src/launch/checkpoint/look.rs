@@ -5,7 +5,7 @@
 //! FOLDER/step-120.pt, .pth, .ckpt             a file of torch.save; with .tmp behind it a save that did not finish
 //! FOLDER/checkpoint-120/model.safetensors …   a folder of files: the name tells a step, the files do not
 //! FOLDER/…/…                                  the same, up to three folders down
-//! FOLDER/.trash-lockstep-…                    left by a removal that was interrupted
+//! FOLDER/.trash-lockstep-…                    left by a removal of an older version that was interrupted; told, not touched
 //! FOLDER/latest                               a pointer; told, not followed
 //! ```
 //! A look costs at most [`Limits`]; what it did not come to makes it partial.
@@ -18,12 +18,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use domain::run::checkpoint::{Checkpoint, CheckpointReport, Format, Sight, resume_point, step_of_name};
+use domain::run::checkpoint::{
+    Checkpoint, CheckpointReport, Format, Origin, Sight, UNPROVEN_MAX, resume_point, step_of_name,
+};
 
 use super::archive::{Judged, judge, read_small};
+use super::identity::{Identity, Kind};
+use super::records::Records;
 use super::sidecar;
 
-/// Begins the name of what is being deleted.
+/// Begins the name that older versions gave to what they were deleting.
 pub(super) const TRASH: &str = ".trash-lockstep-";
 /// What nothing changed in for so long, a save has given up: a rank that hangs is stopped by then.
 pub(super) const QUIET: Duration = Duration::from_secs(30);
@@ -53,7 +57,7 @@ impl Limits {
 }
 
 /// How deep below the folder checkpoints are looked for, and files below a checkpoint.
-const DEPTH_MAX: usize = 3;
+pub(super) const DEPTH_MAX: usize = 3;
 
 /// What earlier looks found, so that a file that did not change is not read again.
 #[derive(Debug, Default)]
@@ -80,6 +84,8 @@ pub(super) struct Place<'a> {
     pub(super) folder: Option<&'a Path>,
     /// Single checkpoints the probe named.
     pub(super) named: &'a [PathBuf],
+    /// What is known of the files that the run wrote; without it nobody can tell who wrote a checkpoint.
+    pub(super) records: Option<&'a Records>,
     /// Nothing here writes any more.
     pub(super) over: bool,
     /// What may be spent.
@@ -91,8 +97,10 @@ pub(super) struct Place<'a> {
 pub(super) struct Seen {
     /// For the collector.
     pub(super) report: CheckpointReport,
-    /// What interrupted removals left.
-    pub(super) trash: Vec<PathBuf>,
+    /// The files of all checkpoints that were found.
+    pub(super) files: Vec<(PathBuf, Identity)>,
+    /// Something was not looked at.
+    pub(super) incomplete: bool,
 }
 
 /// Looks.
@@ -117,7 +125,22 @@ pub(super) fn look(place: &Place<'_>, memory: &mut Memory) -> Seen {
         let said = format!("{} names are no text, and are passed over", look.unnamed);
         seen.report.problem.get_or_insert(said);
     }
-    seen.trash = std::mem::take(&mut look.trash);
+    if let Some(first) = look.trash.first() {
+        let said = format!(
+            "{} of {} are left of a removal by an older version; whether this run wrote them is not known, so they are kept: remove them by hand",
+            first.display(),
+            look.trash.len()
+        );
+        seen.report.problem.get_or_insert(said);
+    }
+    let earlier = place.records.and_then(|records| records.earlier.as_ref());
+    if let Some(why) = earlier.and_then(super::first_start::EarlierFiles::why_not_declared) {
+        let said = format!("checkpoint_dir_is_mine has no effect on this node: {why}");
+        seen.report.problem.get_or_insert(said);
+    }
+    seen.report.proves = place.records.is_some();
+    seen.incomplete = look.partial;
+    seen.files = look.files();
     seen.report.checkpoints = look.checkpoints();
     seen.report.partial |= bound(&mut seen.report.checkpoints, place.limits.told);
     memory.forget();
@@ -132,6 +155,7 @@ pub(super) fn look_at(path: &Path, node: &str) -> Option<Checkpoint> {
         node,
         folder: None,
         named: &named,
+        records: None,
         over: true,
         limits: Limits::for_nodes(1),
     };
@@ -177,7 +201,15 @@ struct Look<'a> {
 struct Found {
     checkpoint: Checkpoint,
     sight: Sight,
+    contents: Contents,
+}
+
+/// What is in a checkpoint.
+#[derive(Debug, Default)]
+struct Contents {
     files: Vec<Piece>,
+    /// Folders below it that hold nothing, or lie too deep to be looked at, with a `/` at the end.
+    folders: Vec<(String, PathBuf)>,
 }
 
 /// A file of a checkpoint.
@@ -192,6 +224,8 @@ struct Piece {
     changed_ns: i128,
     /// Where a symbolic link leads; the sizes are those of what is there.
     leads_to: Option<PathBuf>,
+    /// What lies at the path itself; `None` when it is gone by now.
+    identity: Option<Identity>,
 }
 
 struct Item {
@@ -335,8 +369,15 @@ fn is_checkpoint(name: &str, items: &[Item]) -> bool {
     if items.iter().any(of_dcp) {
         return true;
     }
-    let own_step = |item: &&Item| is_weights(&item.name) && step_of_name(&item.name).is_some();
-    step_of_name(name).is_some() && !items.iter().any(|item| own_step(&item))
+    let own_step = |item: &Item| is_weights(&item.name) && step_of_name(&item.name).is_some();
+    step_of_name(name).is_some() && may_be_numbered(name, items) && !items.iter().any(own_step)
+}
+
+/// A bare number names all kinds of folders. One that holds files, and none with tensors, is not a checkpoint.
+fn may_be_numbered(name: &str, items: &[Item]) -> bool {
+    let bare = name.chars().all(|c| c.is_ascii_digit());
+    let tensors = |item: &Item| item.kind.is_dir() || is_weights(&item.name);
+    !bare || items.is_empty() || items.iter().any(tensors)
 }
 
 // === taking ===
@@ -365,7 +406,11 @@ impl Look<'_> {
             apply(&said, &mut checkpoint);
         }
         checkpoint.step = checkpoint.step.or_else(|| step_of_name(name));
-        self.add(path, checkpoint, sight, vec![piece]);
+        let contents = Contents {
+            files: vec![piece],
+            ..Contents::default()
+        };
+        self.add(path, checkpoint, sight, contents);
     }
 
     fn take_unreadable(&mut self, path: &Path, name: &str) {
@@ -381,40 +426,44 @@ impl Look<'_> {
                 problem: Some("the folder cannot be read".into()),
                 ..Sight::default()
             };
-            self.add(path, checkpoint, sight, Vec::new());
+            self.add(path, checkpoint, sight, Contents::default());
         }
     }
 
     fn take_folder(&mut self, path: &Path, name: &str, items: Vec<Item>) {
-        let mut files = Vec::new();
-        let whole = self.gather(&mut files, items, "", 0);
+        let mut contents = Contents::default();
+        let whole = self.gather(&mut contents, items, "", 0);
         if !whole {
             // Judged by half of its files it would look torn.
             self.partial = true;
             return;
         }
-        let (mut checkpoint, sight) = folder::judge(self, path, &files);
+        let (mut checkpoint, sight) = folder::judge(self, path, &contents.files);
         checkpoint.step = checkpoint.step.or_else(|| step_of_name(name));
-        self.add(path, checkpoint, sight, files);
+        self.add(path, checkpoint, sight, contents);
     }
 
-    fn gather(&mut self, files: &mut Vec<Piece>, items: Vec<Item>, below: &str, depth: usize) -> bool {
+    fn gather(&mut self, contents: &mut Contents, items: Vec<Item>, below: &str, depth: usize) -> bool {
         for item in items {
             let name = format!("{below}{}", item.name);
             if item.kind.is_dir() {
                 if depth >= DEPTH_MAX {
+                    contents.folders.push((format!("{name}/"), item.path));
                     continue;
                 }
                 let Ok(items) = self.list(&item.path) else {
                     return false;
                 };
-                if !self.gather(files, items, &format!("{name}/"), depth + 1) {
+                if items.is_empty() {
+                    contents.folders.push((format!("{name}/"), item.path.clone()));
+                }
+                if !self.gather(contents, items, &format!("{name}/"), depth + 1) {
                     return false;
                 }
             } else if item.kind.is_symlink() {
-                files.push(Piece::of_link(name, &item.path));
+                contents.files.push(Piece::of_link(name, &item.path));
             } else if let Ok(meta) = std::fs::symlink_metadata(&item.path) {
-                files.push(Piece::of(name, &item.path, &meta));
+                contents.files.push(Piece::of(name, &item.path, &meta));
             }
         }
         !self.partial
@@ -435,11 +484,12 @@ impl Look<'_> {
         judged
     }
 
-    fn add(&mut self, path: &Path, mut checkpoint: Checkpoint, mut sight: Sight, files: Vec<Piece>) {
+    fn add(&mut self, path: &Path, mut checkpoint: Checkpoint, mut sight: Sight, contents: Contents) {
         let Some(text) = path.to_str() else { return };
         let Ok(meta) = std::fs::symlink_metadata(path) else {
             return;
         };
+        let files = &contents.files;
         let newest_ns = files
             .iter()
             .map(|file| file.changed_ns)
@@ -463,7 +513,7 @@ impl Look<'_> {
         let found = Found {
             checkpoint,
             sight,
-            files,
+            contents,
         };
         self.found.insert(path.to_owned(), found);
     }
@@ -523,6 +573,7 @@ impl Piece {
             links: meta.nlink(),
             changed_ns: changed_ns(meta),
             leads_to: None,
+            identity: Some(Identity::from_metadata(meta)),
         }
     }
 
@@ -532,6 +583,7 @@ impl Piece {
         let own = there.as_ref().map(|meta| Self::of(name.clone(), path, meta));
         Self {
             leads_to: std::fs::canonicalize(path).ok().or_else(|| Some(path.to_owned())),
+            identity: Identity::of(path).ok(),
             ..own.unwrap_or_else(|| Self {
                 name,
                 path: path.to_owned(),
@@ -540,6 +592,7 @@ impl Piece {
                 links: 1,
                 changed_ns: 0,
                 leads_to: None,
+                identity: None,
             })
         }
     }
@@ -571,8 +624,14 @@ impl Look<'_> {
             })
             .collect();
         let node = self.place.node.to_owned();
-        let finish = |mut found: Found| {
-            found.sight.own_bytes = own_bytes(&found.files);
+        let records = self.place.records;
+        let finish = |(path, mut found): (PathBuf, Found)| {
+            found.sight.own_bytes = own_bytes(&found.contents.files);
+            if let Some(records) = records {
+                let (origin, unproven) = origin(records, &path, &found.contents);
+                (found.sight.origin, found.sight.unproven) = (Some(origin), unproven);
+                found.checkpoint.foreign = origin == Origin::BeforeStart;
+            }
             found.checkpoint.needs = needs(&found, &real);
             let sight = found.sight;
             Checkpoint {
@@ -585,8 +644,66 @@ impl Look<'_> {
                 ..found.checkpoint
             }
         };
-        found.into_values().map(finish).collect()
+        found.into_iter().map(finish).collect()
     }
+
+    fn files(&self) -> Vec<(PathBuf, Identity)> {
+        let pieces = self.found.values().flat_map(|found| &found.contents.files);
+        pieces
+            .filter_map(|piece| Some((piece.path.clone(), piece.identity?)))
+            .filter(|(_, identity)| identity.kind == Kind::File)
+            .collect()
+    }
+}
+
+/// Who wrote a checkpoint, and some of the files that are not proven.
+fn origin(records: &Records, path: &Path, contents: &Contents) -> (Origin, Vec<String>) {
+    let without = |file: &Piece| {
+        file.identity
+            .is_some_and(|found| records.prove(&file.path, &found, None))
+    };
+    // Read only where it is needed: it may name thousands of files.
+    let sidecar = if contents.files.iter().all(without) {
+        None
+    } else if contents.files.iter().any(|file| file.name.is_empty()) {
+        sidecar::Proof::beside(path, records.run())
+    } else {
+        sidecar::Proof::in_folder(path, records.run())
+    };
+    let proves = |path: &Path, found: &Identity| records.prove(path, found, sidecar.as_ref());
+    let is_proven = |file: &Piece| file.identity.is_some_and(|found| proves(&file.path, &found));
+    let (proven, unproven): (Vec<&Piece>, Vec<&Piece>) =
+        contents.files.iter().partition(|file| is_proven(file));
+    let folders = contents.folders.iter().filter(|(_, path)| {
+        let found = Identity::of(path);
+        found.is_ok_and(|found| !proves(path, &found))
+    });
+    let names = unproven.iter().map(|file| &file.name);
+    let names = names.chain(folders.map(|(name, _)| name));
+    let names: Vec<String> = names.take(UNPROVEN_MAX).cloned().collect();
+    if names.is_empty() && !proven.is_empty() {
+        return (Origin::Proven, names);
+    }
+    let earlier = records.earlier.as_ref();
+    let was_there = |file: &&Piece| {
+        let found = file.identity.zip(earlier);
+        found.is_some_and(|(found, earlier)| earlier.was_there(&found))
+    };
+    // With `.metadata` a save of the run's own is complete, whatever else lies beside it.
+    let origin = if proven.iter().any(|file| file.name == ".metadata") {
+        Origin::SinceStart
+    } else if unproven.iter().any(was_there) {
+        Origin::BeforeStart
+    } else if !proven.is_empty() {
+        Origin::SinceStart
+    } else {
+        match earlier.filter(|earlier| earlier.is_complete()) {
+            Some(earlier) if contents.files.is_empty() && earlier.had(path) => Origin::BeforeStart,
+            Some(_) => Origin::SinceStart,
+            None => Origin::Unknown,
+        }
+    };
+    (origin, names)
 }
 
 /// A file counts only if all its links are in this checkpoint: removing it frees the bytes then, and only then.
@@ -604,7 +721,11 @@ fn own_bytes(files: &[Piece]) -> u64 {
 }
 
 fn needs(found: &Found, all: &[(PathBuf, String)]) -> BTreeSet<String> {
-    let targets = found.files.iter().filter_map(|file| file.leads_to.as_ref());
+    let targets = found
+        .contents
+        .files
+        .iter()
+        .filter_map(|file| file.leads_to.as_ref());
     targets
         .filter_map(|target| all.iter().find(|(real, _)| target.starts_with(real)))
         .map(|(_, path)| path.clone())

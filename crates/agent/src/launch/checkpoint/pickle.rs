@@ -1,23 +1,23 @@
 //! What the bytes of a pickle say without being run: texts lie in them as they are.
 
-/// Short texts carry their length in one byte, others in four; protocol 2 (`torch.save`) knows only the latter.
-const KEYS: [&str; 8] = [
-    "step",
-    "epoch",
-    "iteration",
-    "iter",
-    "global_step",
-    "optim",
-    "opt",
-    "scheduler",
-];
+/// Keys of an optimizer's or a scheduler's state.
+const OPTIMIZER_KEYS: [&str; 3] = ["optim", "opt", "scheduler"];
+
+/// Keys of how far a training has come. Short texts carry their length in one byte, others in four; protocol 2 (`torch.save`) knows only the
+/// latter.
+const KEYS: [&str; 5] = ["step", "epoch", "iteration", "iter", "global_step"];
 
 /// Whether anything in it is the state of a training and not only of a model: an optimizer, a step, an epoch.
 pub(super) fn names_training(bytes: &[u8]) -> bool {
+    names_optimizer(bytes) || KEYS.iter().any(|key| names(bytes, key))
+}
+
+/// Whether anything in it is the state of an optimizer.
+pub(super) fn names_optimizer(bytes: &[u8]) -> bool {
     contains(bytes, b"param_groups")
         || contains(bytes, b"optimizer")
         || contains(bytes, b"optim.")
-        || KEYS.iter().any(|key| names(bytes, key))
+        || OPTIMIZER_KEYS.iter().any(|key| names(bytes, key))
 }
 
 fn names(bytes: &[u8], key: &str) -> bool {

@@ -1,11 +1,12 @@
 //! `lockstep.json`: what the script, by our helper, says of a checkpoint; in its folder, or behind a file's name.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::archive::read_small;
+use super::identity::{Identity, Kind};
 
 /// In a checkpoint's folder.
 pub(super) const NAME: &str = "lockstep.json";
@@ -25,6 +26,12 @@ pub(super) struct Sidecar {
     pub(super) seconds: Option<f64>,
     /// Bytes of each file, by its name in the folder.
     pub(super) files: BTreeMap<String, u64>,
+    /// The run that wrote it.
+    run: Option<String>,
+    /// Its own inode.
+    inode: Option<u64>,
+    /// Inode, bytes and time of change of each file, by its name in the folder.
+    inodes: BTreeMap<String, (u64, u64, i64)>,
 }
 
 /// `None` where there is none; what is wrong with one that cannot be read.
@@ -38,3 +45,60 @@ pub(super) fn read(path: &Path) -> Result<Option<Sidecar>, String> {
             .map_err(|_| "lockstep.json cannot be read: it is not whole".into()),
     }
 }
+
+/// A sidecar that proves which run wrote the files beside it.
+///
+/// It names its own inode, so a copy of it proves nothing. It proves only the files that it names, as long as each is the inode that was
+/// written: a copy of a folder with its sidecar, and a file that somebody added, are not proven.
+#[derive(Debug, Clone)]
+pub(super) struct Proof {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+    inodes: BTreeMap<String, (u64, u64, i64)>,
+}
+
+impl Proof {
+    /// The proof in a checkpoint's folder. `None` when the sidecar is not there, or is another run's, or a copy.
+    pub(super) fn in_folder(folder: &Path, run: &str) -> Option<Self> {
+        Self::read(folder.join(NAME), run)
+    }
+
+    /// The proof beside a checkpoint that is one file.
+    pub(super) fn beside(path: &Path, run: &str) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        Self::read(path.with_file_name(format!("{name}{ENDING}")), run)
+    }
+
+    fn read(path: PathBuf, run: &str) -> Option<Self> {
+        let found = Identity::of(&path)
+            .ok()
+            .filter(|found| found.kind == Kind::File)?;
+        let sidecar = read(&path).ok()??;
+        let is_ours = sidecar.run.as_deref() == Some(run) && sidecar.inode == Some(found.inode);
+        is_ours.then_some(Self {
+            path,
+            device: found.device,
+            inode: found.inode,
+            inodes: sidecar.inodes,
+        })
+    }
+
+    /// Whether it proves what lies at a path now.
+    pub(super) fn proves(&self, path: &Path, found: &Identity) -> bool {
+        if found.kind != Kind::File || found.device != self.device {
+            return false;
+        }
+        if path == self.path {
+            return found.inode == self.inode;
+        }
+        let named = (path.parent() == self.path.parent())
+            .then(|| path.file_name()?.to_str())
+            .flatten()
+            .and_then(|name| self.inodes.get(name));
+        named == Some(&(found.inode, found.bytes, found.changed_ns)) && !found.is_copy()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use domain::run::checkpoint::{Checkpoint, CheckpointReport, PruneOrder, SaveFailure, fits_one_part};
+use domain::run::checkpoint::{Checkpoint, CheckpointReport, RemovalOrder, SaveFailure, fits_one_part};
 use domain::run::spec::Spec;
 use domain::run::state::Start;
 use domain::run::torchrun::Launch;
@@ -15,7 +15,8 @@ use domain::time::TimestampMs;
 use tokio::sync::oneshot;
 
 use super::look::{Limits, Memory, Place, look};
-use super::prune::{carry_out, sweep};
+use super::records::{Records, RecordsFolder};
+use super::removal::carry_out;
 use crate::launch::journal::Folder;
 use crate::launch::probe::{Phase, Saving};
 use crate::launch::supervise::Attempt;
@@ -42,6 +43,8 @@ const GAPS: usize = 8;
 pub(crate) struct Watch {
     node: String,
     folder: Option<PathBuf>,
+    /// What is known of the files that the run wrote.
+    records: RecordsFolder,
     named: VecDeque<PathBuf>,
     limits: Limits,
     memory: Memory,
@@ -65,8 +68,9 @@ struct Done {
 impl Watch {
     /// For an attempt that has been started, or that is only to be pruned.
     pub(crate) fn new(attempt: &Attempt, node: &str, samples: Samples) -> Self {
+        drop_old_order(attempt);
         let start: Option<Start> = attempt.folder().read("start.json").ok();
-        let order: Option<PruneOrder> = attempt.folder().read(PRUNE_FILE).ok();
+        let order: Option<RemovalOrder> = attempt.folder().read(REMOVAL_FILE).ok();
         let folder = start
             .as_ref()
             .and_then(|start| run_folder(&start.spec, attempt.folder()))
@@ -75,6 +79,7 @@ impl Watch {
         Self {
             node: node.to_owned(),
             folder,
+            records: RecordsFolder::of(attempt.run(), attempt.folder()),
             named: VecDeque::new(),
             limits: Limits::for_nodes(start.map_or(1, |start| start.nnodes)),
             memory: Memory::default(),
@@ -124,7 +129,7 @@ impl Watch {
     pub(crate) fn tick(&mut self, attempt: &Attempt, in_use: impl FnOnce() -> BTreeSet<String>) {
         self.series.tick(now_ms());
         self.take_done(attempt);
-        let ordered = attempt.folder().has(PRUNE_FILE);
+        let ordered = attempt.folder().has(REMOVAL_FILE);
         let nothing_there = self.folder.is_none() && self.named.is_empty();
         if self.work.is_none() && (ordered || !nothing_there && Instant::now() >= self.next_look) {
             self.begin(attempt, in_use(), false);
@@ -147,7 +152,7 @@ impl Watch {
             };
             self.work = None;
             self.took(attempt, done.ok());
-            if counts && !attempt.folder().has(PRUNE_FILE) {
+            if counts && !attempt.folder().has(REMOVAL_FILE) {
                 return true;
             }
             counts = true;
@@ -155,28 +160,39 @@ impl Watch {
     }
 
     fn begin(&mut self, attempt: &Attempt, in_use: BTreeSet<String>, over: bool) {
-        let order: Option<PruneOrder> = attempt.folder().read(PRUNE_FILE).ok();
+        let order: Option<RemovalOrder> = attempt.folder().read(REMOVAL_FILE).ok();
         let mut memory = std::mem::take(&mut self.memory);
         let (node, folder, limits) = (self.node.clone(), self.folder.clone(), self.limits);
         let named: Vec<PathBuf> = self.named.iter().cloned().collect();
-        let prune_file = attempt.folder().file(PRUNE_FILE);
+        let order_file = attempt.folder().file(REMOVAL_FILE);
+        let saves = attempt.folder().file(SAVES);
+        let records = self.records.clone();
         let (done, work) = oneshot::channel();
         self.work = Some(work);
         std::thread::spawn(move || {
             let begun = Instant::now();
-            let place = Place {
-                node: &node,
-                folder: folder.as_deref(),
-                named: &named,
-                over,
-                limits,
-            };
-            let trouble = order.as_ref().and_then(|order| carry_out(order, &in_use, &node));
-            if order.is_some() {
-                let _next_pass_looks_again = std::fs::remove_file(&prune_file);
-            }
-            let seen = look(&place, &mut memory);
-            sweep(&seen.trash);
+            let (seen, trouble) = records.lock().hold(|| {
+                let mut records = Records::open(&records);
+                records.take_saves(&saves);
+                let trouble = order
+                    .as_ref()
+                    .and_then(|order| carry_out(order, &in_use, &node, &mut records));
+                if order.is_some() {
+                    let _next_pass_looks_again = std::fs::remove_file(&order_file);
+                }
+                let place = Place {
+                    node: &node,
+                    folder: folder.as_deref(),
+                    named: &named,
+                    records: Some(&records),
+                    over,
+                    limits,
+                };
+                let seen = look(&place, &mut memory);
+                records.proofs.settle(&seen.files, !seen.incomplete);
+                records.store();
+                (seen, trouble)
+            });
             let _nobody_waits_any_more = done.send(Done {
                 memory,
                 report: seen.report,
@@ -209,7 +225,8 @@ impl Watch {
         }
         let mut report = done.report;
         report.failure.clone_from(&self.failure);
-        report.problem = self.trouble.clone().or(report.problem);
+        let refused = attempt.old_order_refused().then(|| OLD_ORDER.to_owned());
+        report.problem = self.trouble.clone().or(refused).or(report.problem);
         self.add_what_was_said(&mut report.checkpoints);
         // Also for a complete report that is sent in parts: collectors of protocol 1 take each part for a partial report.
         if report.partial || !fits_one_part(&report) {
@@ -281,7 +298,20 @@ impl Watch {
 }
 
 /// What an order waits in, in the attempt's folder.
-pub(crate) const PRUNE_FILE: &str = "prune.json";
+pub(crate) const REMOVAL_FILE: &str = "removal.json";
+/// What orders waited in before they asked for proof. Such an order is dropped.
+const OLD_ORDER_FILE: &str = "prune.json";
+/// Where the ranks note which files their saves wrote, in the attempt's folder. The probe knows the name too.
+const SAVES: &str = "saves";
+/// Why an order of an older collector is not carried out.
+pub(crate) const OLD_ORDER: &str = "an order to remove checkpoints was refused: it is of an older collector, which does not ask whether this run \
+     wrote them. Upgrade the collector, then prune again";
+
+fn drop_old_order(attempt: &Attempt) {
+    if std::fs::remove_file(attempt.folder().file(OLD_ORDER_FILE)).is_ok() {
+        tracing::warn!(run = %attempt.run(), "an order to remove checkpoints that waited since before the upgrade is dropped");
+    }
+}
 
 fn same<'r>(report: &'r CheckpointReport, path: &str) -> Option<&'r Checkpoint> {
     report.checkpoints.iter().find(|one| one.path == path)

@@ -23,12 +23,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use domain::ident::{AttemptNo, RunId};
-use domain::run::checkpoint::{CheckpointReport, PruneOrder};
+use domain::run::checkpoint::{CheckpointReport, RemovalOrder};
 use domain::run::state::{NodeCommand, NodeReport, Start};
 use domain::run::torchrun::Launch;
 use tokio::sync::mpsc;
 
-use crate::launch::checkpoint::PRUNE_FILE;
+use crate::launch::checkpoint::{OLD_ORDER, REMOVAL_FILE};
 use crate::launch::journal::{Entry, Folder, LiveOrder, Reports, StopOrder, is_end, read_from};
 use crate::launch::preflight::Asked;
 use crate::launch::secrets::Secrets;
@@ -60,6 +60,8 @@ struct State {
     checkpoints: Option<ReportedCheckpoints>,
     /// A follower looks after it; without one nobody carries orders out.
     followed: bool,
+    /// An order of an older collector came, and was not carried out.
+    old_order_refused: bool,
 }
 
 impl Attempt {
@@ -75,6 +77,7 @@ impl Attempt {
             acknowledged: BTreeSet::new(),
             checkpoints: ReportedCheckpoints::open(&folder),
             followed: true,
+            old_order_refused: false,
         });
         Ok((
             Self {
@@ -154,7 +157,7 @@ impl Attempt {
     }
 
     /// An order stands in the folder until it is carried out; a newer one takes its place.
-    fn accept_prune(&self, id: u64, order: &PruneOrder) -> Option<Entry> {
+    fn accept_removal(&self, id: u64, order: &RemovalOrder) -> Option<Entry> {
         if let Some(before) = self.answer_to(id) {
             return Some(before);
         }
@@ -163,17 +166,37 @@ impl Attempt {
             // The collector asks again; by then the attempt is forgotten, and is taken up anew.
             return None;
         }
-        let noted = self.note(PRUNE_FILE, order);
+        let noted = self.note(REMOVAL_FILE, order);
         let entry = noted.and_then(|()| state.reports.add(now_ms(), NodeReport::Accepted { command: id }));
         entry
             .inspect_err(|error| tracing::error!(run = %self.run, %error, "an order cannot be noted; is the disk full? It waits"))
             .ok()
     }
 
+    /// An order of an older collector, which does not ask who wrote what it removes. To refuse a command ends the attempt for the collector;
+    /// so where the attempt goes on, the command is accepted, nothing is done, and the next report of checkpoints says why.
+    fn refuse_old_order(&self, id: u64) -> Option<Entry> {
+        if let Some(before) = self.answer_to(id) {
+            return Some(before);
+        }
+        tracing::warn!(run = %self.run, "{OLD_ORDER}");
+        let begun = self.folder.has("prepare.json") || self.folder.has("start.json");
+        if begun && !self.entries().iter().any(|entry| is_end(&entry.report)) {
+            self.lock().old_order_refused = true;
+            return self.add(NodeReport::Accepted { command: id }).ok();
+        }
+        self.refuse(id, OLD_ORDER)
+    }
+
+    /// Whether an order of an older collector was refused.
+    pub(crate) fn old_order_refused(&self) -> bool {
+        self.lock().old_order_refused
+    }
+
     /// Nobody follows it any more; unless an order came meanwhile.
     fn let_go(&self) -> bool {
         let mut state = self.lock();
-        state.followed = self.folder.has(PRUNE_FILE);
+        state.followed = self.folder.has(REMOVAL_FILE);
         !state.followed
     }
 
@@ -188,9 +211,11 @@ impl Attempt {
         entries
     }
 
-    pub(super) fn accept(&self, id: u64, command: NodeCommand) -> Option<Entry> {
-        if let NodeCommand::Checkpoints(order) = &command {
-            return self.accept_prune(id, order);
+    pub(in crate::launch) fn accept(&self, id: u64, command: NodeCommand) -> Option<Entry> {
+        match &command {
+            NodeCommand::Remove(order) => return self.accept_removal(id, order),
+            NodeCommand::Checkpoints(_) => return self.refuse_old_order(id),
+            _ => {}
         }
         if let Some(before) = self.answer_to(id) {
             return Some(before);
@@ -211,7 +236,7 @@ impl Attempt {
             NodeCommand::Stop { grace_ms } => self.note_stop(*grace_ms),
             NodeCommand::StopAfter { step, grace_ms } => self.note_stop_after(*step, *grace_ms),
             NodeCommand::TurnLive { live, set } => self.note_live(id, *live, set),
-            NodeCommand::Checkpoints(order) => self.note(PRUNE_FILE, order),
+            NodeCommand::Remove(_) | NodeCommand::Checkpoints(_) => return None,
         };
         let entry = noted.and_then(|()| self.add(NodeReport::Accepted { command: id }));
         match entry {

@@ -2,16 +2,25 @@
 //!
 //! Nodes with the same mark look at the same storage. Nodes with different marks have a disk each, and a checkpoint of
 //! `torch.distributed.checkpoint` is whole when what `.metadata` names lies on any of them.
+//!
+//! A checkpoint is this run's if any node says so. Where no node can tell, as with agents that do not know who wrote what, it is this run's
+//! if it was finished after the run was submitted.
 
 use std::collections::BTreeSet;
 
-use crate::run::checkpoint::{Checkpoint, CheckpointReport, Sight, resume_point};
+use crate::run::checkpoint::{Checkpoint, CheckpointReport, Origin, Sight, resume_point};
+use crate::time::TimestampMs;
 
 /// The most checkpoints that are kept in mind for one run; the furthest stay.
 const KNOWN_MAX: usize = 512;
 
-/// Takes a node's report into what is known.
-pub(super) fn merge(known: &mut Vec<Checkpoint>, node: &str, report: &CheckpointReport) {
+/// Takes a node's report into what is known of a run that was submitted at `since_ms`.
+pub(super) fn merge(
+    known: &mut Vec<Checkpoint>,
+    node: &str,
+    report: &CheckpointReport,
+    since_ms: TimestampMs,
+) {
     forget_gone(known, node, report);
     for told in &report.checkpoints {
         let Some(sight) = told.seen.get(node) else {
@@ -25,7 +34,10 @@ pub(super) fn merge(known: &mut Vec<Checkpoint>, node: &str, report: &Checkpoint
             }),
         }
     }
-    known.iter_mut().for_each(Checkpoint::judge);
+    for checkpoint in known.iter_mut() {
+        checkpoint.judge();
+        checkpoint.foreign = checkpoint.is_foreign(since_ms);
+    }
     known.sort_by(|a, b| b.progress().cmp(&a.progress()).then_with(|| a.path.cmp(&b.path)));
     bound(known);
 }
@@ -113,6 +125,16 @@ impl Checkpoint {
         (self.bytes, self.own_bytes) = (bytes, own_bytes);
     }
 
+    /// Whether it was there before the run: what the nodes say, and its age where none of them can tell.
+    fn is_foreign(&self, since_ms: TimestampMs) -> bool {
+        let any = |is: fn(Origin) -> bool| self.seen.values().filter_map(|sight| sight.origin).any(is);
+        if any(|origin| matches!(origin, Origin::Proven | Origin::SinceStart)) {
+            return false;
+        }
+        let changed_ms = self.finished_ms.or(self.changed_ms);
+        any(|origin| origin == Origin::BeforeStart) || changed_ms.is_some_and(|changed| changed < since_ms)
+    }
+
     fn elsewhere(&self, mark: &str, shard: &str) -> bool {
         let has = |sight: &&Sight| {
             sight.mark != mark && !sight.writing && sight.parts.iter().any(|part| part == shard)
@@ -154,14 +176,14 @@ mod tests {
     #[test]
     fn shared_storage_is_counted_once_and_gone_for_all_at_once() {
         let mut known = Vec::new();
-        merge(&mut known, "a", &report(vec![told("a", 1, sight("m", true))]));
-        merge(&mut known, "b", &report(vec![told("b", 1, sight("m", false))]));
+        merge(&mut known, "a", &report(vec![told("a", 1, sight("m", true))]), 0);
+        merge(&mut known, "b", &report(vec![told("b", 1, sight("m", false))]), 0);
         assert!(known[0].complete, "whole for one is whole");
         assert_eq!(
             (known[0].bytes, known[0].own_bytes, known[0].seen.len()),
             (10, 5, 2)
         );
-        merge(&mut known, "b", &report(vec![]));
+        merge(&mut known, "b", &report(vec![]), 0);
         assert_eq!(known, [], "b sees that it is gone, so it is gone for a");
     }
 
@@ -169,13 +191,13 @@ mod tests {
     fn a_partial_report_takes_away_only_what_it_names_as_gone() {
         let mut known = Vec::new();
         let both = vec![told("a", 1, sight("m", true)), told("a", 2, sight("n", true))];
-        merge(&mut known, "a", &report(both));
+        merge(&mut known, "a", &report(both), 0);
         let partial = CheckpointReport {
             partial: true,
             gone: vec!["/c/step-1".into()],
             ..CheckpointReport::default()
         };
-        merge(&mut known, "a", &partial);
+        merge(&mut known, "a", &partial, 0);
         assert_eq!(known.iter().map(|c| c.step).collect::<Vec<_>>(), [Some(2)]);
     }
 
@@ -192,22 +214,65 @@ mod tests {
             problem: Some(".metadata is missing".into()),
             ..sight("disk-b", false)
         };
-        merge(&mut known, "a", &report(vec![told("a", 1, first)]));
+        merge(&mut known, "a", &report(vec![told("a", 1, first)]), 0);
         assert!(!known[0].complete);
         assert_eq!(known[0].problem.as_deref(), Some("shard __1_0.distcp is missing"));
         merge(
             &mut known,
             "b",
             &report(vec![told("b", 1, second(&["__2_0.distcp"]))]),
+            0,
         );
         assert!(!known[0].complete);
         merge(
             &mut known,
             "b",
             &report(vec![told("b", 1, second(&["__1_0.distcp"]))]),
+            0,
         );
         assert!(known[0].complete && known[0].problem.is_none());
         assert_eq!(known[0].bytes, 20);
+    }
+
+    #[test]
+    fn what_no_node_saw_appear_is_of_the_run_only_if_it_is_younger() {
+        let foreign = |origins: &[Option<Origin>], finished_ms| {
+            let mut known = Vec::new();
+            for (n, origin) in origins.iter().enumerate() {
+                let (node, origin) = (n.to_string(), *origin);
+                let seen = Sight {
+                    origin,
+                    ..sight("m", true)
+                };
+                let one = Checkpoint {
+                    finished_ms: Some(finished_ms),
+                    ..told(&node, 1, seen)
+                };
+                merge(&mut known, &node, &report(vec![one]), 100);
+            }
+            known[0].foreign
+        };
+        let (proven, since, before) = (
+            Some(Origin::Proven),
+            Some(Origin::SinceStart),
+            Some(Origin::BeforeStart),
+        );
+        for (origins, finished_ms, expected) in [
+            (&[proven][..], 50, false),
+            (&[since], 50, false),
+            (&[before], 150, true),
+            (&[before, since], 150, false),
+            (&[None], 150, false),
+            (&[None], 50, true),
+            (&[Some(Origin::Unknown)], 50, true),
+            (&[Some(Origin::Unknown), since], 50, false),
+        ] {
+            assert_eq!(
+                foreign(origins, finished_ms),
+                expected,
+                "{origins:?} at {finished_ms}"
+            );
+        }
     }
 
     #[test]
@@ -217,7 +282,7 @@ mod tests {
             .map(|step| told("a", step, sight(&step.to_string(), false)))
             .collect();
         all.push(told("a", 1, sight("good", true)));
-        merge(&mut known, "a", &report(all));
+        merge(&mut known, "a", &report(all), 0);
         assert_eq!(known.len(), KNOWN_MAX);
         assert_eq!(resume_point(&known).and_then(|at| at.step), Some(1));
     }

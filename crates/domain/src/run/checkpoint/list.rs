@@ -36,6 +36,7 @@ impl Machine {
                 .iter()
                 .find_map(|(node, seen)| seen.problem.as_ref().map(|said| format!("{node}: {said}"))),
             checkpoints: self.checkpoints.iter().map(view).collect(),
+            retention: self.prune_answer(None),
         }
     }
 
@@ -57,7 +58,7 @@ impl Machine {
 fn best(checkpoints: &[Checkpoint]) -> Option<&str> {
     let scored = checkpoints
         .iter()
-        .filter(|one| one.complete && one.val_loss.is_some());
+        .filter(|one| one.complete && !one.foreign && one.val_loss.is_some());
     let best = scored.min_by(|a, b| {
         a.val_loss
             .partial_cmp(&b.val_loss)
@@ -75,6 +76,7 @@ impl Checkpoint {
             content: if self.model_only { "model" } else { "full" }.into(),
             complete: self.complete && !self.uncertain && self.doubt.is_none(),
             writing: self.writing,
+            foreign: self.foreign,
             problem: self.doubt.clone().or_else(|| self.problem.clone()),
             bytes: self.bytes,
             own_bytes: self.own_bytes,

@@ -3,8 +3,10 @@
 //! ```text
 //! node's disk ──look──▶ CheckpointReport ──▶ known (by path, over all nodes) ──▶ resume_point, list
 //!                                                   │
-//!                                                   └▶ retention::decide ──▶ PruneOrder ──▶ one node of each storage
+//!                                                   └▶ retention::decide ──▶ RemovalOrder ──▶ one node of each storage
 //! ```
+//! Only what this run provably wrote is removed, and training goes on by itself only from what this run saved: see [`Origin`].
+//!
 //! Nothing here reads a disk or a clock. A checkpoint is never opened by unpickling, on no side.
 
 mod doubt;
@@ -17,7 +19,7 @@ mod run;
 mod split;
 
 pub use name::step_of_name;
-pub use report::{CheckpointReport, PruneOrder, Remain, SaveFailure};
+pub use report::{CheckpointReport, PruneOrder, Remain, RemovalOrder, SaveFailure};
 pub use retention::Keep;
 pub use run::{NodeStorage, PINS_MAX, Storage};
 pub use split::{PART_BYTES_MAX, fits_one_part, split};
@@ -79,6 +81,9 @@ pub struct Checkpoint {
     /// Nobody can tell without running what is in it, so it is neither removed nor gone on from by itself.
     #[serde(skip_serializing_if = "is_false")]
     pub uncertain: bool,
+    /// Another's: it was there before the run. It is neither removed nor gone on from by itself.
+    #[serde(skip_serializing_if = "is_false")]
+    pub foreign: bool,
     /// Why training is not to go on from it by itself though everything seems to be there: an attempt could not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
@@ -140,6 +145,31 @@ pub struct Sight {
     /// Shards that are here without `.metadata`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<String>,
+    /// Who wrote it, as far as this node can tell; `None` from an agent that is older than this field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// Where the origin is not [`Origin::Proven`]: some of the files without proof, at most [`UNPROVEN_MAX`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unproven: Vec<String>,
+}
+
+/// The most files without proof that a node names per checkpoint: examples for a person.
+pub const UNPROVEN_MAX: usize = 3;
+
+/// Who wrote a checkpoint, as one node can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// This run: every file is one that a save of this run wrote. Only such a checkpoint may be removed.
+    Proven,
+    /// Most likely this run: it was not there when the run first started on the node, or one of its files is proven. Training may go on
+    /// from it.
+    SinceStart,
+    /// Somebody else: at least one of its files was there when the run first started on the node, and has not changed since.
+    BeforeStart,
+    /// It cannot be told; or a word of a newer agent.
+    #[serde(other)]
+    Unknown,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -159,14 +189,31 @@ impl Checkpoint {
         (self.step, self.finished_ms)
     }
 
-    /// Whether training can go on from it.
+    /// Whether training can go on from it by itself. From another's checkpoint, or one in doubt, it goes on only when a person names it.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.complete && !self.model_only && !self.uncertain && self.doubt.is_none()
+        self.complete && !self.model_only && !self.uncertain && !self.foreign && self.doubt.is_none()
+    }
+
+    /// Whether every storage that it lies on has a node that can prove that the run wrote all of it.
+    #[must_use]
+    pub fn is_proven(&self) -> bool {
+        let proves = |sight: &Sight| sight.origin == Some(Origin::Proven);
+        let proven: BTreeSet<&str> = self
+            .seen
+            .values()
+            .filter(|sight| proves(sight))
+            .map(|sight| sight.mark.as_str())
+            .collect();
+        !self.seen.is_empty()
+            && self
+                .seen
+                .values()
+                .all(|sight| proven.contains(sight.mark.as_str()))
     }
 }
 
-/// Where the next attempt goes on: the furthest full checkpoint that is complete.
+/// Where the next attempt goes on: the furthest full checkpoint of this run that is complete.
 #[must_use]
 pub fn resume_point(checkpoints: &[Checkpoint]) -> Option<ResumedFrom> {
     let usable = checkpoints.iter().filter(|checkpoint| checkpoint.is_usable());
@@ -201,6 +248,54 @@ mod tests {
         ];
         assert_eq!(resume_point(&all).map(|at| at.step), Some(Some(20)));
         assert_eq!(resume_point(&all[2..]), None);
+    }
+
+    #[test]
+    fn training_does_not_go_on_from_what_was_there_before_the_run() {
+        let foreign = Checkpoint {
+            foreign: true,
+            ..saved(90, true, false)
+        };
+        let all = [saved(10, true, false), foreign];
+        assert_eq!(resume_point(&all).map(|at| at.step), Some(Some(10)));
+        assert_eq!(resume_point(&all[1..]), None);
+    }
+
+    #[test]
+    fn every_storage_needs_a_node_that_proves_it() {
+        let sight = |mark: &str, origin| Sight {
+            mark: mark.into(),
+            origin,
+            ..Sight::default()
+        };
+        let proven = |sights: &[Sight]| {
+            let seen = (0..)
+                .zip(sights)
+                .map(|(n, sight): (u32, _)| (n.to_string(), sight.clone()));
+            Checkpoint {
+                seen: seen.collect(),
+                ..Checkpoint::default()
+            }
+            .is_proven()
+        };
+        let (yes, no) = (Some(Origin::Proven), Some(Origin::SinceStart));
+        assert!(proven(&[sight("a", yes)]));
+        assert!(
+            proven(&[sight("a", no), sight("a", yes)]),
+            "one node of a shared storage is enough"
+        );
+        assert!(
+            !proven(&[sight("a", yes), sight("b", no)]),
+            "b has a disk of its own"
+        );
+        assert!(!proven(&[sight("a", None)]), "an older agent");
+        assert!(!proven(&[]));
+    }
+
+    #[test]
+    fn an_origin_of_a_newer_agent_is_unknown() {
+        let read: Origin = serde_json::from_str("\"of_tomorrow\"").expect("it reads");
+        assert_eq!(read, Origin::Unknown);
     }
 
     #[test]

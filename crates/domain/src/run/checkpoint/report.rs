@@ -7,6 +7,8 @@ use crate::time::TimestampMs;
 
 /// What lies on one node. Each report replaces the node's one before; one that is too large for a message comes as several partial
 /// ones, see [`split`](super::split()).
+///
+/// All fields have defaults: an agent that is older than a field does not send it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CheckpointReport {
@@ -35,6 +37,9 @@ pub struct CheckpointReport {
     /// The last save that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<SaveFailure>,
+    /// The agent knows which files the run wrote, and takes a [`RemovalOrder`]. Only such an agent is given one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub proves: bool,
     /// The checkpoints, each with this node's sight of it.
     pub checkpoints: Vec<Checkpoint>,
 }
@@ -73,15 +78,29 @@ pub struct SaveFailure {
     pub error: String,
 }
 
-/// Removes checkpoints from a node's disk. The node looks again before it does: see the agent's `launch::checkpoint::prune`.
+/// The order to remove checkpoints as collectors gave it that did not ask who wrote them. It is still read, so that it can be refused; it is
+/// neither given nor carried out any more.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PruneOrder {
-    /// The folder that nothing outside of is touched.
+    /// The run's folder.
     pub folder: String,
-    /// What is to go; each directly or deeper in the folder.
+    /// Paths of checkpoints.
     pub remove: Vec<String>,
-    /// What must be there, now, or nothing goes.
+    /// The checkpoint that had to be there.
+    pub remain: Remain,
+}
+
+/// Removes checkpoints of which the node can prove that the run wrote every file. The node looks again before it does: see the agent's
+/// `launch::checkpoint::removal`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RemovalOrder {
+    /// The run's folder. Nothing outside of it is removed.
+    pub folder: String,
+    /// Paths of checkpoints in the folder, or deeper in it.
+    pub remove: Vec<String>,
+    /// What must be there, now, or nothing is removed.
     pub remain: Remain,
 }
 

@@ -1,19 +1,25 @@
-//! What is kept and what goes: a pure decision over the list of a run's checkpoints.
+//! What is kept and what is removed: a pure decision over the list of a run's checkpoints. Automatic retention, a person's prune, its dry
+//! run and the run's page all take their list from [`decide`].
 //!
 //! ```text
-//! never goes: the last complete full one (by step and by time) · pinned · gone on from by a run that has not ended
-//!             · newer than the last complete one · still in writing · cannot be judged · outside of the folder
-//!             · what one that stays links into
-//! stays by rule: the last k full ones · every n steps · the best · model-only ones between full ones that stay
-//! goes: everything else, incomplete ones included
+//! never removed: outside of the folder · pinned, by any run · gone on from by a run that has not ended · the last complete full one (by
+//!                step and by time) · newer than that one · still in writing · cannot be judged · what a kept one links into
+//!                · what is not proven to be this run's
+//! kept by rule:  the last k full ones · every n steps · the best · model-only ones between full ones that are kept, or without a step in
+//!                their name
+//! removed:       everything else, incomplete ones included
 //! ```
-//! Without a complete full checkpoint nothing goes at all.
+//! Without a complete full checkpoint of this run nothing is removed at all.
+
+mod reason;
+
+pub use reason::Reason;
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::checkpoint::{Checkpoint, resume_point};
+use crate::run::checkpoint::{Checkpoint, UNPROVEN_MAX, resume_point, step_of_name};
 use crate::time::TimestampMs;
 
 /// What a run keeps, as its spec says: a number for the last k, or `{ last = 3, every = 1000, best = true }`. Empty keeps all.
@@ -73,6 +79,8 @@ pub struct Situation<'a> {
     pub checkpoints: &'a [Checkpoint],
     /// Paths that a person wants kept.
     pub pinned: &'a BTreeSet<String>,
+    /// Paths that other runs have pinned.
+    pub pinned_by_others: &'a BTreeSet<String>,
     /// Paths that attempts of a run that has not ended went on from.
     pub in_use: &'a BTreeSet<String>,
     /// The folders, as the nodes name them, that anything may be removed from.
@@ -86,12 +94,18 @@ pub struct Situation<'a> {
 /// One checkpoint and what becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// Which one.
+    /// Its path.
     pub path: String,
-    /// Whether it goes.
-    pub removed: bool,
-    /// Why, in words.
-    pub reason: String,
+    /// Why it is kept or removed.
+    pub reason: Reason,
+}
+
+impl Verdict {
+    /// Whether it is removed.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.reason.removes()
+    }
 }
 
 /// Decides for every checkpoint, in their order.
@@ -135,7 +149,7 @@ impl<'a> Decision<'a> {
         let scored = situation
             .checkpoints
             .iter()
-            .filter(|one| one.complete && one.val_loss.is_some());
+            .filter(|one| one.complete && !one.foreign && one.val_loss.is_some());
         let best = scored.min_by(|a, b| {
             a.val_loss
                 .partial_cmp(&b.val_loss)
@@ -158,42 +172,49 @@ impl<'a> Decision<'a> {
                 self.may_be_whole_yet(checkpoint)
             }
         });
+        let unproven = || (!checkpoint.is_proven()).then(|| not_proven(checkpoint));
         Verdict {
             path: checkpoint.path.clone(),
-            removed: kept.is_none(),
-            reason: kept.unwrap_or_else(|| self.why_it_goes(checkpoint)),
+            reason: kept
+                .or_else(unproven)
+                .unwrap_or_else(|| self.why_it_goes(checkpoint)),
         }
     }
 
     /// What no rule can remove.
-    fn protected(&self, checkpoint: &Checkpoint) -> Option<String> {
+    fn protected(&self, checkpoint: &Checkpoint) -> Option<Reason> {
         let Situation {
             pinned,
+            pinned_by_others,
             in_use,
             folders,
             ..
         } = self.situation;
         let is = |other: Option<&Checkpoint>| other.is_some_and(|other| other.path == checkpoint.path);
         let reason = if !folders.iter().any(|folder| is_inside(&checkpoint.path, folder)) {
-            "it is outside of the run's checkpoint folder"
+            Reason::OutsideFolder
         } else if pinned.contains(&checkpoint.path) {
-            "pinned"
+            Reason::Pinned
+        } else if pinned_by_others.contains(&checkpoint.path) {
+            Reason::PinnedByAnotherRun
         } else if in_use.contains(&checkpoint.path) {
-            "the run goes on from it"
+            Reason::InUse
+        } else if checkpoint.foreign {
+            not_proven(checkpoint)
         } else if self.anchor.as_ref() == Some(&checkpoint.path) || is(self.newest) {
-            "the last complete one"
+            Reason::LastComplete
         } else if self.full.is_empty() {
-            "there is no complete full checkpoint"
+            Reason::NoComplete
         } else if checkpoint.uncertain {
-            "it cannot be told what is in it"
+            Reason::Uncertain
         } else if checkpoint.doubt.is_some() {
-            "an attempt could not go on from it: it stays to be looked at"
+            Reason::Doubted
         } else if self.is_newer_than_the_last(checkpoint) {
-            "newer than the last complete one"
+            Reason::NewerThanLastComplete
         } else {
             return None;
         };
-        Some(reason.into())
+        Some(reason)
     }
 
     /// By time or by step; of unknown age counts as newer.
@@ -208,50 +229,65 @@ impl<'a> Decision<'a> {
         later || checkpoint.step > furthest.0
     }
 
-    fn by_rule(&self, checkpoint: &Checkpoint) -> Option<String> {
+    fn by_rule(&self, checkpoint: &Checkpoint) -> Option<Reason> {
         let keep = self.situation.keep;
         if keep.is_all() {
-            return Some("the run keeps all".into());
+            return Some(Reason::KeepsAll);
+        }
+        // `best.pth` and the like: the script replaces it by itself, and no rule counts it.
+        if checkpoint.model_only && step_of_name(file_name(&checkpoint.path)).is_none() {
+            return Some(Reason::NoStep);
         }
         if keep.best && self.best.is_some_and(|best| best.path == checkpoint.path) {
-            return Some("the best by validation loss".into());
+            return Some(Reason::Best);
         }
         if let Some(every) = keep.every.filter(|every| *every > 0)
             && checkpoint.step.is_some_and(|step| step.is_multiple_of(every))
         {
-            return Some(format!("every {every} steps"));
+            return Some(Reason::Every(every));
         }
         let last = usize::try_from(keep.last.unwrap_or(0)).unwrap_or(usize::MAX);
         let kept = &self.full[..last.min(self.full.len())];
         if kept.iter().any(|one| one.path == checkpoint.path) {
-            return Some(format!("one of the last {last}"));
+            return Some(Reason::OneOfLast(keep.last.unwrap_or(0)));
         }
         let between = checkpoint.model_only
             && kept
                 .last()
                 .is_some_and(|oldest| checkpoint.progress() > oldest.progress());
-        between.then(|| "model-only, between full ones that stay".into())
+        between.then_some(Reason::ModelOnlyBetweenKept)
     }
 
-    fn may_be_whole_yet(&self, checkpoint: &Checkpoint) -> Option<String> {
+    fn may_be_whole_yet(&self, checkpoint: &Checkpoint) -> Option<Reason> {
         if checkpoint.writing {
-            return Some("it may still be in writing".into());
+            return Some(Reason::Writing);
         }
         let all = self.situation.keep.is_all() && !self.situation.by_hand;
-        all.then(|| "the run keeps all".into())
+        all.then_some(Reason::KeepsAll)
     }
 
-    fn why_it_goes(&self, checkpoint: &Checkpoint) -> String {
-        match (&checkpoint.problem, checkpoint.complete) {
-            (Some(problem), false) => format!("incomplete, and older than a complete one: {problem}"),
-            (None, false) => "incomplete, and older than a complete one".into(),
-            _ if checkpoint.model_only => "model-only, and older than the full ones that stay".into(),
-            _ => match self.situation.keep.last {
-                Some(last) => format!("older than the last {last}"),
-                None => "no rule keeps it".into(),
-            },
+    fn why_it_goes(&self, checkpoint: &Checkpoint) -> Reason {
+        match self.situation.keep.last {
+            _ if !checkpoint.complete => Reason::Incomplete(checkpoint.problem.clone()),
+            _ if checkpoint.model_only => Reason::OldModelOnly,
+            Some(last) => Reason::OlderThanLast(last),
+            None => Reason::NoRule,
         }
     }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn not_proven(checkpoint: &Checkpoint) -> Reason {
+    let mut files: Vec<String> = Vec::new();
+    for name in checkpoint.seen.values().flat_map(|sight| &sight.unproven) {
+        if files.len() < UNPROVEN_MAX && !files.contains(name) {
+            files.push(name.clone());
+        }
+    }
+    Reason::NotProven(files)
 }
 
 /// Below the folder, by whole names, without any step upwards.
@@ -263,24 +299,18 @@ fn is_inside(path: &str, folder: &str) -> bool {
 }
 
 fn keep_what_is_needed(checkpoints: &[Checkpoint], verdicts: &mut [Verdict]) {
-    let kept = |verdicts: &[Verdict]| -> BTreeSet<String> {
-        let staying = checkpoints
-            .iter()
-            .zip(verdicts)
-            .filter(|(_, verdict)| !verdict.removed);
-        staying
-            .flat_map(|(checkpoint, _)| checkpoint.needs.iter().cloned())
-            .collect()
-    };
     loop {
-        let needed = kept(verdicts);
+        let kept = checkpoints
+            .iter()
+            .zip(verdicts.iter())
+            .filter(|(_, verdict)| !verdict.is_removed());
+        let needed: BTreeSet<&String> = kept.flat_map(|(checkpoint, _)| &checkpoint.needs).collect();
         let mut changed = false;
         for verdict in verdicts
             .iter_mut()
-            .filter(|verdict| verdict.removed && needed.contains(&verdict.path))
+            .filter(|verdict| verdict.is_removed() && needed.contains(&verdict.path))
         {
-            verdict.removed = false;
-            verdict.reason = "files of one that stays are in it".into();
+            verdict.reason = Reason::Needed;
             changed = true;
         }
         if !changed {

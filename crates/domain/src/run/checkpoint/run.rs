@@ -1,4 +1,5 @@
-//! What checkpoints mean to a run's machine: reports are taken, also after its end; pins are kept; orders to prune are given.
+//! What checkpoints mean to a run's machine: reports are taken, also after its end; pins are kept; orders to
+//! remove are given.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::checkpoints::{PruneAnswer, PruneLine};
 use crate::run::checkpoint::retention::{Keep, Situation, Verdict, decide};
-use crate::run::checkpoint::{CheckpointReport, PruneOrder, Remain, SaveFailure, known, resume_point};
+use crate::run::checkpoint::{
+    Checkpoint, CheckpointReport, Origin, Remain, RemovalOrder, SaveFailure, known, resume_point,
+};
 use crate::run::state::{Action, Event, Machine, NodeCommand, NodeReport, Task};
 use crate::time::TimestampMs;
 
@@ -27,6 +30,9 @@ pub struct Storage {
     /// Paths that a person wants kept.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub pinned: BTreeSet<String>,
+    /// Those of this run's checkpoints that other runs have pinned by their path; no more than there are checkpoints known.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub pinned_by_others: BTreeSet<String>,
 }
 
 /// One node's checkpoint folder.
@@ -48,13 +54,23 @@ pub struct NodeStorage {
     /// The last save that failed there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<SaveFailure>,
+    /// Its agent knows which files the run wrote, and takes a [`RemovalOrder`].
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub proves: bool,
 }
 
 impl Storage {
     /// Whether there is nothing in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty() && self.pinned.is_empty()
+        self.nodes.is_empty() && self.pinned.is_empty() && self.pinned_by_others.is_empty()
+    }
+
+    fn folders(&self) -> BTreeSet<String> {
+        self.nodes
+            .values()
+            .filter_map(|node| node.folder.clone())
+            .collect()
     }
 }
 
@@ -74,7 +90,7 @@ impl Machine {
             } if self.knows_node(node.as_str()) => {
                 self.saw(node.as_str(), report);
                 if !self.spec.keep_checkpoints.is_all() {
-                    self.order_prune(self.spec.keep_checkpoints, false, now_ms, actions);
+                    self.order_removal(self.spec.keep_checkpoints, false, now_ms, actions);
                 }
             }
             Event::CheckpointPinned { path, pinned: true } if self.storage.pinned.len() < PINS_MAX => {
@@ -83,17 +99,18 @@ impl Machine {
             Event::CheckpointPinned { path, pinned: false } => {
                 self.storage.pinned.remove(path);
             }
+            Event::PinnedByOthers { paths } => self.storage.pinned_by_others.clone_from(paths),
             Event::PruneRequested { keep_last } => {
                 let keep = self.keep_by_hand(*keep_last);
-                self.order_prune(keep, true, now_ms, actions);
+                self.order_removal(keep, true, now_ms, actions);
             }
             _ => {}
         }
     }
 
-    /// Whether an order that was given earlier still takes nothing that has been pinned or gone on from since.
+    /// Whether an order that was given earlier still removes nothing that has been pinned or gone on from since, or whose proof is gone.
     #[must_use]
-    pub fn may_still_prune(&self, order: &PruneOrder) -> bool {
+    pub fn may_still_remove(&self, order: &RemovalOrder) -> bool {
         let none = Keep {
             last: Some(0),
             ..Keep::default()
@@ -102,25 +119,26 @@ impl Machine {
         let stays = |path: &String| {
             verdicts
                 .iter()
-                .any(|verdict| verdict.path == *path && !verdict.removed)
+                .any(|verdict| verdict.path == *path && !verdict.is_removed())
         };
         !order.remove.iter().any(stays)
     }
 
-    /// What pruning would remove and keep now.
+    /// What pruning would remove and keep now: the list that the page and a dry run show, and that removal follows.
     #[must_use]
     pub fn prune_answer(&self, keep_last: Option<u32>) -> PruneAnswer {
         let verdicts = self.verdicts(self.keep_by_hand(keep_last), true);
         let mut answer = PruneAnswer::default();
         for (verdict, checkpoint) in verdicts.into_iter().zip(&self.checkpoints) {
-            let lines = if verdict.removed {
+            let lines = if verdict.is_removed() {
                 &mut answer.removed
             } else {
                 &mut answer.kept
             };
             lines.push(PruneLine {
                 path: verdict.path,
-                reason: verdict.reason,
+                reason: verdict.reason.to_string(),
+                kind: verdict.reason.kind().to_owned(),
                 own_bytes: checkpoint.own_bytes,
             });
         }
@@ -143,43 +161,43 @@ impl Machine {
     }
 
     fn saw(&mut self, node: &str, report: &CheckpointReport) {
-        known::merge(&mut self.checkpoints, node, report);
+        known::merge(&mut self.checkpoints, node, report, self.submitted_ms);
         let told = NodeStorage {
             folder: report.folder.clone(),
             free_bytes: report.free_bytes,
             latest: report.latest.clone(),
             problem: report.problem.clone(),
             failure: report.failure.clone(),
+            proves: report.proves,
         };
         self.storage.nodes.insert(node.to_owned(), told);
     }
 
     fn verdicts(&self, keep: Keep, by_hand: bool) -> Vec<Verdict> {
-        let folders = self
-            .storage
-            .nodes
-            .values()
-            .filter_map(|node| node.folder.clone())
-            .collect();
         decide(&Situation {
             checkpoints: &self.checkpoints,
             pinned: &self.storage.pinned,
+            pinned_by_others: &self.storage.pinned_by_others,
             in_use: &self.checkpoints_in_use(),
-            folders: &folders,
+            folders: &self.storage.folders(),
             keep,
             by_hand,
         })
     }
 
-    fn order_prune(&mut self, keep: Keep, by_hand: bool, now_ms: TimestampMs, actions: &mut Vec<Action>) {
-        let mut orders: BTreeMap<String, PruneOrder> = BTreeMap::new();
+    fn order_removal(&mut self, keep: Keep, by_hand: bool, now_ms: TimestampMs, actions: &mut Vec<Action>) {
+        let mut orders: BTreeMap<String, RemovalOrder> = BTreeMap::new();
         let verdicts = self.verdicts(keep, by_hand);
-        for (at, verdict) in verdicts.iter().enumerate().filter(|(_, verdict)| verdict.removed) {
+        for (at, verdict) in verdicts
+            .iter()
+            .enumerate()
+            .filter(|(_, verdict)| verdict.is_removed())
+        {
             let told = self.checkpoints[at].prune_told_ms;
             if told.is_some_and(|told| now_ms - told < TELL_AGAIN_MS) && !by_hand {
                 continue;
             }
-            for node in self.one_node_of_each_storage(at) {
+            for node in self.one_node_of_each_storage(&self.checkpoints[at]) {
                 let Some(first) = self.order_for(&node) else {
                     continue;
                 };
@@ -191,17 +209,19 @@ impl Machine {
             }
         }
         for (node, order) in orders {
-            self.command_prune(&node, order, actions);
+            self.command_removal(&node, order, actions);
         }
     }
 
-    /// The node must see the checkpoint that is to remain: it looks whether it is there before anything goes.
-    fn order_for(&self, node: &str) -> Option<PruneOrder> {
-        let folder = self.storage.nodes.get(node)?.folder.clone()?;
+    /// The node must see the checkpoint that is to remain: it looks whether it is there before anything is removed. `None` too for a node
+    /// whose agent is too old to know what the run wrote.
+    fn order_for(&self, node: &str) -> Option<RemovalOrder> {
+        let storage = self.storage.nodes.get(node).filter(|storage| storage.proves)?;
+        let folder = storage.folder.clone()?;
         let anchor = resume_point(&self.checkpoints)?;
         let anchor = self.checkpoints.iter().find(|one| one.path == anchor.path)?;
         let sight = anchor.seen.get(node)?;
-        Some(PruneOrder {
+        Some(RemovalOrder {
             folder,
             remove: Vec::new(),
             remain: Remain {
@@ -212,8 +232,8 @@ impl Machine {
         })
     }
 
-    /// Those that are there come first.
-    fn one_node_of_each_storage(&self, at: usize) -> Vec<String> {
+    /// Of the nodes that can prove the checkpoint. Those whose agents are connected come first.
+    fn one_node_of_each_storage(&self, checkpoint: &Checkpoint) -> Vec<String> {
         let away = |node: &str| {
             let task = self
                 .current()
@@ -222,15 +242,19 @@ impl Machine {
                 .find(|task| task.node.as_str() == node);
             task.is_none_or(|task| task.away_since_ms.is_some())
         };
-        let mut seen: Vec<_> = self.checkpoints[at].seen.iter().collect();
-        seen.sort_by_key(|(node, _)| away(node));
+        let proving = checkpoint.seen.iter().filter(|(node, sight)| {
+            let storage = self.storage.nodes.get(node.as_str());
+            sight.origin == Some(Origin::Proven) && storage.is_some_and(|storage| storage.proves)
+        });
+        let mut proving: Vec<_> = proving.collect();
+        proving.sort_by_key(|(node, _)| away(node));
         let mut marks = BTreeSet::new();
-        seen.retain(|(_, sight)| marks.insert(sight.mark.as_str()));
-        seen.into_iter().map(|(node, _)| node.clone()).collect()
+        proving.retain(|(_, sight)| marks.insert(sight.mark.as_str()));
+        proving.into_iter().map(|(node, _)| node.clone()).collect()
     }
 
     /// Under the number of the last attempt that had the node: its agent knows that one.
-    fn command_prune(&mut self, node: &str, order: PruneOrder, actions: &mut Vec<Action>) {
+    fn command_removal(&mut self, node: &str, order: RemovalOrder, actions: &mut Vec<Action>) {
         let had = |task: &crate::run::state::NodeTask| task.node.as_str() == node;
         let attempt = self
             .attempts
@@ -253,7 +277,7 @@ impl Machine {
             n,
             task: Task::Command {
                 node,
-                command: NodeCommand::Checkpoints(order),
+                command: NodeCommand::Remove(order),
             },
         });
     }

@@ -154,6 +154,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Before everything that is reported.
+    const SUBMITTED_MS: i64 = 0;
     use crate::run::checkpoint::known::merge;
     use crate::run::checkpoint::resume_point;
 
@@ -207,9 +210,9 @@ mod tests {
         }
         let gone = checkpoint(&folder, 777, sight("gone"));
         let mut by_parts = vec![gone.clone()];
-        parts.iter().for_each(|part| merge(&mut by_parts, "a", part));
+        parts.iter().for_each(|part| merge(&mut by_parts, "a", part, SUBMITTED_MS));
         let mut at_once = vec![gone];
-        merge(&mut at_once, "a", &whole);
+        merge(&mut at_once, "a", &whole, SUBMITTED_MS);
         assert_eq!(by_parts, at_once, "also that step 777 is gone");
         assert_eq!(resume_point(&by_parts).and_then(|at| at.step), Some(199));
     }
@@ -238,8 +241,8 @@ mod tests {
         let mut seen_by_b = checkpoint("/c", 1, other.clone());
         seen_by_b.seen = BTreeMap::from([("b".to_owned(), other)]);
         let mut known = Vec::new();
-        merge(&mut known, "a", &parts[0]);
-        merge(&mut known, "b", &of(vec![seen_by_b]));
+        merge(&mut known, "a", &parts[0], SUBMITTED_MS);
+        merge(&mut known, "b", &of(vec![seen_by_b]), SUBMITTED_MS);
         assert!(!known[0].complete);
     }
 
@@ -278,12 +281,12 @@ mod tests {
                 ..of(told.iter().map(named).collect())
             };
             let mut at_once = Vec::new();
-            merge(&mut at_once, "a", &of(known.iter().map(named).collect()));
+            merge(&mut at_once, "a", &of(known.iter().map(named).collect()), SUBMITTED_MS);
             let mut by_parts = at_once.clone();
-            merge(&mut at_once, "a", &whole);
+            merge(&mut at_once, "a", &whole, SUBMITTED_MS);
             for part in split(whole) {
                 prop_assert!(json_bytes(&part) <= PART_BYTES_MAX);
-                merge(&mut by_parts, "a", &part);
+                merge(&mut by_parts, "a", &part, SUBMITTED_MS);
             }
             prop_assert_eq!(by_parts, at_once);
         }

@@ -3,6 +3,8 @@
 //! What nodes say is taken in by [`report`](super::report), what only time tells by [`patience`](super::patience); what
 //! follows from the new situation is [`settle`](super::settle).
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::api::runs::ResumedFrom;
@@ -109,6 +111,11 @@ pub enum Event {
         path: String,
         /// Keep it.
         pinned: bool,
+    },
+    /// Which of the run's checkpoints other runs have pinned by their path.
+    PinnedByOthers {
+        /// Their paths: all of them, in the place of those before.
+        paths: BTreeSet<String>,
     },
     /// A person wants checkpoints removed that no rule keeps; also after the end of the run.
     PruneRequested {
@@ -274,7 +281,7 @@ impl Machine {
             Event::Restored { restored_ms } => self.restored(*restored_ms, now_ms, actions),
             Event::UnknownAttempt { node, attempt } => self.unknown_attempt(node, *attempt, now_ms),
             Event::Tick => self.tick(now_ms, actions),
-            Event::CheckpointPinned { .. } | Event::PruneRequested { .. } => {}
+            Event::CheckpointPinned { .. } | Event::PinnedByOthers { .. } | Event::PruneRequested { .. } => {}
         }
     }
 
@@ -374,13 +381,22 @@ impl Machine {
         self.begin_attempt(beginning, now_ms, actions);
     }
 
-    /// Where the next attempt goes on. Once a person has chosen, checkpoints of before that choice do not count: the furthest may
-    /// be the one they wanted to go back behind.
+    /// Where the next attempt goes on: from a checkpoint of this run, or else from the one that a person named last. Once a person has chosen,
+    /// checkpoints of before that choice do not count: the furthest may be the one they wanted to go back behind.
     #[must_use]
     pub fn resume_point(&self) -> Option<ResumedFrom> {
+        let named = || {
+            let chosen = self.attempts.iter().rev().find(|attempt| attempt.anew);
+            chosen.and_then(|attempt| attempt.resumed_from.clone())
+        };
         let asked = self.attempts.iter().rev().find(|attempt| attempt.asked);
         let Some(chosen) = asked.filter(|attempt| attempt.anew) else {
-            return resume_point(&self.checkpoints);
+            let doubted = |path: &str| {
+                let mut all = self.checkpoints.iter();
+                all.any(|checkpoint| checkpoint.path == path && checkpoint.doubt.is_some())
+            };
+            let named = || named().filter(|from| !doubted(&from.path));
+            return resume_point(&self.checkpoints).or_else(named);
         };
         let newer = |checkpoint: &&Checkpoint| {
             checkpoint
@@ -388,7 +404,7 @@ impl Machine {
                 .is_some_and(|finished| finished >= chosen.started_ms)
         };
         let since: Vec<Checkpoint> = self.checkpoints.iter().filter(newer).cloned().collect();
-        resume_point(&since).or_else(|| chosen.resumed_from.clone())
+        resume_point(&since).or_else(named)
     }
 
     fn stepped(&mut self, step: u64, now_ms: TimestampMs) {

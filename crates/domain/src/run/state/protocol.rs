@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::runs::Provenance;
 use crate::ident::Rank;
-use crate::run::checkpoint::{CheckpointReport, PruneOrder};
+use crate::run::checkpoint::{CheckpointReport, PruneOrder, RemovalOrder};
 use crate::run::knob::KnobAnswer;
 use crate::run::mesh::RankMesh;
 use crate::run::secret::SecretValue;
@@ -44,8 +44,11 @@ pub enum NodeCommand {
     Measure(Measure),
     /// Start the ranks; answered by `ShimStarted` or `StartFailed`.
     Start(Box<Start>),
-    /// Remove checkpoints, also of an attempt that is over; seen by the next `Checkpoints`.
+    /// The order to remove checkpoints of collectors that did not ask who wrote them. It is not given any more, and refused.
     Checkpoints(PruneOrder),
+    /// Remove checkpoints that the run provably wrote, also of an attempt that is over; seen by the next `Checkpoints`. Only for a node
+    /// whose reports say that it can prove them.
+    Remove(RemovalOrder),
     /// End whatever of the attempt is there; always answered by `Ended`.
     Stop {
         /// Time between SIGTERM and SIGKILL.
@@ -88,6 +91,9 @@ pub struct Start {
     /// The checkpoint to go on from; ranks find it in `LOCKSTEP_RESUME_FROM`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<String>,
+    /// No attempt of the run was started before: what the run's checkpoint folder holds now was there before the run.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_first: bool,
     /// The step that checkpoint holds: ranks count on from it, so that a step has one number in all attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_step: Option<u64>,

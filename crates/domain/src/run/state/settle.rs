@@ -181,6 +181,7 @@ impl Machine {
             master_port: first.port,
             resume_from: attempt.resumed_from.as_ref().map(|from| from.path.clone()),
             resume_step: attempt.resumed_from.as_ref().and_then(|from| from.step),
+            is_first: self.is_first_start(),
             ..Start::default()
         };
         let mut start = start;
@@ -200,6 +201,12 @@ impl Machine {
             });
             actions.push(attempt.command(&node, NodeCommand::Start(start)));
         }
+    }
+
+    /// Whether no attempt before the current one was started: one that was has its provenance.
+    fn is_first_start(&self) -> bool {
+        let (_, earlier) = self.attempts.split_last().expect("a run has its first attempt");
+        earlier.iter().all(|attempt| attempt.provenance.is_none())
     }
 
     fn end_attempt_when_over(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {

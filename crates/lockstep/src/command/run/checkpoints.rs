@@ -36,14 +36,14 @@ enum Action {
         #[arg(long)]
         off: bool,
     },
-    /// Remove what no rule keeps; the last complete one always stays.
+    /// Remove what no rule keeps. Only what this run provably wrote is removed, and the last complete one always stays.
     Prune {
         /// The run's id.
         run: String,
         /// Keep this many of the last ones instead of what the run says.
         #[arg(long)]
         keep_last: Option<u32>,
-        /// Only say what would go.
+        /// Only list what would be removed and what is kept, each with the reason.
         #[arg(long)]
         dry_run: bool,
     },
@@ -79,15 +79,21 @@ async fn list(client: &Client, run: &str, json: bool) -> Result<(), Failure> {
     if let Some(problem) = &list.problem {
         say!("{}", printable(problem));
     }
-    let rows: Vec<_> = list.checkpoints.iter().map(row).collect();
+    let rows: Vec<_> = list
+        .checkpoints
+        .iter()
+        .map(|checkpoint| row(checkpoint, &list.retention))
+        .collect();
     table::print(
-        &["STEP", "SIZE", "OWN", "FINISHED", "BEHIND", "STATE", "PATH"],
+        &[
+            "STEP", "SIZE", "OWN", "FINISHED", "BEHIND", "STATE", "PATH", "PRUNE",
+        ],
         &rows,
     );
     Ok(())
 }
 
-fn row(checkpoint: &CheckpointView) -> Vec<String> {
+fn row(checkpoint: &CheckpointView, retention: &PruneAnswer) -> Vec<String> {
     let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
     vec![
         number(checkpoint.step),
@@ -97,7 +103,21 @@ fn row(checkpoint: &CheckpointView) -> Vec<String> {
         number(checkpoint.age_steps),
         state(checkpoint),
         checkpoint.path.clone(),
+        on_prune(&checkpoint.path, retention),
     ]
+}
+
+/// What a prune by the run's own rules would do with a checkpoint; `-` from a collector that does not tell.
+fn on_prune(path: &str, retention: &PruneAnswer) -> String {
+    let find = |lines: &[PruneLine]| {
+        lines
+            .iter()
+            .find(|line| line.path == path)
+            .map(|line| line.reason.clone())
+    };
+    let removed = find(&retention.removed).map(|reason| format!("remove: {reason}"));
+    let kept = || find(&retention.kept).map(|reason| format!("keep: {reason}"));
+    removed.or_else(kept).unwrap_or_else(|| "-".to_owned())
 }
 
 fn state(checkpoint: &CheckpointView) -> String {
@@ -112,6 +132,7 @@ fn state(checkpoint: &CheckpointView) -> String {
         (checkpoint.pinned, "pinned"),
         (checkpoint.best, "best"),
         (checkpoint.in_use, "in use"),
+        (checkpoint.foreign, "from before the run"),
     ] {
         if is {
             words.push(word.into());
@@ -129,7 +150,7 @@ async fn pin(client: &Client, run: &str, path: String, pinned: bool) -> Result<(
 async fn prune(client: &Client, run: &str, wish: PruneCheckpoints) -> Result<(), Failure> {
     let at = format!("{}/checkpoints/prune", run_path(run)?);
     let answer: PruneAnswer = client.post(&at, &wish).await?;
-    let verb = if wish.dry_run { "would go" } else { "goes" };
+    let verb = if wish.dry_run { "would remove" } else { "remove" };
     let line = |verb: &str, line: &PruneLine| {
         vec![
             verb.to_owned(),
@@ -139,7 +160,7 @@ async fn prune(client: &Client, run: &str, wish: PruneCheckpoints) -> Result<(),
         ]
     };
     let going = answer.removed.iter().map(|one| line(verb, one));
-    let staying = answer.kept.iter().map(|one| line("stays", one));
+    let staying = answer.kept.iter().map(|one| line("keep", one));
     let rows: Vec<_> = going.chain(staying).collect();
     table::print(&["", "OWN", "PATH", "WHY"], &rows);
     let freed = answer.removed.iter().map(|one| one.own_bytes).sum();
@@ -193,5 +214,21 @@ mod tests {
             ..CheckpointView::default()
         };
         assert_eq!(state(&whole), "full, in use");
+        let line = |path: &str, reason: &str| PruneLine {
+            path: path.into(),
+            reason: reason.into(),
+            ..PruneLine::default()
+        };
+        let retention = PruneAnswer {
+            removed: vec![line("/c/1", "older than the last 1")],
+            kept: vec![line("/c/2", "not proven to be this run's: notes.txt")],
+        };
+        for (path, said) in [
+            ("/c/1", "remove: older than the last 1"),
+            ("/c/2", "keep: not proven to be this run's: notes.txt"),
+            ("/c/3", "-"),
+        ] {
+            assert_eq!(on_prune(path, &retention), said);
+        }
     }
 }

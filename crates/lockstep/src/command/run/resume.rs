@@ -8,13 +8,18 @@ use super::{follow, run_path};
 use crate::client::Client;
 use crate::failure::Failure;
 
-/// Go on with a run that has ended, from its last complete checkpoint.
+/// Go on with a run that has ended, from the last complete checkpoint that it saved itself.
 #[derive(Args)]
 pub(super) struct Resume {
     /// The run's id.
     run: String,
-    /// Go on from this checkpoint, an absolute path on the nodes.
-    #[arg(long, value_name = "PATH", conflicts_with = "from_start")]
+    /// Go on from this checkpoint, an absolute path on the nodes, whoever saved it.
+    #[arg(
+        long,
+        visible_alias = "from",
+        value_name = "PATH",
+        conflicts_with = "from_start"
+    )]
     checkpoint: Option<String>,
     /// Begin anew, from no checkpoint.
     #[arg(long)]

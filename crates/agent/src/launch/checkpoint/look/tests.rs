@@ -30,6 +30,7 @@ fn place(folder: &Path) -> Place<'_> {
         node: "n0",
         folder: Some(folder),
         named: &[],
+        records: None,
         over: true,
         limits: Limits::for_nodes(1),
     }
@@ -106,6 +107,17 @@ fn whole_ones_of_each_kind() {
     assert_eq!(dcp.bytes, SHARD_BYTES + METADATA.len() as u64);
     assert_eq!(dcp.own_bytes, dcp.bytes);
     assert!(dcp.finished_ms.is_some() && dcp.problem.is_none());
+}
+
+/// A folder `0/` with a CSV file was taken for a checkpoint that is incomplete, and a prune would have removed it.
+#[test]
+fn a_numbered_folder_without_tensors_is_no_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    put(&dir.path().join("0/metrics.csv"), b"step,loss\n");
+    put(&dir.path().join("120/model.pt"), FULL);
+    std::fs::create_dir(dir.path().join("140")).unwrap();
+    let steps: Vec<_> = seen(dir.path()).iter().map(|one| one.step).collect();
+    assert_eq!(steps, [Some(140), Some(120)]);
 }
 
 #[test]

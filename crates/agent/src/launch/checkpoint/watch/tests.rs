@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use domain::ident::{AttemptNo, RunId};
-use domain::run::checkpoint::Remain;
+use domain::run::checkpoint::{PruneOrder, Remain};
 use domain::run::state::NodeReport;
 
 use super::*;
@@ -49,6 +49,18 @@ impl Node {
         let path = self.data.path().join("c").join(name);
         std::fs::write(&path, bytes).unwrap();
         path.display().to_string()
+    }
+
+    /// As the probe notes a save that it saw.
+    fn noted(&self, path: &str) {
+        use std::os::unix::fs::MetadataExt;
+        let meta = std::fs::metadata(path).unwrap();
+        let changed_ns = meta.mtime() * 1_000_000_000 + meta.mtime_nsec();
+        let file = serde_json::json!(["", meta.dev(), meta.ino(), meta.len(), changed_ns, 1, true]);
+        let line = serde_json::json!({ "v": 1, "path": path, "files": [file] });
+        let saves = self.attempt.folder().file(SAVES);
+        std::fs::create_dir_all(&saves).unwrap();
+        std::fs::write(saves.join("0.jsonl"), format!("{line}\n")).unwrap();
     }
 
     fn told(&self) -> Option<(u64, CheckpointReport)> {
@@ -114,7 +126,8 @@ async fn what_changed_is_told_once_also_by_the_next_agent() {
 async fn an_order_in_the_folder_is_carried_out_and_what_it_did_is_told() {
     let node = Node::new();
     let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
-    let order = PruneOrder {
+    node.noted(&old);
+    let order = RemovalOrder {
         folder: node.data.path().join("c").display().to_string(),
         remove: vec![old.clone(), "/etc/passwd".into()],
         remain: Remain {
@@ -124,12 +137,47 @@ async fn an_order_in_the_folder_is_carried_out_and_what_it_did_is_told() {
         },
     };
     let json = serde_json::to_vec(&order).unwrap();
-    node.attempt.folder().write(PRUNE_FILE, &json).unwrap();
+    node.attempt.folder().write(REMOVAL_FILE, &json).unwrap();
     let mut watch = node.watch();
     assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
     let (_, report) = node.told().unwrap();
     let left: Vec<_> = report.checkpoints.iter().map(|one| one.path.as_str()).collect();
     assert_eq!(left, [last]);
     assert!(report.problem.unwrap().contains("/etc/passwd stays"));
-    assert!(!node.attempt.folder().has(PRUNE_FILE));
+    assert!(!node.attempt.folder().has(REMOVAL_FILE));
+}
+
+/// Such an order may hold anything that lay in the folder.
+#[tokio::test]
+async fn an_order_of_before_proofs_is_not_carried_out() {
+    let node = Node::new();
+    let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
+    node.noted(&old);
+    let order = PruneOrder {
+        folder: node.data.path().join("c").display().to_string(),
+        remove: vec![old.clone()],
+        remain: Remain {
+            path: last,
+            complete: true,
+            mark: String::new(),
+        },
+    };
+    let json = serde_json::to_vec(&order).unwrap();
+    node.attempt.folder().write(OLD_ORDER_FILE, &json).unwrap();
+    let mut watch = node.watch();
+    assert!(
+        !node.attempt.folder().has(OLD_ORDER_FILE),
+        "one that waited since before the upgrade"
+    );
+    let command = domain::run::state::NodeCommand::Checkpoints(order);
+    let answer = node.attempt.accept(7, command).unwrap();
+    assert!(
+        matches!(answer.report, NodeReport::Accepted { command: 7 }),
+        "to refuse it would end the attempt: {answer:?}"
+    );
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    let (_, report) = node.told().unwrap();
+    assert_eq!(report.checkpoints.len(), 2);
+    let problem = report.problem.unwrap();
+    assert!(problem.contains("of an older collector"), "{problem}");
 }

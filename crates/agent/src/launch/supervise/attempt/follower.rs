@@ -12,18 +12,19 @@ use domain::run::knob::{ANSWERS_MAX, KnobAnswer};
 use domain::run::spec::Spec;
 use domain::run::state::{EndCause, Measure, NodeCommand, NodeEnd, NodeReport, Start};
 use domain::run::torchrun::{self as command_line, Paths};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::inside::Inside;
 use super::{Attempt, MEASURE_FILE};
-use crate::launch::checkpoint::{self, PRUNE_FILE};
+use crate::launch::checkpoint::records::{self, FolderListing};
+use crate::launch::checkpoint::{self, REMOVAL_FILE};
 use crate::launch::container::{self, Needs, Noted};
 use crate::launch::inspect::kineto;
 use crate::launch::journal::{Entry, Folder, is_end, read_from};
 use crate::launch::output;
 use crate::launch::preflight::bandwidth;
 use crate::launch::preflight::checkout::placed;
-use crate::launch::preflight::{Asked, is_seen, remove_token, token_of};
+use crate::launch::preflight::{Asked, checkpoint_folder, is_seen, remove_token, token_of};
 use crate::launch::probe::{Knob, Reader, Record, RunSeries};
 use crate::launch::secrets::Secrets;
 use crate::launch::shim::{Owner, Scope};
@@ -41,6 +42,8 @@ const TICK: Duration = Duration::from_secs(1);
 const BOUND_LOGS: Duration = Duration::from_secs(5);
 /// Time for a new shim to take its lock.
 const SHIM_STARTS_WITHIN: Duration = Duration::from_secs(10);
+/// Time to list the checkpoint folder before the first start. A list that takes longer proves nothing.
+const LIST_WITHIN: Duration = Duration::from_secs(15);
 
 /// Words of one rank on one change in place: that it has it or cannot, and the same of the value before.
 const LIVE_ANSWERS_MAX: usize = 4;
@@ -158,7 +161,7 @@ impl Follower {
             // The ranks read it for themselves.
             NodeCommand::StopAfter { .. } | NodeCommand::TurnLive { .. } => {}
             // The watch finds it in the folder.
-            NodeCommand::Checkpoints(_) => {}
+            NodeCommand::Remove(_) | NodeCommand::Checkpoints(_) => {}
         }
     }
 
@@ -241,11 +244,36 @@ impl Follower {
         if self.attempt.folder.has("stop") || self.has_ended() || self.has_run() {
             return;
         }
+        self.list_checkpoint_folder(start).await;
+        if self.attempt.folder.has("stop") {
+            return;
+        }
         // torchrun binds the port itself.
         self.lease = None;
         let supervisor = self.supervisor.clone();
         if let Err(message) = self.start_shim(start, supervisor.scope().await) {
             self.attempt.report(NodeReport::StartFailed { message }).await;
+        }
+    }
+
+    /// Before the run's ranks are first started on this node: what is in its checkpoint folder now, they did not write.
+    async fn list_checkpoint_folder(&self, start: &Start) {
+        let place = records::RecordsFolder::of(&self.attempt.run, &self.attempt.folder);
+        let Some(folder) = checkpoint_folder(&start.spec).filter(|_| !place.has_first_start()) else {
+            return;
+        };
+        let (listed, answer) = oneshot::channel();
+        let (of, by) = (folder.clone(), start.clone());
+        // A thread of its own: one that hangs at a dead file server must not hold up the agent's end.
+        std::thread::spawn(move || {
+            let _too_late = listed.send(records::list_before_start(&of, &by));
+        });
+        let listed = match tokio::time::timeout(LIST_WITHIN, answer).await {
+            Ok(Ok(listed)) => listed,
+            _ => FolderListing::none(&folder, start),
+        };
+        if let Err(error) = listed.note(&place) {
+            tracing::warn!(run = %self.attempt.run, %error, "what the run's checkpoint folder holds before its start cannot be noted");
         }
     }
 
@@ -441,7 +469,7 @@ impl Follower {
     /// Once there is something to look after: ranks that may save, or an order for what they saved.
     async fn tick_checkpoints(&mut self) {
         let folder = &self.attempt.folder;
-        let ordered = folder.has(PRUNE_FILE);
+        let ordered = folder.has(REMOVAL_FILE);
         if !folder.has("launch.json") && !ordered {
             return;
         }
@@ -462,9 +490,9 @@ impl Follower {
         let attempt = self.attempt.clone();
         let in_use = self.supervisor.resumed_from();
         loop {
-            let something = attempt.folder.has("launch.json") || attempt.folder.has(PRUNE_FILE);
+            let something = attempt.folder.has("launch.json") || attempt.folder.has(REMOVAL_FILE);
             if something && !self.checkpoints().finish(&attempt, &in_use).await {
-                let _another_order_comes = std::fs::remove_file(attempt.folder.file(PRUNE_FILE));
+                let _another_order_comes = std::fs::remove_file(attempt.folder.file(REMOVAL_FILE));
             }
             if attempt.let_go() {
                 return;

@@ -5,11 +5,24 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::run::checkpoint::resume_point;
+use crate::run::checkpoint::{Origin, Sight, resume_point};
 use crate::run::spec::Spec;
+
+fn seen_as(origin: Origin) -> std::collections::BTreeMap<String, Sight> {
+    let sight = Sight {
+        origin: Some(origin),
+        unproven: match origin {
+            Origin::Proven => vec![],
+            _ => vec!["extra.bin".into()],
+        },
+        ..Sight::default()
+    };
+    [("n0".to_owned(), sight)].into()
+}
 
 fn full(step: u64) -> Checkpoint {
     Checkpoint {
+        seen: seen_as(Origin::Proven),
         path: format!("/c/step-{step}"),
         step: Some(step),
         complete: true,
@@ -43,6 +56,7 @@ fn removed(checkpoints: &[Checkpoint], keep: Keep) -> Vec<u64> {
     let situation = Situation {
         checkpoints,
         pinned: &set(&["/c/step-2"]),
+        pinned_by_others: &set(&[]),
         in_use: &set(&["/c/step-3"]),
         folders: &set(&["/c"]),
         keep,
@@ -51,7 +65,7 @@ fn removed(checkpoints: &[Checkpoint], keep: Keep) -> Vec<u64> {
     let gone = decide(&situation);
     let step = |verdict: &Verdict| verdict.path.rsplit('-').next().and_then(|step| step.parse().ok());
     gone.iter()
-        .filter(|verdict| verdict.removed)
+        .filter(|verdict| verdict.is_removed())
         .filter_map(step)
         .collect()
 }
@@ -109,6 +123,18 @@ fn model_only_ones_live_as_long_as_the_full_ones_around_them() {
     assert_eq!(removed(&all, last(1)), [10, 11, 20, 21]);
 }
 
+/// The recipe `resume` replaces `best.pth` whenever the validation loss falls; a run that kept its last checkpoint lost it.
+#[test]
+fn a_model_without_a_step_in_its_name_is_left_to_the_script() {
+    let best = Checkpoint {
+        path: "/c/best.pth".into(),
+        ..model(11)
+    };
+    let all = [full(10), best, model(12), full(30)];
+    assert_eq!(removed(&all, last(1)), [10, 12]);
+    assert_eq!(reasons(&all, &[])[1].1, "no_step");
+}
+
 #[test]
 fn after_a_step_back_both_the_furthest_and_the_newest_stay() {
     let back = Checkpoint {
@@ -126,6 +152,107 @@ fn what_one_that_stays_links_into_stays() {
     };
     let all = [full(4), needs(5, "/c/step-4"), full(6), needs(7, "/c/step-5")];
     assert_eq!(removed(&all, last(1)), [6]);
+}
+
+/// The reasons by path, for a run that keeps the last one.
+fn reasons(checkpoints: &[Checkpoint], pinned_by_others: &[&str]) -> Vec<(String, &'static str, String)> {
+    let verdicts = decide(&Situation {
+        checkpoints,
+        pinned: &set(&[]),
+        pinned_by_others: &set(pinned_by_others),
+        in_use: &set(&[]),
+        folders: &set(&["/c"]),
+        keep: last(1),
+        by_hand: true,
+    });
+    let line = |verdict: Verdict| (verdict.path, verdict.reason.kind(), verdict.reason.to_string());
+    verdicts.into_iter().map(line).collect()
+}
+
+/// A folder with `best_model.pt` and `pretrained/base.pt`, two days older than the run, lost both to a run that kept the last one.
+#[test]
+fn what_was_there_before_the_run_is_kept_and_protects_nothing_of_the_run() {
+    let foreign = |name: &str, model_only| Checkpoint {
+        path: format!("/c/{name}"),
+        step: None,
+        model_only,
+        foreign: true,
+        seen: seen_as(Origin::BeforeStart),
+        ..full(0)
+    };
+    let all = [
+        full(1),
+        full(2),
+        foreign("best_model.pt", true),
+        foreign("pretrained/base.pt", false),
+        foreign("0", true),
+    ];
+    let kinds: Vec<_> = reasons(&all, &[]).into_iter().map(|(_, kind, _)| kind).collect();
+    assert_eq!(
+        kinds,
+        [
+            "older_than_last",
+            "last_complete",
+            "not_proven",
+            "not_proven",
+            "not_proven"
+        ]
+    );
+    let alone = reasons(&all[2..], &[]);
+    assert!(
+        alone.iter().all(|(_, kind, _)| *kind == "not_proven"),
+        "{alone:?}"
+    );
+}
+
+#[test]
+fn what_the_policy_would_remove_without_proof_is_kept_and_says_so() {
+    for (origin, text) in [
+        (Origin::Proven, "older than the last 1"),
+        (Origin::SinceStart, "not proven to be this run's: extra.bin"),
+        (Origin::Unknown, "not proven to be this run's: extra.bin"),
+    ] {
+        let old = Checkpoint {
+            seen: seen_as(origin),
+            ..full(1)
+        };
+        assert_eq!(reasons(&[old, full(2)], &[])[0].2, text);
+    }
+    let old_agent = Checkpoint {
+        seen: [("n0".to_owned(), Sight::default())].into(),
+        ..full(1)
+    };
+    assert_eq!(
+        reasons(&[old_agent, full(2)], &[])[0].2,
+        "not proven to be this run's"
+    );
+}
+
+#[test]
+fn a_pin_of_another_run_holds() {
+    let all = [full(1), full(2), full(3)];
+    let kinds: Vec<_> = reasons(&all, &["/c/step-2"])
+        .into_iter()
+        .map(|(_, kind, _)| kind)
+        .collect();
+    assert_eq!(
+        kinds,
+        ["older_than_last", "pinned_by_another_run", "last_complete"]
+    );
+}
+
+#[test]
+fn what_one_that_is_kept_for_want_of_proof_links_into_stays() {
+    let unproven = Checkpoint {
+        needs: set(&["/c/step-1"]),
+        seen: seen_as(Origin::SinceStart),
+        ..full(2)
+    };
+    let kinds: Vec<_> = reasons(&[full(1), unproven, full(3)], &[])
+        .into_iter()
+        .map(|(_, kind, _)| kind)
+        .collect();
+    assert_eq!(kinds, ["needed", "not_proven", "last_complete"]);
 }
 
 #[test]
@@ -172,6 +299,7 @@ fn any_checkpoint() -> impl Strategy<Value = Checkpoint> {
         0_u8..8,
         prop::bool::weighted(0.2),
         prop::bool::weighted(0.1),
+        0_u8..8,
     );
     let ages = (
         prop::option::of(0_u64..60),
@@ -188,13 +316,21 @@ fn any_checkpoint() -> impl Strategy<Value = Checkpoint> {
         .prop_map(
             |(
                 name,
-                (complete, model_only, writing, uncertain),
+                (complete, model_only, writing, uncertain, origin),
                 (step, finished_ms, changed_ms),
                 outside,
                 needs,
             )| {
                 let folder = if outside { "/elsewhere" } else { "/c" };
+                let origin = match origin {
+                    0 => Origin::BeforeStart,
+                    1 => Origin::SinceStart,
+                    2 => Origin::Unknown,
+                    _ => Origin::Proven,
+                };
                 Checkpoint {
+                    seen: seen_as(origin),
+                    foreign: origin == Origin::BeforeStart,
                     path: format!("{folder}/{name}"),
                     step,
                     complete,
@@ -218,6 +354,7 @@ proptest! {
     fn what_must_never_go_never_goes(
         checkpoints in prop::collection::vec(any_checkpoint(), 40),
         pins in prop::collection::btree_set(0_u32..60, 0..3),
+        others in prop::collection::btree_set(0_u32..60, 0..3),
         used in prop::option::of(0_u32..60),
         (keep_last, every, best) in (prop::option::of(0_u32..5), prop::option::of(0_u64..10), any::<bool>()),
         by_hand in any::<bool>(),
@@ -226,18 +363,20 @@ proptest! {
         let mut names = BTreeSet::new();
         checkpoints.retain(|checkpoint| names.insert(checkpoint.path.clone()));
         let pinned: BTreeSet<String> = pins.iter().map(|name| format!("/c/{name}")).collect();
+        let others: BTreeSet<String> = others.iter().map(|name| format!("/c/{name}")).collect();
         let in_use: BTreeSet<String> = used.iter().map(|name| format!("/c/{name}")).collect();
         let verdicts = decide(&Situation {
             checkpoints: &checkpoints,
             pinned: &pinned,
+            pinned_by_others: &others,
             in_use: &in_use,
             folders: &set(&["/c"]),
             keep: Keep { last: keep_last, every, best },
             by_hand,
         });
-        let whole = |checkpoint: &&Checkpoint| checkpoint.complete && !checkpoint.model_only && !checkpoint.uncertain;
+        let whole = |checkpoint: &&Checkpoint| checkpoint.is_usable();
         let newest_ms = checkpoints.iter().filter(whole).filter_map(|checkpoint| checkpoint.finished_ms).max();
-        let kept: BTreeSet<&str> = verdicts.iter().filter(|v| !v.removed).map(|v| v.path.as_str()).collect();
+        let kept: BTreeSet<&str> = verdicts.iter().filter(|v| !v.is_removed()).map(|v| v.path.as_str()).collect();
         if let Some(point) = resume_point(&checkpoints) {
             prop_assert!(kept.contains(point.path.as_str()), "the last good one");
         } else {
@@ -246,6 +385,8 @@ proptest! {
         for checkpoint in checkpoints.iter().filter(|checkpoint| !kept.contains(checkpoint.path.as_str())) {
             prop_assert!(checkpoint.path.starts_with("/c/"));
             prop_assert!(!pinned.contains(&checkpoint.path) && !in_use.contains(&checkpoint.path));
+            prop_assert!(!others.contains(&checkpoint.path));
+            prop_assert!(checkpoint.is_proven() && !checkpoint.foreign, "only what the run wrote");
             prop_assert!(!checkpoint.writing && !checkpoint.uncertain);
             prop_assert!(checkpoint.changed_ms.max(checkpoint.finished_ms) <= newest_ms);
             let needed = checkpoints.iter().any(|other| kept.contains(other.path.as_str()) && other.needs.contains(&checkpoint.path));

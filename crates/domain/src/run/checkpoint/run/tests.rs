@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ident::{AttemptNo, NodeName, RunId};
-use crate::run::checkpoint::{Checkpoint, Sight};
+use crate::run::checkpoint::{Checkpoint, Origin, Sight};
 use crate::run::spec::Spec;
 use crate::run::state::{NodeEnd, RunState, advance};
 
@@ -30,6 +30,10 @@ fn placed(keep_last: Option<u32>) -> Machine {
 }
 
 fn report(from: &str, steps: &[u64]) -> Event {
+    report_of(from, steps, Some(Origin::Proven))
+}
+
+fn report_of(from: &str, steps: &[u64], origin: Option<Origin>) -> Event {
     let checkpoint = |step: &u64| Checkpoint {
         path: format!("/c/step-{step}"),
         step: Some(*step),
@@ -39,6 +43,7 @@ fn report(from: &str, steps: &[u64]) -> Event {
             Sight {
                 mark: format!("inode-{step}"),
                 complete: true,
+                origin,
                 ..Sight::default()
             },
         )]
@@ -50,19 +55,20 @@ fn report(from: &str, steps: &[u64]) -> Event {
         node: node(from),
         report: NodeReport::Checkpoints(CheckpointReport {
             folder: Some("/c".into()),
+            proves: origin.is_some(),
             checkpoints: steps.iter().map(checkpoint).collect(),
             ..CheckpointReport::default()
         }),
     }
 }
 
-fn orders(actions: &[Action]) -> Vec<(&str, &PruneOrder)> {
+fn orders(actions: &[Action]) -> Vec<(&str, &RemovalOrder)> {
     actions
         .iter()
         .filter_map(|action| match &action.task {
             Task::Command {
                 node,
-                command: NodeCommand::Checkpoints(order),
+                command: NodeCommand::Remove(order),
             } => Some((node.as_str(), order)),
             _ => None,
         })
@@ -120,13 +126,13 @@ fn reports_pins_and_pruning_go_on_after_the_end() {
     let (machine, actions) = advance(&machine, &Event::PruneRequested { keep_last: Some(1) }, 12);
     let told = orders(&actions);
     assert_eq!(told[0].1.remove, ["/c/step-2"]);
-    assert!(machine.may_still_prune(told[0].1));
+    assert!(machine.may_still_remove(told[0].1));
     let pin = Event::CheckpointPinned {
         path: "/c/step-2".into(),
         pinned: true,
     };
     let (machine, _) = advance(&machine, &pin, 13);
-    assert!(!machine.may_still_prune(told[0].1), "pinned since");
+    assert!(!machine.may_still_remove(told[0].1), "pinned since");
     let list = machine.checkpoint_list(Some(10));
     assert_eq!(list.checkpoints[0].age_steps, Some(7));
     assert!(list.checkpoints[1].pinned && !list.checkpoints[0].pinned);
@@ -136,4 +142,90 @@ fn reports_pins_and_pruning_go_on_after_the_end() {
 fn a_node_that_never_was_of_the_run_is_not_heard() {
     let (machine, actions) = advance(&placed(Some(1)), &report("z", &[1, 2]), 10);
     assert!(machine.checkpoints.is_empty() && orders(&actions).is_empty());
+}
+
+#[test]
+fn a_node_with_an_older_agent_is_given_no_order() {
+    let machine = placed(Some(1));
+    let (machine, actions) = advance(&machine, &report_of("a", &[1, 2], None), 10);
+    assert_eq!(orders(&actions), []);
+    let answer = machine.prune_answer(None);
+    assert_eq!(
+        (answer.kept[1].kind.as_str(), answer.removed.len()),
+        ("not_proven", 0)
+    );
+    let (machine, actions) = advance(&machine, &report("b", &[1, 2]), 20);
+    assert_eq!(orders(&actions).len(), 1);
+    assert_eq!(
+        orders(&actions)[0].0,
+        "b",
+        "b looks at the same storage, and can prove it"
+    );
+    let downgraded = report_of("b", &[1, 2], None);
+    let (machine, _) = advance(&machine, &downgraded, 30);
+    let (_, actions) = advance(&machine, &Event::PruneRequested { keep_last: None }, 40);
+    assert_eq!(orders(&actions), []);
+}
+
+#[test]
+fn a_pin_of_another_run_takes_an_order_back() {
+    let machine = placed(Some(1));
+    let (machine, actions) = advance(&machine, &report("a", &[1, 2]), 10);
+    let order = orders(&actions)[0].1.clone();
+    assert!(machine.may_still_remove(&order));
+    let pinned = Event::PinnedByOthers {
+        paths: ["/c/step-1".to_owned()].into(),
+    };
+    let (machine, _) = advance(&machine, &pinned, 11);
+    assert!(!machine.may_still_remove(&order));
+    let list = machine.checkpoint_list(None);
+    assert_eq!(
+        list.retention,
+        machine.prune_answer(None),
+        "the page shows the dry run's list"
+    );
+    assert_eq!(list.retention.kept[1].kind, "pinned_by_another_run");
+    let unpinned = Event::PinnedByOthers { paths: [].into() };
+    let (machine, _) = advance(&machine, &unpinned, 12);
+    assert!(machine.may_still_remove(&order));
+}
+
+#[test]
+fn an_order_whose_proof_is_gone_is_taken_back() {
+    let machine = placed(Some(1));
+    let (machine, actions) = advance(&machine, &report("a", &[1, 2]), 10);
+    let order = orders(&actions)[0].1.clone();
+    let changed = report_of("a", &[1, 2], Some(Origin::SinceStart));
+    let (machine, _) = advance(&machine, &changed, 20);
+    assert!(!machine.may_still_remove(&order));
+}
+
+/// Somebody else's checkpoint of step 900 lay in the folder; the run went on from there by itself.
+#[test]
+fn what_was_there_before_is_gone_on_from_only_when_a_person_names_it() {
+    let machine = placed(None);
+    let (machine, _) = advance(&machine, &report_of("a", &[900], Some(Origin::BeforeStart)), 10);
+    assert_eq!(machine.resume_point(), None);
+    let mut machine = machine;
+    for name in ["a", "b"] {
+        let end = Event::Reported {
+            attempt: AttemptNo(1),
+            node: node(name),
+            report: NodeReport::Ended(NodeEnd {
+                code: Some(1),
+                ..NodeEnd::default()
+            }),
+        };
+        machine = advance(&machine, &end, 15).0;
+    }
+    let named = crate::api::runs::ResumedFrom {
+        path: "/c/step-900".into(),
+        step: Some(900),
+    };
+    let resume = Event::ResumeRequested {
+        from: Some(named.clone()),
+        from_start: false,
+    };
+    let (machine, _) = advance(&machine, &resume, 20);
+    assert_eq!(machine.resume_point(), Some(named), "and again after a failure");
 }

@@ -276,8 +276,12 @@ fn word(action: &Action) -> String {
         }
         Task::Command {
             node,
-            command: NodeCommand::Checkpoints(order),
-        } => format!("prune {node} {}", order.remove.join(" ")),
+            command: NodeCommand::Remove(order),
+        } => format!("remove {node} {}", order.remove.join(" ")),
+        Task::Command {
+            command: NodeCommand::Checkpoints(_),
+            ..
+        } => panic!("the old order is not given any more"),
     }
 }
 

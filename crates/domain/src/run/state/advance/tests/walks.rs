@@ -232,7 +232,7 @@ impl World {
                 }
             }
             // Nothing is saved here.
-            NodeCommand::Checkpoints(_) => {}
+            NodeCommand::Checkpoints(_) | NodeCommand::Remove(_) => {}
             NodeCommand::Start(start) => {
                 // A start that comes after its attempt is over finds the stop that ended it.
                 if !self.story.machine.is_live(attempt) || self.story.machine.is_stopping() {

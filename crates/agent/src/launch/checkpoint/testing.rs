@@ -1,0 +1,212 @@
+//! One node for tests: a data folder, a checkpoint folder, runs, and saves that are noted as the probe notes them.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use domain::ident::RunId;
+use domain::run::checkpoint::{CheckpointReport, Remain, RemovalOrder};
+use domain::run::spec::Spec;
+use domain::run::state::Start;
+
+use super::look::{Limits, Memory, Place, look};
+use super::records::{Records, RecordsFolder, list_before_start};
+use super::removal::{RemovalError, carry_out};
+use crate::launch::journal::Folder;
+
+pub(super) const FULL: &[u8] = include_bytes!("../../../testdata/checkpoint/full.pt");
+
+/// The node's name.
+pub(super) const NODE: &str = "n0";
+
+/// A node's disk.
+pub(super) struct Disk {
+    data: tempfile::TempDir,
+}
+
+/// A run on the node that saves to a folder.
+pub(super) struct Run {
+    place: RecordsFolder,
+    saves: PathBuf,
+    folder: PathBuf,
+}
+
+impl Disk {
+    pub(super) fn new() -> Self {
+        let data = tempfile::tempdir().unwrap();
+        std::fs::create_dir(data.path().join("c")).unwrap();
+        Self { data }
+    }
+
+    /// The folder of checkpoints.
+    pub(super) fn folder(&self) -> PathBuf {
+        self.data.path().join("c")
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder().join(name)
+    }
+
+    /// A file that no run wrote, with whatever folders it needs.
+    pub(super) fn put(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    pub(super) fn run(&self, name: &str) -> Run {
+        self.run_in(name, self.folder())
+    }
+
+    pub(super) fn run_in(&self, name: &str, folder: PathBuf) -> Run {
+        let attempt = Folder::at(self.data.path().join("runs").join(format!("{name}.1")));
+        std::fs::create_dir_all(attempt.path()).unwrap();
+        Run {
+            place: RecordsFolder::of(&RunId::new(name).unwrap(), &attempt),
+            saves: attempt.file("saves"),
+            folder,
+        }
+    }
+
+    /// All names below the checkpoint folder, sorted; a folder's name ends with `/`.
+    pub(super) fn names(&self) -> Vec<String> {
+        names_in(&self.folder())
+    }
+}
+
+/// All names below a folder, sorted; a folder's name ends with `/`.
+pub(super) fn names_in(folder: &Path) -> Vec<String> {
+    fn add(names: &mut Vec<String>, folder: &Path, below: &str) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let name = format!("{below}{}", entry.file_name().to_string_lossy());
+            if entry.file_type().unwrap().is_dir() {
+                names.push(format!("{name}/"));
+                add(names, &entry.path(), &format!("{name}/"));
+            } else {
+                names.push(name);
+            }
+        }
+    }
+    let mut names = Vec::new();
+    add(&mut names, folder, "");
+    names.sort();
+    names
+}
+
+impl Run {
+    /// What was in the folder before the first start is noted, as the follower does it.
+    pub(super) fn first_start(&self, is_first: bool, is_mine: bool) {
+        let start = Start {
+            spec: Spec {
+                checkpoint_dir_is_mine: is_mine,
+                ..Spec::default()
+            },
+            is_first,
+            ..Start::default()
+        };
+        list_before_start(&self.folder, &start).note(&self.place).unwrap();
+    }
+
+    /// Notes that a save wrote these files of a path, as the probe does when the save ends; `""` is the path itself.
+    pub(super) fn note(&self, path: &Path, files: &[&str]) {
+        self.note_as(path, files, true);
+    }
+
+    /// `exact` is false for a file that is still open.
+    pub(super) fn note_as(&self, path: &Path, files: &[&str], exact: bool) {
+        let file = |name: &&str| {
+            // `join("")` would end with a slash.
+            let path = if name.is_empty() {
+                path.to_owned()
+            } else {
+                path.join(name)
+            };
+            let meta = std::fs::symlink_metadata(path).unwrap();
+            let changed_ns = meta.mtime() * 1_000_000_000 + meta.mtime_nsec();
+            serde_json::json!([
+                name,
+                meta.dev(),
+                meta.ino(),
+                meta.len(),
+                changed_ns,
+                meta.nlink(),
+                exact
+            ])
+        };
+        let files: Vec<_> = files.iter().map(file).collect();
+        let line = serde_json::json!({ "v": 1, "path": path, "files": files }).to_string() + "\n";
+        std::fs::create_dir_all(&self.saves).unwrap();
+        let before = std::fs::read(self.saves.join("0.jsonl")).unwrap_or_default();
+        std::fs::write(self.saves.join("0.jsonl"), [before, line.into_bytes()].concat()).unwrap();
+    }
+
+    /// A save to one file, so many seconds ago.
+    pub(super) fn save(&self, name: &str, bytes: &[u8], age_s: u64) -> String {
+        let path = self.folder.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        aged(&path, Duration::from_secs(age_s));
+        self.note(&path, &[""]);
+        path.display().to_string()
+    }
+
+    /// What is known now.
+    pub(super) fn records(&self) -> Records {
+        let mut records = Records::open(&self.place);
+        records.take_saves(&self.saves);
+        records
+    }
+
+    /// One look, as the watch does it.
+    pub(super) fn look(&self) -> CheckpointReport {
+        let mut records = self.records();
+        let place = Place {
+            node: NODE,
+            folder: Some(&self.folder),
+            named: &[],
+            records: Some(&records),
+            over: true,
+            limits: Limits::for_nodes(1),
+        };
+        let seen = look(&place, &mut Memory::default());
+        records.proofs.settle(&seen.files, !seen.incomplete);
+        assert!(records.store());
+        seen.report
+    }
+
+    /// Carries out an order, as the watch does it. Returns why something stays.
+    pub(super) fn carry_out(&self, order: &RemovalOrder) -> Option<RemovalError> {
+        let mut records = self.records();
+        let error = carry_out(order, &std::collections::BTreeSet::new(), NODE, &mut records);
+        assert!(records.store());
+        error
+    }
+
+    /// An order to remove these paths while another remains.
+    pub(super) fn order(&self, remain: &str, remove: &[&str]) -> RemovalOrder {
+        RemovalOrder {
+            folder: self.folder.display().to_string(),
+            remove: remove.iter().map(|path| (*path).to_owned()).collect(),
+            remain: Remain {
+                path: remain.to_owned(),
+                complete: true,
+                mark: String::new(),
+            },
+        }
+    }
+}
+
+/// Sets a file's time of change back, as if it had been saved then.
+pub(super) fn aged(path: &Path, age: Duration) {
+    let at = SystemTime::now() - age;
+    std::fs::File::options()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .set_modified(at)
+        .unwrap();
+}

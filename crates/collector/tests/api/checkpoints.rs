@@ -1,0 +1,190 @@
+//! Checkpoints over HTTP and the control stream: pins of other runs, orders to remove, orders of before the upgrade.
+
+use std::collections::BTreeSet;
+
+use domain::ident::{AttemptNo, RunId};
+use domain::run::checkpoint::{Checkpoint, CheckpointReport, Origin, PruneOrder, Sight};
+use domain::run::state::{NodeCommand, NodeReport, RunState, Task};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use store::state::runs::{RunAction, RunUpdate};
+use store::{Store, StoreConfig};
+
+use crate::harness::{Server, answer};
+use crate::runs::{Control, credential, run_is, submit};
+
+fn report(steps: &[u64], origin: Option<Origin>) -> NodeReport {
+    let checkpoint = |step: &u64| Checkpoint {
+        path: format!("/c/step-{step}"),
+        step: Some(*step),
+        // Later than the run, for a node that cannot tell.
+        finished_ms: Some(4_000_000_000_000 + i64::try_from(*step).unwrap()),
+        seen: [(
+            "n1".to_owned(),
+            Sight {
+                mark: format!("inode-{step}"),
+                complete: true,
+                origin,
+                ..Sight::default()
+            },
+        )]
+        .into(),
+        ..Checkpoint::default()
+    };
+    NodeReport::Checkpoints(CheckpointReport {
+        folder: Some("/c".into()),
+        proves: origin.is_some(),
+        checkpoints: steps.iter().map(checkpoint).collect(),
+        ..CheckpointReport::default()
+    })
+}
+
+/// A run that has ended on the node, and whose checkpoints the node tells of.
+async fn run_with(server: &Server, agent: &mut Control, report: NodeReport) -> String {
+    let run = submit(server).await;
+    let (prepare, _) = agent.command().await;
+    agent
+        .say(&run, 1, NodeReport::Accepted { command: prepare.id })
+        .await;
+    let message = "no torch".to_owned();
+    agent.say(&run, 2, NodeReport::PrepareFailed { message }).await;
+    run_is(server, &run, RunState::Failed).await;
+    agent.say(&run, 3, report).await;
+    run
+}
+
+async fn pin(server: &Server, run: &str, path: &str, pinned: bool) {
+    let request = server.request(Method::POST, &format!("/api/runs/{run}/checkpoints/pin"));
+    let (status, said) = answer(request.json(&json!({ "path": path, "pinned": pinned }))).await;
+    assert_eq!(status, StatusCode::OK, "{said}");
+}
+
+async fn prune(server: &Server, run: &str, dry_run: bool) -> Value {
+    let request = server.request(Method::POST, &format!("/api/runs/{run}/checkpoints/prune"));
+    let (status, said) = answer(request.json(&json!({ "dry_run": dry_run, "keep_last": 1 }))).await;
+    assert_eq!(status, StatusCode::OK, "{said}");
+    said
+}
+
+fn kind_of<'a>(list: &'a Value, path: &str) -> &'a str {
+    let mut lines = list.as_array().unwrap().iter();
+    let line = lines.find(|line| line["path"] == path);
+    line.and_then(|line| line["kind"].as_str()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_pin_of_one_run_holds_for_every_run_that_uses_the_folder() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    let proven = || report(&[1, 2, 3], Some(Origin::Proven));
+    let one = run_with(&server, &mut agent, proven()).await;
+    let other = run_with(&server, &mut agent, proven()).await;
+    pin(&server, &one, "/c/step-1", true).await;
+
+    let dry = prune(&server, &other, true).await;
+    assert_eq!(
+        kind_of(&dry["kept"], "/c/step-1"),
+        "pinned_by_another_run",
+        "{dry}"
+    );
+    let (_, list) = server.get(&format!("/api/runs/{other}/checkpoints")).await;
+    assert_eq!(
+        kind_of(&list["retention"]["kept"], "/c/step-1"),
+        "pinned_by_another_run"
+    );
+    let (_, list) = server.get(&format!("/api/runs/{one}/checkpoints")).await;
+    assert_eq!(kind_of(&list["retention"]["kept"], "/c/step-1"), "pinned");
+
+    // The order that is on its way when the pin is set is taken back.
+    prune(&server, &other, false).await;
+    let (_, NodeCommand::Remove(order)) = agent.command().await else {
+        panic!("an order to remove was expected")
+    };
+    assert_eq!(order.remove, ["/c/step-2"]);
+    pin(&server, &one, "/c/step-2", true).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    pin(&server, &one, "/c/step-1", false).await;
+    prune(&server, &other, false).await;
+    let (_, NodeCommand::Remove(order)) = agent.command().await else {
+        panic!("an order to remove was expected")
+    };
+    assert_eq!(order.remove, ["/c/step-1"], "the one of before is not sent again");
+}
+
+#[tokio::test]
+async fn a_node_with_an_older_agent_is_given_no_order() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    let run = run_with(&server, &mut agent, report(&[1, 2], None)).await;
+    let answer = prune(&server, &run, false).await;
+    assert_eq!(answer["removed"], json!([]));
+    assert_eq!(kind_of(&answer["kept"], "/c/step-1"), "not_proven", "{answer}");
+    agent.say(&run, 4, report(&[1, 2], Some(Origin::Proven))).await;
+    prune(&server, &run, false).await;
+    let (first, asked) = agent.command().await;
+    assert!(
+        matches!(asked, NodeCommand::Remove(_)),
+        "the first order: {asked:?}"
+    );
+    assert_eq!(first.run, run);
+}
+
+/// They were decided by a version that did not ask who wrote what it removes.
+#[tokio::test]
+async fn orders_that_were_stored_before_the_upgrade_are_dropped() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    let run = run_with(&server, &mut agent, report(&[1, 2], Some(Origin::Proven))).await;
+    drop(agent);
+    let Server { running, folder, .. } = server;
+    running.shutdown().await;
+
+    let id = RunId::new(&run).unwrap();
+    let store = Store::open(StoreConfig::new(folder.path())).await.unwrap();
+    let record = store.state.run(&id).await.unwrap().unwrap();
+    let order = PruneOrder {
+        folder: "/c".into(),
+        remove: vec!["/c/step-1".into()],
+        ..PruneOrder::default()
+    };
+    let task = Task::Command {
+        node: domain::ident::NodeName::new("n1").unwrap(),
+        command: NodeCommand::Checkpoints(order),
+    };
+    let action = RunAction {
+        attempt: AttemptNo(1),
+        n: 77,
+        action: serde_json::to_value(task).unwrap(),
+    };
+    let update = RunUpdate {
+        run: &id,
+        expected_version: record.version,
+        machine: &record.machine,
+        summary: &record.summary,
+        actions: &[action],
+        event_id: None,
+        pins: None,
+    };
+    store.state.update_run(update, 1).await.unwrap();
+    store.close().await;
+
+    let server = Server::start_in(folder).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    prune(&server, &run, false).await;
+    let (_, asked) = agent.command().await;
+    assert!(
+        matches!(asked, NodeCommand::Remove(_)),
+        "the first order: {asked:?}"
+    );
+    drop(agent);
+    let Server { running, folder, .. } = server;
+    running.shutdown().await;
+    let store = Store::open(StoreConfig::new(folder.path())).await.unwrap();
+    let pending = store.state.pending_actions().await.unwrap();
+    let waiting: BTreeSet<u32> = pending.iter().map(|(_, action)| action.n).collect();
+    assert!(!waiting.contains(&77), "{pending:?}");
+    store.close().await;
+}

@@ -1,0 +1,110 @@
+//! A real run that keeps its last checkpoint only, in a folder that holds what others put there.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+
+/// Files of somebody else, two days older than the run: name and content.
+const FOREIGN: [(&str, &[u8]); 4] = [
+    ("best_model.pt", FULL),
+    ("pretrained/base.pt", FULL),
+    ("step-000900/model.pt", FULL),
+    ("0/metrics.csv", b"step,loss\n1,2.5\n"),
+];
+/// A model with its optimizer, by `torch.save`.
+const FULL: &[u8] = include_bytes!("../../../agent/testdata/checkpoint/full.pt");
+
+fn put(folder: &Path, name: &str, bytes: &[u8]) {
+    let path = folder.join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(2 * 86_400))
+        .unwrap();
+}
+
+fn steps(folder: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut steps: Vec<String> = names.filter(|name| name.starts_with("step-")).collect();
+    steps.sort();
+    steps
+}
+
+fn lines(list: &Value, part: &str, kind: &str) -> Vec<String> {
+    let lines = list[part].as_array().into_iter().flatten();
+    let of_kind = lines.filter(|line| line["kind"] == kind);
+    let path = |line: &Value| line["path"].as_str().unwrap_or_default().to_owned();
+    of_kind.map(path).collect()
+}
+
+/// `best_model.pt` and `pretrained/base.pt` of another project were removed by a run of the recipe `resume` with `keep_checkpoints = 1`; and
+/// another's checkpoint of step 900 was the one that the run would have resumed from.
+#[test]
+fn retention_removes_the_runs_older_checkpoints_and_nothing_else() {
+    let cluster = Cluster::start_without_gpus();
+    let saved = cluster.data_dir().join("saved");
+    for (name, bytes) in FOREIGN {
+        put(&saved, name, bytes);
+    }
+    let file = cluster.data_dir().join("run.json");
+    let spec = json!({
+        "recipe": "resume", "nproc_per_node": 2, "backend": "gloo", "checkpoint_dir": saved, "keep_checkpoints": 1,
+        "set": { "steps": "40", "checkpoint-every": "5" },
+        "env": { "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1" },
+    });
+    std::fs::write(&file, spec.to_string()).unwrap();
+    let output = cluster.lockstep(&["run", "submit", file.to_str().unwrap(), "--wait"]);
+    assert!(output.status.success(), "{output:?}");
+    let run = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+
+    cluster.wait_for("the older checkpoints of the run to be removed", || {
+        (steps(&saved) == ["step-000040", "step-000900"]).then_some(())
+    });
+    for (name, bytes) in FOREIGN {
+        assert_eq!(
+            std::fs::read(saved.join(name)).ok().as_deref(),
+            Some(bytes),
+            "{name}"
+        );
+    }
+    assert!(saved.join("best.pth").exists() && saved.join("latest").exists());
+
+    let path = |name: &str| saved.join(name).display().to_string();
+    let foreign = ["best_model.pt", "pretrained/base.pt", "step-000900"].map(path);
+    let list = cluster.wait_for("the list to show what is left", || {
+        let list = cluster.get(&format!("/api/runs/{run}/checkpoints"));
+        (list["retention"]["removed"] == json!([])).then_some(list)
+    });
+    let mut kept = lines(&list["retention"], "kept", "not_proven");
+    kept.sort();
+    assert_eq!(kept, foreign, "{list}");
+    assert_eq!(
+        lines(&list["retention"], "kept", "last_complete"),
+        [path("step-000040")],
+        "{list}"
+    );
+    let dry = cluster.post(
+        &format!("/api/runs/{run}/checkpoints/prune"),
+        &json!({ "dry_run": true }),
+    );
+    assert_eq!(dry, list["retention"], "the page shows the list of the dry run");
+    let dry = cluster.lockstep(&["run", "checkpoints", "prune", &run, "--dry-run"]);
+    let said = String::from_utf8(dry.stdout).unwrap();
+    assert!(
+        said.contains("not proven to be this run's") && !said.contains("metrics.csv"),
+        "{said}"
+    );
+
+    // The furthest that the run saved itself, not the other's of step 900.
+    let resumed = cluster.post(&format!("/api/runs/{run}/resume"), &json!({}));
+    assert_eq!(
+        resumed["attempts"][1]["resumed_from"]["path"],
+        path("step-000040"),
+        "{resumed}"
+    );
+}
