@@ -152,18 +152,18 @@ async fn deliver_group(
     let message = Message::of(&delivery, &external_url(app));
     match post(app, client, receiver, &message).await {
         Ok(()) => {
-            let (webhook, rule, message) = (&receiver.id, &delivery.rule, &message.id);
+            let (webhook, rule, message_id) = (&receiver.id, &delivery.rule, &message.id);
             let attempts = delivery.attempts + 1;
             info!(
                 webhook,
-                rule, message, attempts, "alerts were delivered to a webhook"
+                rule, message_id, attempts, "alerts were delivered to a webhook"
             );
             state.group_delivered(&delivery, app.now_ms()).await?;
             Ok(true)
         }
         Err(error) => {
-            let (webhook, rule, message) = (&receiver.id, &delivery.rule, &message.id);
-            warn!(webhook, rule, message, %error, "alerts were not delivered to a webhook; their newest state is sent later");
+            let (webhook, rule, message_id) = (&receiver.id, &delivery.rule, &message.id);
+            warn!(webhook, rule, message_id, %error, "alerts were not delivered to a webhook; their newest state is sent later");
             let next_ms = app.now_ms() + pause_ms(delivery.attempts);
             let was_sent = error.was_sent();
             let error = error.to_string();
@@ -186,18 +186,18 @@ async fn deliver_queued(
     };
     match post(app, client, receiver, &message).await {
         Ok(()) => {
-            let (webhook, message) = (&receiver.id, &message.id);
+            let (webhook, message_id) = (&receiver.id, &message.id);
             info!(
                 webhook,
-                message, "a message that an earlier version queued was delivered"
+                message_id, "a message that an earlier version queued was delivered"
             );
             state.queued_delivered(&queued, app.now_ms()).await?;
             Ok(true)
         }
         Err(error) => {
             let next_ms = next_queued_attempt_ms(&queued, &error, app.now_ms());
-            let (webhook, message, given_up) = (&receiver.id, &message.id, next_ms.is_none());
-            warn!(webhook, message, %error, given_up, "a message that an earlier version queued was not delivered");
+            let (webhook, message_id, given_up) = (&receiver.id, &message.id, next_ms.is_none());
+            warn!(webhook, message_id, %error, given_up, "a message that an earlier version queued was not delivered");
             state.queued_failed(&queued, next_ms, &error.to_string()).await?;
             Ok(given_up)
         }
