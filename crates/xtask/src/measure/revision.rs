@@ -3,7 +3,7 @@
 //! ```text
 //! CACHE/revisions/
 //!   target/                    what cargo compiles; shared, so a second revision compiles only our own crates
-//!   SHA/tree/                  a git worktree of the revision, there only while it is built
+//!   SHA/tree/                  a git worktree of the revision; stays, because a debug build reads what it embeds from there when it runs
 //!   SHA/debug/lockstep
 //!   SHA/release/lockstep       the result; a later call returns it without building
 //! ```
@@ -58,10 +58,8 @@ pub(crate) fn binary_of(layout: &Layout, revision: &str, profile: Profile) -> Re
     }
     let tree = cache.join(&sha).join("tree");
     add_worktree(layout, &tree, &sha)?;
-    let built = build(layout, &tree, &cache.join("target"), profile);
-    // Also after a failure: the worktree is registered in the checkout's repository.
-    remove_worktree(layout, &tree);
-    keep(&built?, &binary)?;
+    let built = build(layout, &tree, &cache.join("target"), profile)?;
+    keep(&built, &binary)?;
     Ok(binary)
 }
 
@@ -82,8 +80,13 @@ fn git(layout: &Layout) -> Command {
     git
 }
 
+/// Makes the worktree, or takes the one that is there: of the other profile, or of a build that was interrupted.
 fn add_worktree(layout: &Layout, tree: &Path, sha: &str) -> Result<()> {
-    // An interrupted build may have left one.
+    let mut head = Command::new("git");
+    head.args(["rev-parse", "HEAD"]).current_dir(tree);
+    if tree.is_dir() && child::output(&mut head).is_ok_and(|head| head == sha) {
+        return Ok(());
+    }
     remove_worktree(layout, tree);
     child::output(
         git(layout)
@@ -180,7 +183,7 @@ mod tests {
         assert_eq!(said("HEAD").0, "new");
         assert_eq!(said("HEAD~1"), first, "it is not built again");
         let trees = child::output(git(&layout).args(["worktree", "list"])).unwrap();
-        assert_eq!(trees.lines().count(), 1, "no worktree is left: {trees}");
+        assert_eq!(trees.lines().count(), 3, "the checkout and one for each: {trees}");
         let unknown = binary_of(&layout, "0123abc", Profile::Debug)
             .unwrap_err()
             .to_string();
