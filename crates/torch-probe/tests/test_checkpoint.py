@@ -94,7 +94,7 @@ def test_a_checkpoint_is_complete_also_where_the_sidecar_cannot_be_written_again
 
     def full_disk_at_last(path, content):
         calls.append(os.path.basename(path))
-        if calls.count("lockstep.json") == 2:
+        if calls[-1] == "lockstep.json" and calls.count("lockstep.json") == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, content)
 
