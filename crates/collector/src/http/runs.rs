@@ -249,9 +249,7 @@ impl From<RunError> for ApiError {
             RunError::Busy(_)
             | RunError::CannotWait { .. }
             | RunError::NotInAttempt { .. }
-            | RunError::HeldUnknown { .. } => {
-                Self::conflict(error.to_string())
-            }
+            | RunError::HeldUnknown { .. } => Self::conflict(error.to_string()),
             RunError::State(error) => error.into(),
             RunError::Stored { .. } => Self::internal("reading a run", &error),
             RunError::Secrets(_) => Self::internal("keeping a run's secrets", &error),

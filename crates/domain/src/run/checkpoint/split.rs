@@ -210,7 +210,9 @@ mod tests {
         }
         let gone = checkpoint(&folder, 777, sight("gone"));
         let mut by_parts = vec![gone.clone()];
-        parts.iter().for_each(|part| merge(&mut by_parts, "a", part, SUBMITTED_MS));
+        parts
+            .iter()
+            .for_each(|part| merge(&mut by_parts, "a", part, SUBMITTED_MS));
         let mut at_once = vec![gone];
         merge(&mut at_once, "a", &whole, SUBMITTED_MS);
         assert_eq!(by_parts, at_once, "also that step 777 is gone");
