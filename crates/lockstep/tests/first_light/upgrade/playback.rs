@@ -19,7 +19,7 @@ use wire::proto::{
 };
 use wire::recording::{self, Recorded, Sender, Stream};
 
-use super::door::{Conversation, Door};
+use super::agent_server::{Conversation, AgentServer};
 use super::pair::{PATIENCE, agent, kill_all_of};
 use crate::product::surroundings::program;
 
@@ -126,7 +126,7 @@ fn play(script: Script) -> Played {
     let folder = tempfile::tempdir().unwrap();
     let played = Arc::new(Mutex::new(Played::default()));
     let into = played.clone();
-    let door = Door::open(move |conversation| {
+    let server = AgentServer::open(move |conversation| {
         let (script, played) = (script.clone(), into.clone());
         match conversation.stream {
             Stream::Telemetry => telemetry(script, conversation, played).boxed(),
@@ -137,7 +137,7 @@ fn play(script: Script) -> Played {
         agent: agent(
             &program(),
             &folder.path().join("agent"),
-            &door.url(),
+            &server.url(),
             "lsj_recorded",
         ),
         folder: folder.path().to_owned(),

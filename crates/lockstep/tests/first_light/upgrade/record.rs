@@ -14,7 +14,7 @@ use wire::proto::{ControlUp, TelemetryDown, TelemetryUp};
 use wire::recording::{self, Recorded, Sender, Stream};
 use wire::telemetry::Endpoint;
 
-use super::door::{Conversation, Door};
+use super::agent_server::{Conversation, AgentServer};
 use super::pair::{Pair, old_program};
 
 /// Steps of the recorded run.
@@ -28,8 +28,8 @@ fn a_conversation_of_the_old_programs() {
     let mut pair = Pair::collector(&program);
     let log = Log::default();
     let (url, into) = (pair.api.url.clone(), log.clone());
-    let door = Door::open(move |conversation| relay(url.clone(), conversation, into.clone()).boxed());
-    pair.start_agent(&program, &door.url());
+    let server = AgentServer::open(move |conversation| relay(url.clone(), conversation, into.clone()).boxed());
+    pair.start_agent(&program, &server.url());
     let run = pair.submit(STEPS, 20);
     let view = pair.ended(&run);
     assert_eq!(view["state"], "succeeded", "{view}");

@@ -42,7 +42,7 @@ pub(super) struct Conversation {
 pub(super) type Serve = dyn Fn(Conversation) -> BoxFuture<'static, ()> + Send + Sync;
 
 /// A listener on a free port; it and its streams end with it.
-pub(super) struct Door {
+pub(super) struct AgentServer {
     pub(super) address: SocketAddr,
     runtime: Option<Runtime>,
 }
@@ -50,7 +50,7 @@ pub(super) struct Door {
 #[derive(Clone)]
 struct Service(Arc<Serve>);
 
-impl Door {
+impl AgentServer {
     pub(super) fn open(
         serve: impl Fn(Conversation) -> BoxFuture<'static, ()> + Send + Sync + 'static,
     ) -> Self {
@@ -80,7 +80,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for AgentServer {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
