@@ -22,8 +22,8 @@ use wire::telemetry::{Endpoint, Receiving, Sending};
 use crate::harness::{DEADLINE, Server, answer, config, until};
 use crate::runs::run_is;
 
-/// Samples of a recording are as old as it is; they must not fall out of the store.
-const RETENTION_MS: i64 = 100 * 365 * 86_400_000;
+/// Samples of a recording are as old as it is: they must neither be refused as too late nor fall out of the store.
+const AGE_MS_MAX: i64 = 100 * 365 * 86_400_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_of_every_recorded_agent_end_well_with_all_they_sent() {
@@ -57,7 +57,8 @@ async fn replay(messages: &[Recorded]) {
     assert!(story.steps_ms.len() > 5 && story.commands.len() >= 2);
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.retention_ms = Some(RETENTION_MS);
+    config.retention_ms = Some(AGE_MS_MAX);
+    config.out_of_order_ms = Some(AGE_MS_MAX);
     let server = Server::start_with(folder, config).await;
     submit(&server, &story).await;
     let mut agent = Replayer::connect(&server, messages).await;

@@ -292,12 +292,12 @@ mod tests {
         }
         assert_eq!(sent, 2 * 8, "for two watches, in two seconds");
         watches.all_runs_changed();
-        assert_eq!(due(&mut watches, T), [1, 2, 3], "a clock that went back");
+        assert_eq!(due(&mut watches, T - 1), [1, 2, 3], "a clock that went back");
         watches
             .add(1, Kind::Run(RunWatch::new(run("a"))))
             .expect("it replaces");
-        assert_eq!(due(&mut watches, T + 249), [0; 0], "asked for again");
-        assert_eq!(due(&mut watches, T + 250), [1]);
+        assert_eq!(due(&mut watches, T + 248), [0; 0], "asked for again");
+        assert_eq!(due(&mut watches, T + 249), [1]);
     }
 
     #[test]

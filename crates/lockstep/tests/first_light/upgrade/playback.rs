@@ -19,7 +19,7 @@ use wire::proto::{
 };
 use wire::recording::{self, Recorded, Sender, Stream};
 
-use super::agent_server::{Conversation, AgentServer};
+use super::agent_server::{AgentServer, Conversation};
 use super::pair::{PATIENCE, agent, kill_all_of};
 use crate::product::surroundings::program;
 

@@ -14,7 +14,7 @@ use wire::proto::{ControlUp, TelemetryDown, TelemetryUp};
 use wire::recording::{self, Recorded, Sender, Stream};
 use wire::telemetry::Endpoint;
 
-use super::agent_server::{Conversation, AgentServer};
+use super::agent_server::{AgentServer, Conversation};
 use super::pair::{Pair, old_program};
 
 /// Steps of the recorded run.
@@ -28,7 +28,8 @@ fn a_conversation_of_the_old_programs() {
     let mut pair = Pair::collector(&program);
     let log = Log::default();
     let (url, into) = (pair.api.url.clone(), log.clone());
-    let server = AgentServer::open(move |conversation| relay(url.clone(), conversation, into.clone()).boxed());
+    let server =
+        AgentServer::open(move |conversation| relay(url.clone(), conversation, into.clone()).boxed());
     pair.start_agent(&program, &server.url());
     let run = pair.submit(STEPS, 20);
     let view = pair.ended(&run);
