@@ -2,7 +2,8 @@
 //!
 //! The browser has a reader of JSON already, so the program need not bring one: `JSON.parse` makes the values, and this walks
 //! them. Types are read with their fields' names in hand, one way only and without buffers, which is a tenth of the whole
-//! dashboard. For that reason nothing here reads serde's tagged or flattened types; [`crate::live`] takes those apart by hand.
+//! dashboard. For that reason nothing here reads serde's tagged or flattened types, which [`crate::live`] takes apart by hand; of the
+//! untagged ones only words are read, in the last variant of an enum that keeps those of a newer collector.
 
 use std::fmt;
 
@@ -95,9 +96,21 @@ impl<'de> Deserializer<'de> for Reader {
         deserialize_f32 => visit_f64 as f64, deserialize_f64 => visit_f64 as f64
     }
 
-    /// Only for types that do not say what they are, of which there are none.
-    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Unreadable> {
-        Err(wrong("of a known kind"))
+    /// For enums whose last variant keeps a word that this version does not know. serde asks for the value first and for its type later.
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unreadable> {
+        if self.0.is_string() {
+            self.deserialize_string(visitor)
+        } else if self.is_nothing() {
+            visitor.visit_unit()
+        } else if let Some(truth) = self.0.as_bool() {
+            visitor.visit_bool(truth)
+        } else if self.0.as_f64().is_some() {
+            self.deserialize_f64(visitor)
+        } else if Array::is_array(&self.0) {
+            self.deserialize_seq(visitor)
+        } else {
+            self.deserialize_map(visitor)
+        }
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unreadable> {
