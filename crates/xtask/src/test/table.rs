@@ -101,11 +101,11 @@ pub(crate) fn print(rows: &[Row], took: Duration) -> ExitCode {
     let sum = rows
         .iter()
         .fold(Count::default(), |sum, row| sum.plus(row.count.clone()));
-    result(&format!(
-        "\nthe slowest tests, in seconds\n{}",
-        slowest::table(sum.times)
-    ));
-    result(&format!("in {:.0} s, set-up included", took.as_secs_f64()));
+    if !sum.times.is_empty() {
+        let slowest = slowest::table(sum.times);
+        result(&format!("\nthe slowest tests, in seconds\n{slowest}"));
+    }
+    result(&format!("\nin {:.0} s, set-up included", took.as_secs_f64()));
     result(&format!("{} passed, {} failed", sum.passed, sum.failed));
     if sum.failed == 0 && sum.passed > 0 {
         ExitCode::SUCCESS
