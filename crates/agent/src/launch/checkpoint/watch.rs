@@ -7,7 +7,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use domain::run::checkpoint::{Checkpoint, CheckpointReport, RemovalOrder, SaveFailure, fits_one_part};
+use domain::run::checkpoint::{
+    Checkpoint, CheckpointReport, Origin, RemovalOrder, SaveFailure, fits_one_part,
+};
 use domain::run::spec::Spec;
 use domain::run::state::Start;
 use domain::run::torchrun::Launch;
@@ -371,10 +373,15 @@ impl RunSaves {
         let mut gaps: Vec<i64> = times.windows(2).map(|pair| pair[0] - pair[1]).collect();
         gaps.sort_unstable();
         self.gap_ms = gaps.get(gaps.len() / 2).copied();
+        // A file of someone else is no failed save of this run.
+        let is_foreign = |one: &Checkpoint| {
+            let mut origins = one.seen.values().map(|sight| sight.origin);
+            origins.any(|origin| origin == Some(Origin::BeforeStart))
+        };
         let torn = report
             .checkpoints
             .iter()
-            .filter(|one| !one.complete && !one.writing && !one.uncertain);
+            .filter(|one| !one.complete && !one.writing && !one.uncertain && !is_foreign(one));
         let torn: BTreeSet<String> = torn.map(|one| one.path.clone()).collect();
         // What lay there before this attempt is no news of it.
         if self.seen_before {

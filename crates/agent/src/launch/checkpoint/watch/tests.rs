@@ -123,6 +123,32 @@ async fn what_changed_is_told_once_also_by_the_next_agent() {
 }
 
 #[tokio::test]
+async fn a_cut_off_file_of_someone_else_is_no_failed_save() {
+    let node = Node::new();
+    let mut watch = node.watch();
+    let cut_off = |origin| {
+        let sight = domain::run::checkpoint::Sight {
+            origin: Some(origin),
+            ..Default::default()
+        };
+        let checkpoint = Checkpoint {
+            path: "/c/last.pt".into(),
+            seen: [("n".to_owned(), sight)].into(),
+            ..Checkpoint::default()
+        };
+        CheckpointReport {
+            checkpoints: vec![checkpoint],
+            ..CheckpointReport::default()
+        }
+    };
+    watch.series.saw(&CheckpointReport::default(), 1);
+    watch.series.saw(&cut_off(Origin::BeforeStart), 2);
+    assert_eq!(node.value("run_checkpoints_incomplete_total"), Some(0.0));
+    watch.series.saw(&cut_off(Origin::SinceStart), 3);
+    assert_eq!(node.value("run_checkpoints_incomplete_total"), Some(1.0));
+}
+
+#[tokio::test]
 async fn an_order_in_the_folder_is_carried_out_and_what_it_did_is_told() {
     let node = Node::new();
     let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
