@@ -9,7 +9,7 @@ use axum_server::Handle;
 use axum_server::accept::NoDelayAcceptor;
 use axum_server::tls_rustls::RustlsConfig;
 use domain::api::session::Role;
-use listener::{Connections, Gate, HEAD_WITHIN, Limits, OpenFiles};
+use listener::{Connections, HEAD_WITHIN, Limits, OpenFiles, guard};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use store::state::StateError;
@@ -233,18 +233,13 @@ fn serve(
     let connections = Connections::new(limits, app.config.trusted_proxies.clone());
     Ok(match tls {
         None => {
-            let mut server = axum_server::from_tcp(tcp)?
-                .acceptor(Gate::new(NoDelayAcceptor::new(), connections))
-                .handle(handle);
-            listener::bound(server.http_builder(), HEAD_WITHIN);
-            tokio::spawn(server.serve(service))
+            let server = axum_server::from_tcp(tcp)?.acceptor(NoDelayAcceptor::new());
+            tokio::spawn(guard(server, connections).handle(handle).serve(service))
         }
         Some(tls) => {
-            let mut server = axum_server::from_tcp_rustls(tcp, tls)?
-                .map(|acceptor| Gate::new(acceptor.acceptor(NoDelayAcceptor::new()), connections))
-                .handle(handle);
-            listener::bound(server.http_builder(), HEAD_WITHIN);
-            tokio::spawn(server.serve(service))
+            let server = axum_server::from_tcp_rustls(tcp, tls)?
+                .map(|acceptor| acceptor.acceptor(NoDelayAcceptor::new()));
+            tokio::spawn(guard(server, connections).handle(handle).serve(service))
         }
     })
 }

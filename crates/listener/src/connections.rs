@@ -108,6 +108,11 @@ impl Connections {
         (state.open, state.unauthenticated.len())
     }
 
+    /// How long a new connection may take until the head of its first request is there.
+    pub(crate) fn head_within(&self) -> Duration {
+        self.0.limits.head_within
+    }
+
     /// Counts a new connection; `None` when there is no room for it.
     pub(crate) fn open(&self, peer: IpAddr) -> Option<Slot> {
         let peer = peer.to_canonical();

@@ -4,6 +4,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use axum_server::accept::Accept;
+use axum_server::{Address, Server};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::Request;
@@ -12,7 +13,19 @@ use tokio::time::timeout_at;
 use tower::Service;
 
 use crate::connections::{Connection, Connections};
+use crate::http::bound;
 use crate::stream::{GuardedStream, evicted, late};
+
+/// Counts the connections of a server, limits the unauthenticated ones, and sets the bounds of HTTP itself.
+pub fn guard<A: Address, Acceptor>(
+    server: Server<A, Acceptor>,
+    connections: Connections,
+) -> Server<A, Gate<Acceptor>> {
+    let head_within = connections.head_within();
+    let mut server = server.map(|inner| Gate { inner, connections });
+    bound(server.http_builder(), head_within);
+    server
+}
 
 /// Counts connections before `inner` accepts them (with TLS, or without), and guards what it makes of them.
 #[derive(Clone)]
@@ -26,13 +39,6 @@ pub struct Gate<A> {
 pub struct Announced<S> {
     inner: S,
     connection: Connection,
-}
-
-impl<A> Gate<A> {
-    /// A gate in front of `inner`.
-    pub fn new(inner: A, connections: Connections) -> Self {
-        Self { inner, connections }
-    }
 }
 
 impl<A, S> Accept<TcpStream, S> for Gate<A>

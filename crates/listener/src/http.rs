@@ -17,7 +17,7 @@ const PONG_WITHIN: Duration = Duration::from_secs(10);
 const STREAMS_MAX: u32 = 128;
 
 /// Sets these bounds on a server. `head_within` is [`HEAD_WITHIN`] but for tests.
-pub fn bound(builder: &mut Builder<TokioExecutor>, head_within: Duration) {
+pub(crate) fn bound(builder: &mut Builder<TokioExecutor>, head_within: Duration) {
     builder
         .http1()
         .timer(TokioTimer::new())

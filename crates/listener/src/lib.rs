@@ -18,8 +18,8 @@ mod stream;
 
 pub use address::AddressKey;
 pub use connections::{Connection, Connections, Limits};
-pub use gate::{Announced, Gate};
-pub use http::{HEAD_BYTES_MAX, HEAD_WITHIN, bound};
+pub use gate::{Announced, Gate, guard};
+pub use http::{HEAD_BYTES_MAX, HEAD_WITHIN};
 pub use open_files::OpenFiles;
 pub use socket::listen;
 pub use stream::GuardedStream;

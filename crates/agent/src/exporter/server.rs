@@ -13,7 +13,7 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
-use listener::{Connection, Connections, Gate, HEAD_WITHIN, Limits};
+use listener::{Connection, Connections, HEAD_WITHIN, Limits, guard};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
@@ -158,23 +158,11 @@ impl Server {
         let connections = Connections::new(CONNECTIONS, Vec::new());
         let served = match self.tls {
             None => match axum_server::from_tcp(self.listener) {
-                Ok(server) => {
-                    let mut server = server
-                        .map(|acceptor| Gate::new(acceptor, connections))
-                        .handle(handle);
-                    listener::bound(server.http_builder(), HEAD_WITHIN);
-                    server.serve(app).await
-                }
+                Ok(server) => guard(server, connections).handle(handle).serve(app).await,
                 Err(error) => Err(error),
             },
             Some(tls) => match axum_server::from_tcp_rustls(self.listener, tls) {
-                Ok(server) => {
-                    let mut server = server
-                        .map(|acceptor| Gate::new(acceptor, connections))
-                        .handle(handle);
-                    listener::bound(server.http_builder(), HEAD_WITHIN);
-                    server.serve(app).await
-                }
+                Ok(server) => guard(server, connections).handle(handle).serve(app).await,
                 Err(error) => Err(error),
             },
         };

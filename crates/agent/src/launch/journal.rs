@@ -214,17 +214,6 @@ fn parse_name(name: &str) -> Option<(RunId, AttemptNo)> {
     Some((RunId::new(run).ok()?, AttemptNo(attempt.parse().ok()?)))
 }
 
-/// Whether a report closes the attempt on this node.
-pub(crate) fn is_end(report: &NodeReport) -> bool {
-    matches!(
-        report,
-        NodeReport::Ended(_)
-            | NodeReport::Refused { .. }
-            | NodeReport::PrepareFailed { .. }
-            | NodeReport::StartFailed { .. }
-    )
-}
-
 /// What `stop.after` holds. The ranks' probes look for it at the end of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopOrder {

@@ -58,7 +58,7 @@ use domain::time::TimestampMs;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::WaitOptions;
 
-use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM, is_end, read_from};
+use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM, read_from};
 use cgroup::{Group, Hierarchies};
 use datagrams::Datagrams;
 use heard::{Heard, StepHead};
@@ -120,7 +120,7 @@ fn run(folder: &Folder, setting: Setting) -> Result<(), ShimError> {
         return Ok(());
     };
     let (said, _) = read_from(&folder.file("agent.reports"), 0)?;
-    if folder.has(Owner::FILE) || said.iter().any(|entry| is_end(&entry.report)) {
+    if folder.has(Owner::FILE) || said.iter().any(|entry| entry.report.is_end()) {
         return Ok(());
     }
     let _already_leads = rustix::process::setsid();

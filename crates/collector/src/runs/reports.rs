@@ -108,7 +108,7 @@ impl Runs {
         if self.take_of_unknown(app, (run, attempt), node, &report).await? {
             return Ok(Ok(()));
         }
-        if ends(&report) {
+        if report.is_end() {
             self.agents.is_rid_of(node, run, attempt);
         }
         if let NodeReport::Watched(watched) = &report {
@@ -315,15 +315,4 @@ fn refused_or(result: Result<Result<(), Refused>, RunError>, stored: Receipt) ->
         Err(RunError::NotInAttempt { .. }) => Ok(Receipt::Refused(Refused::NotInAttempt)),
         Err(error) => Err(error),
     }
-}
-
-/// Whether nothing of the attempt is left on the node that says this.
-pub(super) fn ends(report: &NodeReport) -> bool {
-    matches!(
-        report,
-        NodeReport::Ended(_)
-            | NodeReport::Refused { .. }
-            | NodeReport::PrepareFailed { .. }
-            | NodeReport::StartFailed { .. }
-    )
 }

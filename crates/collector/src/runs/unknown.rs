@@ -22,7 +22,6 @@ use store::state::StateError;
 use store::state::unknown_attempts::{RestoreRecord, UnknownAttempt};
 
 use super::orders::LEFTOVER_STOP;
-use super::reports::ends;
 use super::{RunError, Runs};
 use crate::app::Shared;
 use crate::changes::Change;
@@ -308,7 +307,7 @@ impl Runs {
             }
             // What is saved is the run's, whichever attempt saved it.
             NodeReport::Checkpoints(_) => Ok(false),
-            report if ends(report) => {
+            report if report.is_end() => {
                 held.retain(|held| !is_it(held));
                 self.keep_unknown(node, held).await?;
                 if let Some(it) = it {

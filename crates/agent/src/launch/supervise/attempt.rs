@@ -29,7 +29,7 @@ use domain::run::torchrun::Launch;
 use tokio::sync::mpsc;
 
 use crate::launch::checkpoint::{OLD_ORDER, REMOVAL_FILE};
-use crate::launch::journal::{Entry, Folder, LiveOrder, Reports, StopOrder, is_end, read_from};
+use crate::launch::journal::{Entry, Folder, LiveOrder, Reports, StopOrder, read_from};
 use crate::launch::preflight::Asked;
 use crate::launch::secrets::Secrets;
 use crate::uplink::link::now_ms;
@@ -123,7 +123,7 @@ impl Attempt {
     pub(crate) fn all_reported(&self) -> bool {
         let entries = self.entries();
         let state = self.lock();
-        entries.iter().any(|entry| is_end(&entry.report))
+        entries.iter().any(|entry| entry.report.is_end())
             && !state.followed
             && entries
                 .iter()
@@ -181,7 +181,7 @@ impl Attempt {
         }
         tracing::warn!(run = %self.run, "{OLD_ORDER}");
         let begun = self.folder.has("prepare.json") || self.folder.has("start.json");
-        if begun && !self.entries().iter().any(|entry| is_end(&entry.report)) {
+        if begun && !self.entries().iter().any(|entry| entry.report.is_end()) {
             self.lock().old_order_refused = true;
             return self.add(NodeReport::Accepted { command: id }).ok();
         }
@@ -220,7 +220,7 @@ impl Attempt {
         if let Some(before) = self.answer_to(id) {
             return Some(before);
         }
-        if self.folder.is_watched() || self.entries().iter().any(|entry| is_end(&entry.report)) {
+        if self.folder.is_watched() || self.entries().iter().any(|entry| entry.report.is_end()) {
             // Not ours to stop, or late: what was asked for is over.
             return self.add(NodeReport::Accepted { command: id }).ok();
         }

@@ -15,7 +15,7 @@ use domain::run::state::{EndCause, NodeEnd, NodeReport, Watched};
 use serde::{Deserialize, Serialize};
 
 use super::claim::Claim;
-use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM, is_end, read_from};
+use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM, read_from};
 use crate::launch::shim::watched::{program_of, shell_line};
 use crate::launch::shim::{Process, RankProcess, boot_id};
 use crate::uplink::link::now_ms;
@@ -103,7 +103,7 @@ impl Gang {
             return Ok(None);
         }
         let (entries, _) = read_from(&folder.file("shim.reports"), 0)?;
-        if entries.iter().any(|entry| is_end(&entry.report)) {
+        if entries.iter().any(|entry| entry.report.is_end()) {
             return Ok(None);
         }
         let members: Members = folder.read(Members::FILE)?;

@@ -255,6 +255,17 @@ pub enum NodeReport {
     Ended(NodeEnd),
 }
 
+impl NodeReport {
+    /// Returns true if nothing of the attempt is left on the node that reports this.
+    #[must_use]
+    pub fn is_end(&self) -> bool {
+        matches!(
+            self,
+            Self::Ended(_) | Self::Refused { .. } | Self::PrepareFailed { .. } | Self::StartFailed { .. }
+        )
+    }
+}
+
 /// What a node found when it prepared a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -20,7 +20,7 @@ use crate::launch::checkpoint::records::{self, FolderListing};
 use crate::launch::checkpoint::{self, REMOVAL_FILE};
 use crate::launch::container::{self, Needs, Noted};
 use crate::launch::inspect::kineto;
-use crate::launch::journal::{Entry, Folder, is_end, read_from};
+use crate::launch::journal::{Entry, Folder, read_from};
 use crate::launch::output;
 use crate::launch::preflight::bandwidth;
 use crate::launch::preflight::checkout::placed;
@@ -548,7 +548,7 @@ impl Follower {
         let sizes = (size("agent.reports"), size("shim.reports"));
         if self.reports_seen != Some(sizes) {
             self.reports_seen = Some(sizes);
-            self.ended = self.attempt.entries().iter().any(|entry| is_end(&entry.report));
+            self.ended = self.attempt.entries().iter().any(|entry| entry.report.is_end());
         }
         self.ended
     }
