@@ -68,12 +68,7 @@ struct Matrix {
 impl Matrix {
     /// The table, and whether all in it is as it must be.
     fn run(&self, layout: &Layout, venv: &Path, settings: &[(&str, String)]) -> Result<(String, bool)> {
-        web::ensure_folder(layout)?;
-        let mut child = Child::new(layout, self.step, "cargo", self.limit)
-            .args(["test", "--locked", "--package", "lockstep"])
-            .args(["--test", self.binary, "--", "--exact", self.test])
-            .args(["--ignored", "--nocapture"])
-            .env("LOCKSTEP_TEST_VENV", venv);
+        let mut child = ignored_test(layout, self.step, (self.binary, self.test), self.limit, venv)?;
         for (name, value) in settings {
             child = child.env(name, value);
         }
@@ -89,6 +84,22 @@ impl Matrix {
         })?;
         Ok((table.to_owned(), ended.status.success()))
     }
+}
+
+/// An ignored test of crates/lockstep: the name of its test target, and its own.
+fn ignored_test(
+    layout: &Layout,
+    step: &str,
+    (binary, test): (&str, &str),
+    limit: Duration,
+    venv: &Path,
+) -> Result<Child> {
+    web::ensure_folder(layout)?;
+    Ok(Child::new(layout, step, "cargo", limit)
+        .args(["test", "--locked", "--package", "lockstep"])
+        .args(["--test", binary, "--", "--exact", test])
+        .args(["--ignored", "--nocapture"])
+        .env("LOCKSTEP_TEST_VENV", venv))
 }
 
 fn framed<'a>(printed: &'a str, begin: &str) -> Option<&'a str> {

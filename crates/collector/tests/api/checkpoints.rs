@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use domain::ident::{AttemptNo, RunId};
 use domain::run::checkpoint::{Checkpoint, CheckpointReport, Origin, PruneOrder, Sight};
-use domain::run::state::{NodeCommand, NodeReport, RunState, Task};
+use domain::run::state::{NodeCommand, NodeReport, Task};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use store::state::runs::{RunAction, RunUpdate};
 use store::{Store, StoreConfig};
 
 use crate::harness::{Server, answer};
-use crate::runs::{Control, credential, run_is, submit};
+use crate::runs::{Control, credential, submit_failing};
 
 fn report(steps: &[u64], origin: Option<Origin>) -> NodeReport {
     let checkpoint = |step: &u64| Checkpoint {
@@ -41,14 +41,7 @@ fn report(steps: &[u64], origin: Option<Origin>) -> NodeReport {
 
 /// A run that has ended on the node, and whose checkpoints the node tells of.
 async fn run_with(server: &Server, agent: &mut Control, report: NodeReport) -> String {
-    let run = submit(server).await;
-    let (prepare, _) = agent.command().await;
-    agent
-        .say(&run, 1, NodeReport::Accepted { command: prepare.id })
-        .await;
-    let message = "no torch".to_owned();
-    agent.say(&run, 2, NodeReport::PrepareFailed { message }).await;
-    run_is(server, &run, RunState::Failed).await;
+    let run = submit_failing(server, agent).await;
     agent.say(&run, 3, report).await;
     run
 }

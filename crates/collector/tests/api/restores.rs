@@ -9,16 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Server, answer, until};
 use crate::runs::{Control, credential, run_is, start_ranks, submit};
-
-async fn backup(server: &Server) -> Vec<u8> {
-    let response = server
-        .request(Method::GET, "/api/store/backup")
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(response.status(), StatusCode::OK);
-    response.bytes().await.unwrap().to_vec()
-}
+use crate::store::backup;
 
 /// Stops the collector and starts it again on what the backup holds.
 async fn restore(server: Server, archive: Vec<u8>) -> Server {

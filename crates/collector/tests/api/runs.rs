@@ -487,8 +487,13 @@ async fn what_is_wrong_with_a_run_is_said_field_by_field() {
 
 /// A run that failed on its first attempt, with nothing saved.
 async fn failed_run(server: &Server, credential: &str) -> (String, Control) {
-    let run = submit(server).await;
     let mut agent = Control::connect(server, credential, &[]).await;
+    (submit_failing(server, &mut agent).await, agent)
+}
+
+/// A run whose first attempt cannot begin on the agent's node. Its next report there has the number 3.
+pub(crate) async fn submit_failing(server: &Server, agent: &mut Control) -> String {
+    let run = submit(server).await;
     let (prepare, _) = agent.command().await;
     agent
         .say(&run, 1, NodeReport::Accepted { command: prepare.id })
@@ -496,7 +501,7 @@ async fn failed_run(server: &Server, credential: &str) -> (String, Control) {
     let message = "no torch".to_owned();
     agent.say(&run, 2, NodeReport::PrepareFailed { message }).await;
     run_is(server, &run, RunState::Failed).await;
-    (run, agent)
+    run
 }
 
 async fn resume(server: &Server, run: &str, wish: serde_json::Value) -> (StatusCode, serde_json::Value) {

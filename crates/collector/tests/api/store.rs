@@ -19,7 +19,7 @@ fn now_ms() -> i64 {
     collector::clock::now_ms()
 }
 
-async fn backup(server: &Server) -> Vec<u8> {
+pub(crate) async fn backup(server: &Server) -> Vec<u8> {
     let response = server
         .request(Method::GET, "/api/store/backup")
         .send()

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
-use super::peer::Running;
+use super::peer::{Keep, Peer};
 use super::report::Report;
 use super::store::agents::{self, Cost};
 use super::table::{figure, grid};
@@ -126,7 +126,7 @@ fn measure_both(
     round: u32,
 ) -> Result<[Cost; 2]> {
     let one = |program: &Path| {
-        let server = Running::collector(layout, program)?;
+        let server = Peer::Lockstep.start_program(layout, Keep::Default, Some(program))?;
         agents::by_agents(layout, fleet, server, &workload.arguments(), workload.ticks())
             .map(|(cost, _)| cost)
     };

@@ -61,9 +61,23 @@ impl Peer {
 
     /// Starts one in an empty folder and waits until it is ready.
     pub(crate) fn start(self, layout: &Layout, keep: Keep) -> Result<Running> {
+        self.start_program(layout, keep, None)
+    }
+
+    /// The same from another binary than its usual one.
+    pub(crate) fn start_program(
+        self,
+        layout: &Layout,
+        keep: Keep,
+        program: Option<&Path>,
+    ) -> Result<Running> {
         let folder = layout.target().join("bench").join(self.name());
         folder::empty(&folder)?;
-        let server = Server::start(layout, self.plan(layout, &folder, keep)?)?;
+        let mut plan = self.plan(layout, &folder, keep)?;
+        if let Some(program) = program {
+            plan.program = program.to_owned();
+        }
+        let server = Server::start(layout, plan)?;
         Ok(Running {
             peer: self,
             server,
@@ -120,17 +134,6 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a collector from the given binary in an empty folder and waits until it is ready.
-    pub(crate) fn collector(layout: &Layout, program: &Path) -> Result<Self> {
-        let peer = Peer::Lockstep;
-        let folder = layout.target().join("bench").join(peer.name());
-        folder::empty(&folder)?;
-        let mut plan = peer.plan(layout, &folder, Keep::Default)?;
-        plan.program = program.to_owned();
-        let server = Server::start(layout, plan)?;
-        Ok(Self { peer, server, folder })
-    }
-
     pub(crate) fn name(&self) -> &'static str {
         self.peer.name()
     }

@@ -8,15 +8,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
-use crate::child::Child;
+use crate::lab::ignored_test;
 use crate::layout::Layout;
 use crate::measure::revision::{self, Profile};
 use crate::progress::result;
 use crate::toolchain::venv;
-use crate::web;
 
 /// Compiling the tests, then two short runs.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
+/// Its test target and its name.
+const RECORDER: (&str, &str) = ("first_light", "golden::record");
 /// Digits of a revision in the name of its folder.
 const SHORT: usize = 7;
 
@@ -43,18 +44,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let venv = venv::ensure(layout)?;
     // A debug binary would look for the probe and the recipes in a checkout that is gone.
     let binary = revision::binary_of(layout, &sha, Profile::Release)?;
-    web::ensure_folder(layout)?;
-    Child::new(layout, "lab-golden", "cargo", LIMIT)
-        .args([
-            "test",
-            "--locked",
-            "--package",
-            "lockstep",
-            "--test",
-            "first_light",
-        ])
-        .args(["--", "--exact", "golden::record", "--ignored", "--nocapture"])
-        .env("LOCKSTEP_TEST_VENV", venv)
+    ignored_test(layout, "lab-golden", RECORDER, LIMIT, &venv)?
         .env("LOCKSTEP_TEST_BINARY", binary)
         .env("LOCKSTEP_GOLDEN_FOLDER", &folder)
         .succeed()

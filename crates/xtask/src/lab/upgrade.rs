@@ -7,14 +7,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use crate::child::Child;
-use crate::lab::{Matrix, exit_code};
+use crate::lab::{Matrix, exit_code, ignored_test};
 use crate::layout::Layout;
 use crate::measure::revision::{self, Profile};
 use crate::measure::{machine, section};
 use crate::progress::{result, say};
 use crate::toolchain::venv;
-use crate::web;
 
 /// The last release: what is out there when this version comes.
 const RELEASED: &str = "b49bf1d";
@@ -85,12 +83,8 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
 
 fn record(layout: &Layout, venv: &Path, old: &Path, file: &Path) -> Result<ExitCode> {
     let file = std::path::absolute(file).context("--record is no usable path")?;
-    web::ensure_folder(layout)?;
-    Child::new(layout, "lab-upgrade-record", "cargo", MATRIX.limit)
-        .args(["test", "--locked", "--package", "lockstep"])
-        .args(["--test", MATRIX.binary, "--", "--exact", RECORDER])
-        .args(["--ignored", "--nocapture"])
-        .env("LOCKSTEP_TEST_VENV", venv)
+    let recorder = (MATRIX.binary, RECORDER);
+    ignored_test(layout, "lab-upgrade-record", recorder, MATRIX.limit, venv)?
         .env("LOCKSTEP_TEST_OLD_BINARY", old)
         .env("LOCKSTEP_RECORD_TO", &file)
         .succeed()?;
