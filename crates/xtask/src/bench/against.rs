@@ -1,7 +1,7 @@
 //! `cargo xtask bench --against REV`: what agents cost the collector now, beside the collector of an earlier revision.
 //!
 //! ```text
-//! round 1:  REV live ─▶ now live ─▶ REV backfill ─▶ now backfill …       round 2: now first, and so on
+//! round 1:  REV and now live, at the same time ─▶ REV backfill ─▶ now backfill …       round 2: now first, and so on
 //! per row:  ratio now ÷ REV of each round ─▶ median, and the interval of the order statistics around it
 //! ```
 //! A machine's speed changes by minutes, so only figures of one round are divided by each other. Both collectors are fed by the
@@ -12,6 +12,7 @@ mod ratio;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
@@ -100,7 +101,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         heading,
         revision: now,
         about: format!(
-            "This revision ÷ {}, per round; {} rounds, which of the two goes first alternates. {} series; live for {} s, backfill of {} s. {}",
+            "This revision ÷ {}, per round; {} rounds, live agents feed both at the same time, backfills take turns. {} series; live for {} s, backfill of {} s. {}",
             &earlier[..12],
             options.rounds,
             fleet.series(),
@@ -117,7 +118,10 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     })
 }
 
-/// The costs of the earlier and of this revision, in this order. The second one runs on a warmer machine, so they take turns.
+/// The costs of the earlier and of this revision, in this order.
+///
+/// Live agents leave the machine mostly idle: both collectors have theirs at the same time, so that each second of a noisy machine counts for
+/// both. A backfill takes all cores: the two take turns, and who is first alternates, because the second one finds a warmer machine.
 fn measure_both(
     layout: &Layout,
     fleet: Fleet,
@@ -125,17 +129,28 @@ fn measure_both(
     programs: &[PathBuf; 2],
     round: u32,
 ) -> Result<[Cost; 2]> {
-    let one = |program: &Path| {
-        let server = Peer::Lockstep.start_program(layout, Keep::Default, Some(program))?;
+    let one = |name: &str, program: &Path| {
+        let server = Peer::Lockstep.start_program(layout, Keep::Default, name, Some(program))?;
         agents::by_agents(layout, fleet, server, &workload.arguments(), workload.ticks())
             .map(|(cost, _)| cost)
     };
-    if round.is_multiple_of(2) {
-        let before = one(&programs[0])?;
-        Ok([before, one(&programs[1])?])
-    } else {
-        let now = one(&programs[1])?;
-        Ok([one(&programs[0])?, now])
+    let before = || one("before", &programs[0]);
+    let now = || one("now", &programs[1]);
+    match workload {
+        Workload::Live => thread::scope(|scope| {
+            let before = scope.spawn(before);
+            let now = now();
+            // A panic there is a fault of this program: let it show.
+            Ok([before.join().expect("the other collector's thread ends")?, now?])
+        }),
+        _ if round.is_multiple_of(2) => {
+            let before = before()?;
+            Ok([before, now()?])
+        }
+        _ => {
+            let now = now()?;
+            Ok([before()?, now])
+        }
     }
 }
 

@@ -61,19 +61,20 @@ impl Peer {
 
     /// Starts one in an empty folder and waits until it is ready.
     pub(crate) fn start(self, layout: &Layout, keep: Keep) -> Result<Running> {
-        self.start_program(layout, keep, None)
+        self.start_program(layout, keep, self.name(), None)
     }
 
-    /// The same from another binary than its usual one.
+    /// The same from another binary than its usual one. `name` is that of its folder and logs, so that two can run at the same time.
     pub(crate) fn start_program(
         self,
         layout: &Layout,
         keep: Keep,
+        name: &str,
         program: Option<&Path>,
     ) -> Result<Running> {
-        let folder = layout.target().join("bench").join(self.name());
+        let folder = layout.target().join("bench").join(name);
         folder::empty(&folder)?;
-        let mut plan = self.plan(layout, &folder, keep)?;
+        let mut plan = self.plan(layout, name, &folder, keep)?;
         if let Some(program) = program {
             plan.program = program.to_owned();
         }
@@ -85,8 +86,8 @@ impl Peer {
         })
     }
 
-    fn plan(self, layout: &Layout, folder: &Path, keep: Keep) -> Result<Plan> {
-        let (step, data) = (format!("bench-{}", self.name()), folder.join("data"));
+    fn plan(self, layout: &Layout, name: &str, folder: &Path, keep: Keep) -> Result<Plan> {
+        let (step, data) = (format!("bench-{name}"), folder.join("data"));
         let (port, at) = (free_port()?, data.display());
         let (tool, ready, mut arguments) = match self {
             Self::Lockstep => return Plan::collector(layout, &step, &data, keep.options(self)),
