@@ -1,14 +1,15 @@
 //! `lockstep doctor`: what works on this machine, what does not, and the next step.
 //!
 //! ```text
-//! gpus        one look with the agent's own readers      training   the interpreter of runs, torch, NCCL
-//! host        files an agent reads, disk, cgroups        collector  reachable, token, clock
+//! gpus        ten checks of one reading of the agent      training   the interpreter of runs, torch, NCCL
+//! host        files an agent reads, disk, cgroups         collector  reachable, token, clock
 //! ```
 //! Every check says one thing. What is merely absent (a machine without GPUs, a node without InfiniBand) is a note: the rest works
 //! without it. The exit code is 1 when something is there and does not work.
 
 mod check;
 mod collector;
+mod gpu_health;
 mod gpus;
 mod host;
 mod training;

@@ -1,0 +1,324 @@
+//! Whether GPUs and their links are healthy, by one reading of the agent.
+
+use super::check::Check;
+
+/// The driver answers within milliseconds; a call that takes longer than this delays whoever else asks it.
+const CALL_SECONDS_MAX: f64 = 0.5;
+/// Reasons to lower the clocks that a healthy, well-cooled GPU does not have. The software power cap is usual under load.
+const BAD_REASONS: [&str; 4] = [
+    "hw_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake",
+    "sw_thermal_slowdown",
+];
+/// `nvmlDeviceGpuRecoveryAction_t`, from 1 on.
+const RECOVERY_ACTIONS: [&str; 5] = [
+    "reset the GPU",
+    "reboot the node",
+    "drain P2P",
+    "drain and reset",
+    "restart IMEX",
+];
+
+/// Six checks; each names the GPUs that are not healthy.
+pub(super) fn checks(metrics: &str) -> Vec<Check> {
+    let readings = parse(metrics);
+    vec![
+        memory(&readings),
+        recovery(&readings),
+        clocks(&readings),
+        nvlinks(&readings),
+        pcie(&readings),
+        driver_calls(&readings),
+    ]
+}
+
+/// One line of Prometheus' text format.
+#[derive(Debug, PartialEq)]
+struct Reading<'a> {
+    name: &'a str,
+    labels: &'a str,
+    value: f64,
+}
+
+impl Reading<'_> {
+    fn label(&self, name: &str) -> &str {
+        let pairs = self.labels.split(',');
+        let mut values =
+            pairs.filter_map(|pair| pair.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'));
+        values.next().unwrap_or_default()
+    }
+}
+
+/// The agent's own output: label values that matter here hold no commas.
+fn parse(metrics: &str) -> Vec<Reading<'_>> {
+    let lines = metrics.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .filter_map(|line| {
+            let (series, value) = line.rsplit_once(' ')?;
+            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+            Some(Reading {
+                name,
+                labels: labels.trim_end_matches('}'),
+                value: value.parse().ok()?,
+            })
+        })
+        .collect()
+}
+
+fn named<'a>(readings: &'a [Reading<'a>], name: &'a str) -> impl Iterator<Item = &'a Reading<'a>> {
+    readings.iter().filter(move |reading| reading.name == name)
+}
+
+/// The GPUs of which `one` is below `other`, with both values.
+fn below(readings: &[Reading<'_>], one: &str, other: &str) -> Vec<String> {
+    named(readings, one)
+        .filter_map(|reading| {
+            let gpu = reading.label("gpu");
+            let most = named(readings, other)
+                .find(|most| most.label("gpu") == gpu)?
+                .value;
+            (reading.value < most).then(|| format!("GPU {gpu}: {} of {most}", reading.value))
+        })
+        .collect()
+}
+
+fn memory(readings: &[Reading<'_>]) -> Check {
+    const NAME: &str = "gpu_memory_errors";
+    if named(readings, "gpu_ecc_errors_total").next().is_none() {
+        return Check::absent(NAME, "these GPUs have no error correction, or it is off", "");
+    }
+    let rows =
+        named(readings, "gpu_remapped_rows").filter(|row| ["pending", "failed"].contains(&row.label("type")));
+    let errors = named(readings, "gpu_ecc_errors_total").filter(|error| error.label("type") == "uncorrected");
+    let bad: Vec<String> = rows
+        .map(|row| (row, "remapping of rows", row.label("type")))
+        .chain(errors.map(|error| {
+            (
+                error,
+                "errors that were not corrected",
+                "since the driver was loaded",
+            )
+        }))
+        .filter(|(reading, ..)| reading.value > 0.0)
+        .map(|(reading, what, how)| format!("GPU {}: {what}, {how}: {}", reading.label("gpu"), reading.value))
+        .collect();
+    let next = "reset the GPU when it is free (nvidia-smi --gpu-reset -i N); if it comes back, or a remapping has failed, have it replaced";
+    judged(
+        NAME,
+        &bad,
+        "no errors that were not corrected, no row to remap",
+        next,
+    )
+}
+
+fn recovery(readings: &[Reading<'_>]) -> Check {
+    const NAME: &str = "gpu_recovery";
+    if named(readings, "gpu_recovery_action").next().is_none() {
+        return Check::absent(
+            NAME,
+            "the driver does not say what a GPU needs",
+            "drivers from CUDA 12.8 on do",
+        );
+    }
+    let bad: Vec<String> = named(readings, "gpu_recovery_action")
+        .filter(|action| action.value > 0.0)
+        .map(|action| {
+            let words = RECOVERY_ACTIONS
+                .get(action.value as usize - 1)
+                .unwrap_or(&"unknown");
+            format!("GPU {}: {words}", action.label("gpu"))
+        })
+        .collect();
+    judged(
+        NAME,
+        &bad,
+        "the driver asks for no action",
+        "the driver asks for this itself: drain the node, then do it",
+    )
+}
+
+fn clocks(readings: &[Reading<'_>]) -> Check {
+    let bad: Vec<String> = named(readings, "gpu_throttle")
+        .filter(|reason| reason.value > 0.0 && BAD_REASONS.contains(&reason.label("reason")))
+        .map(|reason| format!("GPU {}: {}", reason.label("gpu"), reason.label("reason")))
+        .collect();
+    judged(
+        "gpu_clocks",
+        &bad,
+        "not lowered by heat or by the power supply",
+        "look at fans, air flow and power supply of the node; compare its GPUs with `lockstep top`",
+    )
+}
+
+fn nvlinks(readings: &[Reading<'_>]) -> Check {
+    const NAME: &str = "nvlink";
+    let links: f64 = named(readings, "gpu_nvlinks").map(|reading| reading.value).sum();
+    if links == 0.0 {
+        return Check::absent(NAME, "these GPUs have no NVLink", "");
+    }
+    if named(readings, "gpu_nvlinks_active").all(|active| active.value == 0.0) {
+        let next =
+            "nothing, if these are PCIe boards without an NVLink bridge; else see `nvidia-smi nvlink -s`";
+        return Check::absent(NAME, format!("none of {links} links is up"), next);
+    }
+    let bad = below(readings, "gpu_nvlinks_active", "gpu_nvlinks");
+    let next = "nvidia-smi nvlink -s shows which link; see `dmesg` for Xid 74, reset the GPU, have the bridge or the board replaced";
+    judged(NAME, &bad, &format!("{links} links, all up"), next)
+}
+
+fn pcie(readings: &[Reading<'_>]) -> Check {
+    const NAME: &str = "gpu_pcie";
+    if named(readings, "gpu_pcie_width").next().is_none() {
+        return Check::absent(
+            NAME,
+            "the width of the PCIe link cannot be read, as in some virtual machines",
+            "",
+        );
+    }
+    let bad = below(readings, "gpu_pcie_width", "gpu_pcie_width_max");
+    // The generation falls at idle by design.
+    judged(
+        NAME,
+        &bad,
+        "all lanes in use",
+        "reseat the GPU or its riser, and look at the slot's settings in the BIOS",
+    )
+}
+
+fn driver_calls(readings: &[Reading<'_>]) -> Check {
+    const NAME: &str = "driver_calls";
+    let Some(slow) = named(readings, "lockstep_agent_nvml_call_p99_seconds").next() else {
+        return Check::absent(NAME, "not measured", "");
+    };
+    let found = format!(
+        "{:.1} ms at most, but for the slowest hundredth",
+        1e3 * slow.value
+    );
+    if slow.value <= CALL_SECONDS_MAX {
+        return Check::works(NAME, found);
+    }
+    let next = "turn persistence mode on (nvidia-smi -pm 1, or nvidia-persistenced); a GPU with an error can be slow too: see `dmesg`";
+    Check::fails(NAME, found, next)
+}
+
+fn judged(name: &'static str, bad: &[String], good: &str, next: &str) -> Check {
+    if bad.is_empty() {
+        Check::works(name, good)
+    } else {
+        Check::fails(name, bad.join("; "), next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::doctor::check::{State, named};
+
+    const HEALTHY: &str = "# HELP gpu_throttle Words.
+gpu_ecc_errors_total{gpu=\"0\",node=\"n\",type=\"corrected\"} 7
+gpu_ecc_errors_total{gpu=\"0\",node=\"n\",type=\"uncorrected\"} 0
+gpu_remapped_rows{gpu=\"0\",node=\"n\",type=\"corrected\"} 2
+gpu_remapped_rows{gpu=\"0\",node=\"n\",type=\"pending\"} 0
+gpu_recovery_action{gpu=\"0\",node=\"n\"} 0
+gpu_throttle{gpu=\"0\",node=\"n\",reason=\"hw_slowdown\"} 0
+gpu_throttle{gpu=\"0\",node=\"n\",reason=\"sw_power_cap\"} 1
+gpu_nvlinks{gpu=\"0\",node=\"n\"} 18
+gpu_nvlinks_active{gpu=\"0\",node=\"n\"} 18
+gpu_pcie_width{gpu=\"0\",node=\"n\"} 16
+gpu_pcie_width_max{gpu=\"0\",node=\"n\"} 16
+gpu_pcie_generation{gpu=\"0\",node=\"n\"} 1
+gpu_pcie_generation_max{gpu=\"0\",node=\"n\"} 5
+lockstep_agent_nvml_call_p99_seconds{node=\"n\"} 0.0009
+";
+
+    /// The checks that are not `Works` when one line of a healthy GPU reads otherwise.
+    fn check(line: &str, instead: &str, expected: &[(&str, State)], words: &str) {
+        assert!(HEALTHY.contains(line), "{line}");
+        let metrics = HEALTHY.replace(line, instead);
+        let mut found = checks(&metrics);
+        found.retain(|check| check.state != State::Works);
+        assert_eq!(super::super::check::named(&found), expected, "{instead}");
+        let said: String = found.iter().map(|check| check.found.as_str()).collect();
+        assert!(said.contains(words), "{said}");
+    }
+
+    #[test]
+    fn a_healthy_gpu_passes_all() {
+        let found = checks(HEALTHY);
+        assert_eq!(found.len(), 6);
+        assert!(
+            named(&found).iter().all(|(_, state)| *state == State::Works),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn each_fault_fails_its_own_check_and_names_the_gpu() {
+        let fails = State::Fails;
+        check(
+            "type=\"uncorrected\"} 0",
+            "type=\"uncorrected\"} 1",
+            &[("gpu_memory_errors", fails)],
+            "GPU 0: errors that were not corrected",
+        );
+        check(
+            "type=\"pending\"} 0",
+            "type=\"pending\"} 1",
+            &[("gpu_memory_errors", fails)],
+            "GPU 0: remapping of rows, pending: 1",
+        );
+        check(
+            "action{gpu=\"0\",node=\"n\"} 0",
+            "action{gpu=\"0\",node=\"n\"} 2",
+            &[("gpu_recovery", fails)],
+            "GPU 0: reboot the node",
+        );
+        check(
+            "action{gpu=\"0\",node=\"n\"} 0",
+            "action{gpu=\"0\",node=\"n\"} 9",
+            &[("gpu_recovery", fails)],
+            "GPU 0: unknown",
+        );
+        check(
+            "reason=\"hw_slowdown\"} 0",
+            "reason=\"hw_slowdown\"} 1",
+            &[("gpu_clocks", fails)],
+            "GPU 0: hw_slowdown",
+        );
+        check(
+            "active{gpu=\"0\",node=\"n\"} 18",
+            "active{gpu=\"0\",node=\"n\"} 17",
+            &[("nvlink", fails)],
+            "GPU 0: 17 of 18",
+        );
+        check(
+            "width{gpu=\"0\",node=\"n\"} 16",
+            "width{gpu=\"0\",node=\"n\"} 8",
+            &[("gpu_pcie", fails)],
+            "GPU 0: 8 of 16",
+        );
+        check(
+            "seconds{node=\"n\"} 0.0009",
+            "seconds{node=\"n\"} 2",
+            &[("driver_calls", fails)],
+            "2000.0 ms",
+        );
+    }
+
+    #[test]
+    fn what_a_gpu_does_not_have_is_a_note() {
+        let absent: Vec<State> = checks("").iter().map(|check| check.state).collect();
+        let (note, works) = (State::Absent, State::Works);
+        assert_eq!(absent, [note, note, works, note, note, note]);
+        for none_up in [
+            HEALTHY.replace(" 18\n", " 0\n"),
+            HEALTHY.replace(
+                "active{gpu=\"0\",node=\"n\"} 18",
+                "active{gpu=\"0\",node=\"n\"} 0",
+            ),
+        ] {
+            assert_eq!(checks(&none_up)[3].state, note, "a PCIe board without a bridge");
+        }
+    }
+}
