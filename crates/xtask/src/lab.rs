@@ -3,6 +3,7 @@
 
 mod faults;
 mod golden;
+pub(crate) mod hardware;
 mod knobs;
 mod recipes;
 mod upgrade;
@@ -35,6 +36,8 @@ enum What {
     Faults(faults::Options),
     /// Records data folders, run folders and a backup as an earlier revision writes them.
     Golden(golden::Options),
+    /// Builds the folder that checks Lockstep on a machine with NVIDIA GPUs, or keeps the results that came back from one.
+    Hardware(hardware::Options),
     /// Turns five knobs in the scripts of examples/ while they train, and keeps what the verdicts say.
     Knobs(knobs::Options),
     /// Trains every recipe on two nodes of two ranks, with the PyTorch of the tests or another release of it.
@@ -48,6 +51,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     match &options.what {
         What::Faults(options) => faults::run(layout, options),
         What::Golden(options) => golden::run(layout, options),
+        What::Hardware(options) => hardware::run(layout, options),
         What::Knobs(options) => knobs::run(layout, options),
         What::Recipes(options) => recipes::run(layout, options),
         What::Upgrade(options) => upgrade::run(layout, options),

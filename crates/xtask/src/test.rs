@@ -56,6 +56,8 @@ pub(crate) enum Part {
     Python,
     /// Other people's NVML clients read the simulator.
     NvmlClients,
+    /// The checks for machines with GPUs run to their ends here, on simulated ones.
+    Hardware,
     /// The shipped rules and their tests, by promtool and by `lockstep rules`.
     Rules,
     /// Chromium uses the dashboard.

@@ -54,6 +54,7 @@ pub(crate) fn revision(layout: &Layout) -> String {
         ":!docs/faults.md",
         ":!docs/recipes.md",
         ":!docs/upgrade.md",
+        ":!docs/hardware.md",
     ]) {
         Ok(changes) if changes.is_empty() => revision,
         _ => format!("{revision}-dirty"),

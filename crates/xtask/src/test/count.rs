@@ -56,6 +56,28 @@ pub(crate) fn nvml_clients(log: &str) -> Option<Count> {
     (count != Count::default()).then_some(count)
 }
 
+/// The checks for machines with GPUs, one line per part: `part 1: 140 agrees, 1 differs, 12 not available, 0 failed; 21 s; …`. A difference in
+/// small work on simulated GPUs means nothing.
+pub(crate) fn confirm(log: &str) -> Option<Count> {
+    let parts = log.lines().filter_map(|line| {
+        let (_, counts) = line.strip_prefix("part ")?.split_once(": ")?;
+        let mut counts = counts.split([',', ';']).map(str::trim);
+        let mut next = |word: &str| counts.next()?.strip_suffix(word)?.trim().parse::<u64>().ok();
+        let (agree, _differ, _not_available, failed) = (
+            next("agrees")?,
+            next("differs")?,
+            next("not available")?,
+            next("failed")?,
+        );
+        Some(Count {
+            passed: agree,
+            failed,
+            ..Count::default()
+        })
+    });
+    parts.reduce(Count::plus)
+}
+
 /// Node's own runner in TAP: `# pass 5`, `# fail 0`, `# cancelled 0`, `# skipped 0`.
 pub(crate) fn node(log: &str) -> Option<Count> {
     let value = |name: &str| {
@@ -144,6 +166,14 @@ mod tests {
             Some((1, 1, 0)),
         );
         check(nvml_clients("no library"), None);
+    }
+
+    #[test]
+    fn a_row_that_failed_is_a_failed_check() {
+        let log = "part 1 on h200x1\npart 1: 20 agrees, 3 differs, 4 not available, 0 failed; 21 s; results in x\n\
+                   part 2: 5 agrees, 0 differs, 1 not available, 2 failed; 9 s; results in x\n";
+        check(confirm(log), Some((25, 2, 0)));
+        check(confirm("python3: No module named checks\n"), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::child::{self, Child, Ended};
 use crate::fingerprint;
+use crate::lab::hardware::{self, Binaries};
 use crate::layout::Layout;
 use crate::measure::machine;
 use crate::progress::{block, say};
@@ -48,6 +49,7 @@ pub(crate) fn run(layout: &Layout, part: Part, setup: &Setup, filter: Option<&st
         Part::Doc => doc(layout, setup),
         Part::Python => python(layout, setup, filter),
         Part::NvmlClients => nvml_clients(layout, setup),
+        Part::Hardware => hardware(layout, setup),
         Part::Rules => rules::run(layout, setup),
         Part::Browser => browser(layout, setup, filter),
     }
@@ -242,6 +244,32 @@ fn nvml_clients(layout: &Layout, setup: &Setup) -> Result<Count> {
         },
     };
     Ok(counted(&ended, count::nvml_clients, |_| Vec::new())?.plus(all_smi))
+}
+
+/// The folder that `cargo xtask lab hardware` builds, with the binaries of the tests: every step must come to its end, whatever its rows say.
+fn hardware(layout: &Layout, setup: &Setup) -> Result<Count> {
+    let native = setup.native.path().context("the binary could not be compiled")?;
+    let venv = setup.venv.path()?;
+    let folder = layout.logs().join("hardware");
+    hardware::assemble(layout, &folder, native, Binaries::Linked)?;
+    let ended = Child::new(layout, "hardware", folder.join("confirm"), MEDIUM)
+        .args(["all", "--quick", "--simulate", "h200x1", "--out"])
+        .args([folder.join("results")])
+        .env("PYTHON", venv::python(venv))
+        .end()?;
+    let steps = counted(&ended, count::confirm, |_| Vec::new())?;
+    let tests = Child::new(layout, "hardware-tests", venv::python(venv), SHORT)
+        .args([
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "-q",
+            "crates/xtask/hardware/tests",
+        ])
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .end()?;
+    Ok(steps.plus(counted(&tests, count::pytest, |_| Vec::new())?))
 }
 
 fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {

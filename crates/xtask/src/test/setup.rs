@@ -134,7 +134,13 @@ fn fetch(layout: &Layout, parts: &[Part]) -> Setup {
         setup.chromium = Need::of("chromium", apt::installed(layout, &apt::CHROMIUM));
         setup.node_modules = Need::of("playwright", npm::ensure(layout, "e2e"));
     }
-    if needed(&[Part::Rust, Part::Python, Part::NvmlClients, Part::Browser]) {
+    if needed(&[
+        Part::Rust,
+        Part::Python,
+        Part::NvmlClients,
+        Part::Hardware,
+        Part::Browser,
+    ]) {
         setup.venv = Need::of("venv", venv::ensure(layout));
     }
     if parts == [Part::NvmlClients] {
@@ -150,7 +156,7 @@ fn build(layout: &Layout, parts: &[Part]) -> Need {
     if !parts.iter().any(|part| {
         matches!(
             part,
-            Part::Rust | Part::Doc | Part::NvmlClients | Part::Rules | Part::Browser
+            Part::Rust | Part::Doc | Part::NvmlClients | Part::Hardware | Part::Rules | Part::Browser
         )
     }) {
         return Need::NotAsked;

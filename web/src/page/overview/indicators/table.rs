@@ -104,7 +104,7 @@ pub(super) const INDICATORS: [Indicator; 5] = [
         healthy: (0.8, 1.0),
         sources: &[judged(
             "against the best of ten minutes",
-            "sum(train_samples_per_second) / sum(quantile_over_time(0.9, train_samples_per_second[10m]))",
+            "sum(train_samples_per_second) / sum(quantile_over_time(0.9, train_samples_per_second[10m]) and train_samples_per_second)",
         )],
     },
     Indicator {

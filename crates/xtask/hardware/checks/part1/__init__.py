@@ -1,0 +1,1 @@
+"""NVML, GPM, cost."""

@@ -1,0 +1,1 @@
+"""Probe, memory, planner, knobs."""

@@ -1,0 +1,1 @@
+"""NCCL, out of memory, Xid."""
