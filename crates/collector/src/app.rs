@@ -21,6 +21,7 @@ use crate::ingest::telemetry::node_series::NodeSeries;
 use crate::live::Live;
 use crate::runs::Runs;
 use crate::self_metrics::SelfMetrics;
+use crate::state_series::StateSeries;
 use crate::tokens::Tokens;
 
 /// The application, as handlers and background tasks hold it.
@@ -42,6 +43,8 @@ pub struct App {
     pub live: Live,
     /// Managed runs.
     pub runs: Runs,
+    /// The state of runs and nodes, as rules see it.
+    pub(crate) state_series: StateSeries,
     /// Rules and what became of them.
     pub alerts: Alerts,
     /// Who may do what.

@@ -22,6 +22,7 @@ pub mod self_metrics;
 pub mod tokens;
 
 mod space;
+mod state_series;
 
 pub mod ingest;
 

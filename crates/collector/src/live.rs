@@ -16,6 +16,8 @@ use crate::changes::Change;
 
 /// A node that was silent for this long is down. Agents send every second; ten missed in a row are no accident.
 pub const SILENT_MS: i64 = 10_000;
+/// An agent that stops may still send something on its other stream.
+const STOPPING_MS: i64 = 5_000;
 /// How often silence is looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// How often the store is told when living nodes were last heard.
@@ -31,6 +33,26 @@ struct LiveNode {
     record: NodeRecord,
     seen_ms: Arc<AtomicI64>,
     up: AtomicBool,
+    /// Heard since this collector began.
+    heard: bool,
+    /// When its agent said that it stops; 0 when it has not.
+    stopped_ms: AtomicI64,
+}
+
+/// What is known of a node's agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// It sends.
+    Heard,
+    /// It was not heard since this collector began.
+    NotHeardYet,
+    /// It said that it stops.
+    StoppedAsPlanned {
+        /// How long ago.
+        for_ms: i64,
+    },
+    /// It is not heard any more.
+    Silent,
 }
 
 /// A node's sign of life, at hand for whoever hears the node all the time.
@@ -56,6 +78,8 @@ impl Live {
                     record,
                     seen_ms,
                     up: AtomicBool::new(false),
+                    heard: false,
+                    stopped_ms: AtomicI64::new(0),
                 },
             )
         };
@@ -75,10 +99,28 @@ impl Live {
         let node = LiveNode {
             seen_ms: Arc::clone(&seen_ms),
             up: AtomicBool::new(was_up),
+            heard: true,
+            stopped_ms: AtomicI64::new(0),
             record,
         };
         nodes.insert(node.record.name.clone(), node);
         Pulse(seen_ms)
+    }
+
+    /// An agent said that it stops.
+    pub fn stopping(&self, node: &NodeName, now_ms: TimestampMs) {
+        let nodes = self.nodes.read().expect("nothing panics while holding it");
+        if let Some(node) = nodes.get(node) {
+            node.stopped_ms.store(now_ms, Ordering::Relaxed);
+        }
+    }
+
+    /// What is known of each node's agent.
+    #[must_use]
+    pub fn presences(&self, now_ms: TimestampMs) -> Vec<(NodeName, Presence)> {
+        let nodes = self.nodes.read().expect("nothing panics while holding it");
+        let presence = |node: &LiveNode| (node.record.name.clone(), node.presence(now_ms));
+        nodes.values().map(presence).collect()
     }
 
     /// Whether a node is heard now.
@@ -149,6 +191,21 @@ impl Live {
 }
 
 impl LiveNode {
+    fn presence(&self, now_ms: TimestampMs) -> Presence {
+        let stopped_ms = self.stopped_ms.load(Ordering::Relaxed);
+        if self.is_heard(now_ms) {
+            Presence::Heard
+        } else if !self.heard {
+            Presence::NotHeardYet
+        } else if stopped_ms > 0 && self.seen_ms.load(Ordering::Relaxed) <= stopped_ms + STOPPING_MS {
+            Presence::StoppedAsPlanned {
+                for_ms: now_ms - stopped_ms,
+            }
+        } else {
+            Presence::Silent
+        }
+    }
+
     fn is_heard(&self, now_ms: TimestampMs) -> bool {
         now_ms - self.seen_ms.load(Ordering::Relaxed) < SILENT_MS
     }
@@ -255,6 +312,25 @@ mod tests {
         assert_eq!(live.sweep(1_000_000 + SILENT_MS), [(node.clone(), false)]);
         assert_eq!(state(1_000_000 + SILENT_MS), NodeState::Down);
         assert_eq!(live.gpus().len(), 1);
+    }
+
+    #[test]
+    fn a_planned_stop_is_told_from_silence_until_the_agent_is_back() {
+        let live = Live::from_records(vec![record(0)]);
+        let node = record(0).name;
+        let presence = |now_ms| live.presences(now_ms)[0].1;
+        assert_eq!(presence(1_000_000), Presence::NotHeardYet);
+        let pulse = live.hello(record(0), 1_000_000);
+        assert_eq!(presence(1_001_000), Presence::Heard);
+        live.stopping(&node, 1_002_000);
+        pulse.beat(1_003_000);
+        assert_eq!(presence(1_004_000), Presence::Heard, "its other stream");
+        assert_eq!(presence(1_022_000), Presence::StoppedAsPlanned { for_ms: 20_000 });
+        live.hello(record(0), 1_030_000);
+        assert_eq!(
+            (presence(1_030_000), presence(1_050_000)),
+            (Presence::Heard, Presence::Silent)
+        );
     }
 
     #[test]

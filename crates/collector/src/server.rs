@@ -30,6 +30,7 @@ use crate::ingest::telemetry;
 use crate::ingest::telemetry::node_series::NodeSeries;
 use crate::live::Live;
 use crate::self_metrics::SelfMetrics;
+use crate::state_series::{self, StateSeries};
 use crate::tokens::Tokens;
 
 /// How long open requests may take once the collector stops.
@@ -197,6 +198,7 @@ async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError
         telemetry_room: Arc::new(Semaphore::new(telemetry::SAMPLES_TOGETHER_MAX)),
         telemetry_turns: Arc::new(Semaphore::new(telemetry::TURNS)),
         node_series: NodeSeries::default(),
+        state_series: StateSeries::default(),
         remote_write: RemoteWrite::default(),
         changes,
         metrics,
@@ -215,6 +217,7 @@ async fn spawn_tasks(app: &Shared) -> Result<(), StartError> {
     app.spawn(crate::space::watch(app.clone()));
     app.spawn(crate::tokens::store_uses(app.clone()));
     crate::runs::start(app).await?;
+    app.spawn(state_series::write(app.clone()));
     crate::diagnose::start(app).await?;
     crate::notify::start(app).await?;
     Ok(())

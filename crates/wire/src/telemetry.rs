@@ -26,9 +26,9 @@ use tokio_rustls::TlsConnector;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::ClientRequestBuilder;
 use tokio_tungstenite::tungstenite::http::{Response, StatusCode, Uri};
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, Message};
 use tonic::{Code, Status};
 
@@ -38,6 +38,8 @@ use crate::version::MESSAGE_BYTES_MAX;
 
 /// Where the collector takes the stream.
 pub const PATH: &str = "/lockstep.wire.v1/telemetry";
+/// The WebSocket close code (going away, RFC 6455) of an agent that stops as planned. A stream that breaks off has none.
+pub const CLOSE_STOPPING: u16 = 1_001;
 /// How long TCP, TLS and the upgrade may take together.
 const OPEN_WITHIN: Duration = Duration::from_secs(5);
 /// What either end reads at once: two seconds of a node's samples. A collector holds a thousand of these.
@@ -226,6 +228,22 @@ impl Sending {
         self.ready().await?;
         self.put(message)?;
         self.flush().await
+    }
+
+    /// Ends the stream and says that the agent stops, by [`CLOSE_STOPPING`].
+    ///
+    /// # Errors
+    /// When the stream is closed.
+    pub async fn stop(&mut self) -> Result<(), Status> {
+        self.flush().await?;
+        let frame = CloseFrame {
+            code: CLOSE_STOPPING.into(),
+            reason: "the agent stops".into(),
+        };
+        self.socket
+            .send(Message::Close(Some(frame)))
+            .await
+            .map_err(broken)
     }
 
     /// Asks the collector for a sign of life.

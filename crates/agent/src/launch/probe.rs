@@ -7,6 +7,7 @@
 //! ```
 //! The bucket runs on the records' own time, so reading late (an agent that was away) gives the same series.
 
+mod baseline;
 mod logged;
 mod rank;
 mod record;

@@ -7,6 +7,7 @@
 //!   │         else backfill, up to a minute as one, if any and fewer than BACKFILL_WINDOW unacknowledged
 //!   │         Ack, Refusal ─▶ spool        node event ─▶ sent, at most once
 //!   │         a changed inventory ─▶ Hello again; to a collector that takes none, by a new connection at once
+//!   │         the agent stops ─▶ Close, which says so
 //!   └── wait with jitter ◀── any error, ACK_PATIENCE without progress
 //! ```
 //! An inventory changes a minute after the start of every agent, when all has been asked once that a GPU may not answer: no
@@ -41,6 +42,8 @@ const WELCOME_PATIENCE: Duration = Duration::from_secs(10);
 const ACK_PATIENCE: Duration = Duration::from_secs(60);
 /// How long the collector's reason is waited for on a connection that takes nothing any more.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
+/// How long the collector may take to be told that this agent stops.
+const STOP_WITHIN: Duration = Duration::from_millis(500);
 /// How often a silent connection is asked for a sign of life; after twice as long without one the collector is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
@@ -49,10 +52,10 @@ pub(crate) async fn run(link: Arc<Link>, spool: Spool, events: Events, shutdown:
     let mut retry = Retry::default();
     loop {
         let session = Session::new(&link, &spool, &events);
-        let ended = tokio::select! {
-            () = shutdown.cancelled() => return,
-            ended = session.run(&mut retry) => ended,
-        };
+        let ended = session.run(&mut retry, &shutdown).await;
+        if shutdown.is_cancelled() {
+            return;
+        }
         let Err(error) = ended else { continue };
         if let LinkError::Status(status) = &error {
             link.turned_away(status);
@@ -108,10 +111,13 @@ impl<'a> Session<'a> {
     }
 
     /// Ends well only when it should begin again at once.
-    async fn run(mut self, retry: &mut Retry) -> Result<(), LinkError> {
+    async fn run(mut self, retry: &mut Retry, shutdown: &CancellationToken) -> Result<(), LinkError> {
         let mut inventory = self.link.inventory();
         inventory.mark_unchanged();
-        let (mut sending, mut receiving, takes_more_hellos) = self.open().await?;
+        let (mut sending, mut receiving, takes_more_hellos) = tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            opened = self.open() => opened?,
+        };
         retry.connected();
         // A few late batches hold nothing up; more of them become backfill.
         self.spool.rotate_if_waiting_more_than(LIVE_WINDOW as usize);
@@ -126,6 +132,11 @@ impl<'a> Session<'a> {
                 ready = self.next();
             }
             tokio::select! {
+                // The collector then knows that this is no failure.
+                () = shutdown.cancelled() => {
+                    let _gone_already = tokio::time::timeout(STOP_WITHIN, sending.stop()).await;
+                    return Ok(());
+                }
                 message = receiving.next() => self.heard(message?.ok_or(LinkError::Closed)?),
                 moved = make_way(&mut sending, ready.is_some()), if ready.is_some() || leaving => {
                     leaving = ready.is_some();

@@ -46,6 +46,7 @@ use rule::RuleState;
 
 pub use files::RulesError;
 pub use reload::Reloaded;
+pub(crate) use write::append_now;
 
 /// How long an alert that was active when the collector ended is held after its start though nothing shows it: agents are back
 /// within 15 s, and their spools a moment later.

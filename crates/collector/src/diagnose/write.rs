@@ -34,7 +34,7 @@ pub(super) struct Writes<'g> {
 
 /// Why samples were not stored.
 #[derive(Debug, thiserror::Error)]
-enum WriteError {
+pub(crate) enum WriteError {
     #[error(transparent)]
     Series(#[from] SeriesLimit),
     #[error(transparent)]
@@ -176,6 +176,15 @@ pub(super) async fn end(app: &Shared, series: Vec<Labels>, at_ms: TimestampMs) {
     if let Err(error) = append(app, samples, at_ms).await {
         warn!(%error, "series of rules that are gone could not be ended; they end by themselves after the lookback");
     }
+}
+
+/// Stores samples of the collector's own, each at this time.
+pub(crate) async fn append_now(
+    app: &Shared,
+    samples: Vec<(Labels, f64)>,
+    at_ms: TimestampMs,
+) -> Result<(), WriteError> {
+    append(app, samples, at_ms).await.map(drop)
 }
 
 async fn append(

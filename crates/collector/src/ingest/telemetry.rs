@@ -117,6 +117,9 @@ impl Reader<'_> {
                 }
             }
         }
+        if up.stops() {
+            self.app.live.stopping(self.node, self.app.now_ms());
+        }
         Ok(())
     }
 

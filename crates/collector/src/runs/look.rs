@@ -8,6 +8,7 @@ use domain::run::state::Machine;
 use query::Value;
 
 use super::stop::tell_loss;
+use super::stored::{read, unless_unreadable};
 use super::{LogError, RunError, Runs};
 
 /// How far back the last step of a rank is looked for; steps that take longer are shown without.
@@ -61,6 +62,18 @@ impl Runs {
     pub async fn list(&self, limit: u32) -> Result<Vec<RunSummary>, RunError> {
         let records = self.state.runs(limit).await?;
         Ok(records.into_iter().map(|record| record.summary).collect())
+    }
+
+    /// The newest runs, and all that have not ended.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub(crate) async fn newest(&self, limit: u32) -> Result<Vec<Machine>, RunError> {
+        let mut runs = self.unfinished().await?;
+        for record in self.state.runs(limit).await? {
+            runs.extend(unless_unreadable(read(record))?.filter(|run| run.state.is_final()));
+        }
+        Ok(runs)
     }
 
     /// Runs under way, by node.

@@ -389,6 +389,7 @@ impl Runs {
 
     /// Tells the pages; a new state also goes to the event log.
     async fn tell(&self, app: &Shared, before: Option<&Machine>, after: &Machine) {
+        app.state_series.set_run(after);
         self.changes.send(Change::Run(after.id.clone()));
         let now_ms = app.now_ms();
         let news = |before: &Machine| {

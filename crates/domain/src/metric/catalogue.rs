@@ -441,6 +441,11 @@ pub const CATALOGUE: &[Metric] = &[
         &["mode"],
         "Processor time by mode, summed over processors.",
     ),
+    gauge(
+        "node_up",
+        &[],
+        "1 while the node's agent is heard, 0 when it is not; absent after a planned stop. Written by the collector.",
+    ),
     gauge("node_cpus", &[], "Logical processors."),
     gauge("node_load1", &[], "Load average of the last minute."),
     gauge("node_memory_total_bytes", &[], "Host memory."),
@@ -604,6 +609,11 @@ pub const CATALOGUE: &[Metric] = &[
         "Lowest finite loss of this rank since the attempt began, or since the script began to log one.",
     ),
     gauge(
+        "train_loss_noise",
+        RANK,
+        "How much the loss of this rank varies from step to step: 90th percentile of the last 256 differences, explosions left out.",
+    ),
+    gauge(
         "train_grad_norm",
         RANK,
         "Gradient norm before clipping: the largest in the sample, NaN if one is NaN. Of a sharded run one series, put together from all ranks.",
@@ -620,6 +630,11 @@ pub const CATALOGUE: &[Metric] = &[
     ),
     gauge("train_samples_per_second", RANK, "Samples a second of this rank."),
     gauge(
+        "train_samples_per_second_best",
+        RANK,
+        "Highest median of a minute of this rank's samples per second in this attempt; known after the first minute.",
+    ),
+    gauge(
         "train_tokens_per_second",
         RANK,
         "Tokens a second of this rank, where batches are integer sequences.",
@@ -632,7 +647,12 @@ pub const CATALOGUE: &[Metric] = &[
     counter(
         "train_nonfinite_steps_total",
         RANK,
-        "Steps whose loss or gradient norm was NaN or infinite.",
+        "Steps whose loss or gradient norm was NaN or infinite, without steps that a gradient scaler skipped for it.",
+    ),
+    gauge(
+        "train_nonfinite_since_step",
+        &["run", "rank", "value"],
+        "First step of the present series of steps whose loss or gradient (value) is NaN or infinite; absent while they are finite.",
     ),
     counter(
         "train_skipped_steps_total",
@@ -753,6 +773,26 @@ pub const CATALOGUE: &[Metric] = &[
         "run_checkpoints_incomplete_total",
         RUN,
         "Saves that were seen to stay incomplete in this attempt.",
+    ),
+    gauge(
+        "run_state",
+        &["run", "state"],
+        "Always 1: the state the run is in. Written by the collector, without a node, until an hour after the run's end.",
+    ),
+    counter(
+        "run_failed_attempts_total",
+        RUN,
+        "Attempts of the run that have failed. Written by the collector, without a node.",
+    ),
+    gauge(
+        "run_stalled",
+        &["run", "cause", "rank"],
+        "Always 1: a rank that does nothing and keeps the others waiting (cause is stopped, uninterruptible or no_step); without rank and node when the culprit is unknown.",
+    ),
+    gauge(
+        "run_ended_info",
+        &["run", "cause", "rank"],
+        "Always 1: how the run ended, with the rank and node where it began, for an hour after its end.",
     ),
     gauge("run_ranks", &["run"], "Ranks of a run that live on this node."),
     // collectives

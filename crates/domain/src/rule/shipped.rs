@@ -4,6 +4,7 @@
 pub const FILES: &[(&str, &str)] = &[
     ("indicators.yaml", include_str!("../../rules/indicators.yaml")),
     ("training.yaml", include_str!("../../rules/training.yaml")),
+    ("runs.yaml", include_str!("../../rules/runs.yaml")),
     ("collectives.yaml", include_str!("../../rules/collectives.yaml")),
     ("hardware.yaml", include_str!("../../rules/hardware.yaml")),
     ("lockstep.yaml", include_str!("../../rules/lockstep.yaml")),

@@ -53,6 +53,7 @@ mod protocol;
 mod reading;
 mod report;
 mod restore;
+mod series;
 mod settle;
 mod stop;
 mod view;

@@ -100,6 +100,12 @@ impl Cluster {
         });
     }
 
+    /// The agent of a node that was added.
+    pub(crate) fn pid_of_node(&self, name: &str) -> i32 {
+        let lock = self.folder.path().join(name).join("agent.lock");
+        std::fs::read_to_string(lock).unwrap().trim().parse().unwrap()
+    }
+
     /// Another node on this machine, with simulated GPUs.
     pub(crate) fn add_simulated_node(&mut self, name: &str) {
         self.add(name, simulating);

@@ -14,6 +14,7 @@ mod attacks;
 mod checkout;
 mod container;
 mod crashes;
+mod culprits;
 mod diagnosis;
 mod examples;
 mod exec;

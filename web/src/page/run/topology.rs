@@ -20,8 +20,8 @@ const CELLS_MAX: usize = 2_048;
 const COLUMNS_MAX: usize = 16;
 /// Rules that name a rank that others wait for.
 const LATE: [&str; 2] = ["StragglerRank", "LateToCollectives"];
-/// The rule that names a rank that stands still.
-const STUCK: &str = "RankStuck";
+/// Rules that name a rank that does nothing.
+const STUCK: [&str; 2] = ["RankStuck", "RunStalled"];
 
 /// What is pointed at and chosen. Cheap to copy.
 #[derive(Clone, Copy)]
@@ -87,7 +87,7 @@ fn around(live: Live, run: &str) -> Around {
         let Some(rank) = rank.filter(|_| alert.labels.get("run") == Some(run)) else {
             continue;
         };
-        if alert.rule == STUCK {
+        if STUCK.contains(&alert.rule.as_str()) {
             around.stuck.insert(rank);
         } else if LATE.contains(&alert.rule.as_str()) {
             around.late.insert(rank);

@@ -10,12 +10,15 @@ use domain::ident::RunId;
 use domain::series::Labels;
 use domain::time::TimestampMs;
 
+use crate::launch::probe::baseline::{BestSpeed, LossNoise};
 use crate::launch::probe::record::{Checkpoint, Phase, Step};
 use crate::sample::series::series;
 use crate::sample::{Samples, assignment};
 
 /// Steps that are samples of their own before pooling begins: the first minute of a run in full detail.
 const BURST: f64 = 30.0;
+/// What may be not finite.
+const NONFINITE_VALUES: [&str; 2] = ["loss", "gradient"];
 /// After the burst: samples a second.
 const REFILL_PER_MS: f64 = 1.0 / 1_000.0;
 
@@ -32,6 +35,12 @@ pub(super) struct RankSeries {
     /// The loss is the script's own word, which may be on another scale than what `backward` sees.
     loss_is_logged: bool,
     nonfinite: f64,
+    /// Since which step the loss, and since which the gradient, is not finite.
+    nonfinite_since: [Option<f64>; 2],
+    /// Steps that a gradient scaler has skipped.
+    skipped_steps: f64,
+    loss_noise: LossNoise,
+    best_speed: BestSpeed,
     saves: RankSaves,
     /// `train_info`, `gpu_assignment_info` and `train_note`.
     infos: Vec<Labels>,
@@ -60,6 +69,10 @@ impl RankSeries {
             loss_best: f64::INFINITY,
             loss_is_logged: false,
             nonfinite: 0.0,
+            nonfinite_since: [None; 2],
+            skipped_steps: 0.0,
+            loss_noise: LossNoise::default(),
+            best_speed: BestSpeed::default(),
             saves: RankSaves::default(),
             infos: Vec::new(),
         }
@@ -127,22 +140,16 @@ impl RankSeries {
         let is_logged = step.loss_source.as_deref() == Some("logged");
         if step.loss.is_some() && is_logged != self.loss_is_logged {
             (self.loss_is_logged, self.loss_best) = (is_logged, f64::INFINITY);
+            self.loss_noise = LossNoise::default();
         }
         if let Some(loss) = step.loss.filter(|loss| loss.is_finite()) {
             self.loss_best = self.loss_best.min(loss);
+            self.loss_noise.take(loss);
         }
-        if [
-            step.loss,
-            step.loss_backward,
-            step.grad_norm,
-            step.grad_norm_local_sq,
-        ]
-        .into_iter()
-        .flatten()
-        .any(|value| !value.is_finite())
-        {
-            self.nonfinite += 1.0;
+        if let (Some(samples), Some(step_s)) = (step.samples, step.step_s.filter(|step_s| *step_s > 0.0)) {
+            self.best_speed.take(at_ms, samples / step_s);
         }
+        self.note_nonfinite(&step, samples);
         self.pool.push(step);
         self.refill(at_ms);
         self.write_when_allowed(samples);
@@ -178,6 +185,39 @@ impl RankSeries {
                 samples,
             );
         }
+    }
+
+    /// A scaler that skips a step because its gradients overflowed does what it is for: such a step is not counted.
+    fn note_nonfinite(&mut self, step: &Step, samples: &Samples) {
+        let skipped = step.skipped_steps.unwrap_or(self.skipped_steps);
+        let is_skipped = skipped > self.skipped_steps;
+        self.skipped_steps = skipped;
+        let any = |values: [Option<f64>; 2]| values.into_iter().flatten().any(|value| !value.is_finite());
+        let is_bad = [
+            any([step.loss, step.loss_backward]),
+            any([step.grad_norm, step.grad_norm_local_sq]) && !is_skipped,
+        ];
+        if is_bad.contains(&true) {
+            self.nonfinite += 1.0;
+        }
+        let at_ms = step.wall_ns / 1_000_000;
+        for (place, value) in NONFINITE_VALUES.into_iter().enumerate() {
+            let was_bad = self.nonfinite_since[place].is_some();
+            if is_bad[place] {
+                self.nonfinite_since[place] = self.nonfinite_since[place].or(step.step);
+            } else if was_bad {
+                self.nonfinite_since[place] = None;
+                samples.end(&self.nonfinite_series(value), at_ms);
+            }
+        }
+    }
+
+    fn nonfinite_series(&self, value: &str) -> Labels {
+        let [(run, run_id), (rank, number)] = &self.labels;
+        series(
+            "train_nonfinite_since_step",
+            &[(run, run_id), (rank, number), ("value", value)],
+        )
     }
 
     fn refill(&mut self, now_ms: TimestampMs) {
@@ -241,6 +281,8 @@ impl RankSeries {
                 largest(pool.iter().filter_map(|step| step.micro_batch)),
             ),
             ("train_nonfinite_steps_total", Some(self.nonfinite)),
+            ("train_loss_noise", self.loss_noise.value()),
+            ("train_samples_per_second_best", self.best_speed.value()),
             (
                 "train_skipped_steps_total",
                 latest(&pool, |step| step.skipped_steps),
@@ -286,6 +328,11 @@ impl RankSeries {
         ];
         for (metric, value) in values {
             self.push(metric, at_ms, value, samples);
+        }
+        for (place, value) in NONFINITE_VALUES.into_iter().enumerate() {
+            if let Some(since) = self.nonfinite_since[place] {
+                samples.push(&self.nonfinite_series(value), at_ms, since);
+            }
         }
     }
 

@@ -21,7 +21,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 use tonic::{Code, Status};
 use wire::busy;
 use wire::proto::{End, Hello, TelemetryDown, TelemetryUp, telemetry_down, telemetry_up};
-use wire::telemetry::{PATH, READ_BUFFER_BYTES};
+use wire::telemetry::{CLOSE_STOPPING, PATH, READ_BUFFER_BYTES};
 use wire::version::{HELLO_BYTES_MAX, MESSAGE_BYTES_MAX};
 
 use crate::Shared;
@@ -50,6 +50,8 @@ pub(super) struct Up {
     heard: bool,
     /// Nobody listened when it was looked at last: what came since is not known.
     deaf: bool,
+    /// The agent said that it stops.
+    stops: bool,
 }
 
 /// What goes to an agent.
@@ -144,7 +146,13 @@ impl Up {
             silence,
             heard: true,
             deaf: false,
+            stops: false,
         }
+    }
+
+    /// Whether the agent closed the stream because it stops.
+    pub(super) fn stops(&self) -> bool {
+        self.stops
     }
 
     /// The next message; `None` when the agent closed the stream.
@@ -165,6 +173,7 @@ impl Up {
             silence,
             heard,
             deaf,
+            stops,
         } = self;
         loop {
             let message = poll_fn(|context| {
@@ -188,7 +197,11 @@ impl Up {
                 (message, read_in) = message => {
                     *heard = true;
                     match message {
-                        None | Some(Ok(Message::Close(_))) => return Ok(None),
+                        None => return Ok(None),
+                        Some(Ok(Message::Close(frame))) => {
+                            *stops = frame.is_some_and(|frame| frame.code == CLOSE_STOPPING);
+                            return Ok(None);
+                        }
                         Some(Ok(Message::Binary(bytes))) => {
                             let message = TelemetryUp::decode(bytes)
                                 .map_err(|error| Status::invalid_argument(format!("a malformed message: {error}")))?;

@@ -199,10 +199,10 @@ struct Overdue {
 }
 
 /// A rank that does nothing, and where.
-struct Stalled<'a> {
-    node: &'a NodeName,
-    rank: Rank,
-    stall: &'a Stall,
+pub(super) struct Stalled<'a> {
+    pub(super) node: &'a NodeName,
+    pub(super) rank: Rank,
+    pub(super) stall: &'a Stall,
 }
 
 fn given_up(task: &NodeTask, reason: String) -> Overdue {
@@ -222,7 +222,8 @@ fn given_up(task: &NodeTask, reason: String) -> Overdue {
     }
 }
 
-fn stalls(attempt: &Attempt) -> impl Iterator<Item = Stalled<'_>> {
+/// The ranks that stand still, as far as their nodes are heard.
+pub(super) fn stalls(attempt: &Attempt) -> impl Iterator<Item = Stalled<'_>> {
     let ranks = attempt
         .nodes
         .iter()
@@ -240,6 +241,14 @@ fn stalls(attempt: &Attempt) -> impl Iterator<Item = Stalled<'_>> {
 }
 
 impl Stalled<'_> {
+    /// Whether the kernel says so: it does not merely wait for another rank.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(
+            self.stall.cause,
+            StallCause::Stopped | StallCause::Uninterruptible
+        )
+    }
+
     fn overdue(&self, now_ms: TimestampMs) -> Overdue {
         let (who, waits) = (
             format!("rank {} on node {}", self.rank, self.node),

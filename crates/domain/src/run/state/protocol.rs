@@ -381,6 +381,19 @@ pub enum EndCause {
     Other(String),
 }
 
+impl StallCause {
+    /// The word in the protocol and in labels.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Stopped => "stopped",
+            Self::NoStep => "no_step",
+            Self::Uninterruptible => "uninterruptible",
+            Self::Other(word) => word,
+        }
+    }
+}
+
 /// How it shows that a rank stands still.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,0 +1,169 @@
+//! What is usual for a rank in this attempt: how noisy its loss is, and how fast it trains at its best. Rules hold the present against it.
+//!
+//! ```text
+//! losses      |difference of two losses in a row|, the last 256 ─▶ 90th percentile: the noise
+//! speed       samples per second of each step ─▶ median of each minute ─▶ the highest of them
+//! ```
+//! Both forget nothing that matters: a fault that lasts does not become usual. A loss that is far above its noise does not add to it, and a minute
+//! that is slow never replaces a faster one.
+
+use std::collections::VecDeque;
+
+use domain::time::TimestampMs;
+
+/// Differences that are remembered; with fewer than `DIFFERENCES_MIN` nothing is said.
+const DIFFERENCES_MAX: usize = 256;
+const DIFFERENCES_MIN: usize = 16;
+/// The noise is at most this share of the first loss. A run that explodes in its first steps has known nothing but the explosion.
+const FIRST_LOSS_SHARE_MAX: f64 = 0.08;
+/// A difference beyond this many times the noise is an event, not noise.
+const NOISE_MULTIPLE_MAX: f64 = 20.0;
+const MINUTE_MS: i64 = 60_000;
+/// Steps of a minute that give a median. Long steps get a longer minute.
+const RATES_MIN: usize = 6;
+/// Rates of one minute that are kept: enough for a median, at any speed.
+const RATES_MAX: usize = 1_024;
+
+/// How much a loss varies from step to step.
+#[derive(Debug, Default)]
+pub(super) struct LossNoise {
+    first: Option<f64>,
+    last: Option<f64>,
+    differences: VecDeque<f64>,
+}
+
+impl LossNoise {
+    /// A step's loss.
+    pub(super) fn take(&mut self, loss: f64) {
+        if !loss.is_finite() {
+            return;
+        }
+        self.first.get_or_insert(loss);
+        let Some(last) = self.last.replace(loss) else {
+            return;
+        };
+        let difference = (loss - last).abs();
+        if self
+            .value()
+            .is_some_and(|noise| noise > 0.0 && difference > NOISE_MULTIPLE_MAX * noise)
+        {
+            return;
+        }
+        if self.differences.len() == DIFFERENCES_MAX {
+            self.differences.pop_front();
+        }
+        self.differences.push_back(difference);
+    }
+
+    /// The 90th percentile of the differences, bounded by the first loss.
+    pub(super) fn value(&self) -> Option<f64> {
+        if self.differences.len() < DIFFERENCES_MIN {
+            return None;
+        }
+        let mut sorted: Vec<f64> = self.differences.iter().copied().collect();
+        let at = sorted.len() * 9 / 10;
+        let noise = *sorted.select_nth_unstable_by(at, f64::total_cmp).1;
+        Some(noise.min(FIRST_LOSS_SHARE_MAX * self.first?.abs()))
+    }
+}
+
+/// The fastest minute so far.
+#[derive(Debug, Default)]
+pub(super) struct BestSpeed {
+    since_ms: Option<TimestampMs>,
+    rates: Vec<f64>,
+    best: Option<f64>,
+}
+
+impl BestSpeed {
+    /// A step's samples per second.
+    pub(super) fn take(&mut self, at_ms: TimestampMs, samples_per_second: f64) {
+        if !samples_per_second.is_finite() {
+            return;
+        }
+        let since_ms = *self.since_ms.get_or_insert(at_ms);
+        if self.rates.len() < RATES_MAX {
+            self.rates.push(samples_per_second);
+        }
+        if at_ms - since_ms < MINUTE_MS || self.rates.len() < RATES_MIN {
+            return;
+        }
+        let middle = self.rates.len() / 2;
+        let median = *self.rates.select_nth_unstable_by(middle, f64::total_cmp).1;
+        self.best = Some(self.best.map_or(median, |best| best.max(median)));
+        self.rates.clear();
+        self.since_ms = Some(at_ms);
+    }
+
+    /// Known after the first minute.
+    pub(super) fn value(&self) -> Option<f64> {
+        self.best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_explosion_is_no_noise_and_does_not_become_usual() {
+        let mut noise = LossNoise::default();
+        for step in 0..100 {
+            noise.take(3.0 - 0.01 * f64::from(step) + if step % 2 == 0 { 0.1 } else { 0.0 });
+        }
+        let before = noise.value().expect("enough losses");
+        assert!((0.05..0.2).contains(&before), "{before}");
+        for step in 0..200 {
+            noise.take(50.0 + 40.0 * f64::from(step % 2));
+        }
+        assert_eq!(noise.value(), Some(before));
+    }
+
+    #[test]
+    fn a_run_that_explodes_at_once_is_not_merely_noisy() {
+        let mut noise = LossNoise::default();
+        noise.take(3.3);
+        for step in 0..100 {
+            noise.take(20.0 + 500.0 * f64::from(step % 2));
+        }
+        let value = noise.value().expect("enough losses");
+        assert!((value - 0.264).abs() < 1e-9, "{value}");
+    }
+
+    #[test]
+    fn a_noise_is_known_after_some_steps_and_skips_what_is_not_finite() {
+        let mut noise = LossNoise::default();
+        for loss in [1.0, f64::NAN, 2.0] {
+            noise.take(loss);
+        }
+        assert_eq!(noise.value(), None);
+        for _ in 0..20 {
+            noise.take(2.0);
+        }
+        assert_eq!(noise.value(), Some(0.0));
+        // A loss that was constant may begin to move.
+        for step in 0..100 {
+            noise.take(2.0 + f64::from(step % 2));
+        }
+        assert_eq!(noise.value(), Some(FIRST_LOSS_SHARE_MAX));
+    }
+
+    #[test]
+    fn uneven_batches_and_pauses_leave_the_best_minute_as_it_is() {
+        let mut speed = BestSpeed::default();
+        let mut at_ms = 0;
+        let mut train = |seconds: i64, rate: fn(i64) -> f64| {
+            for second in 0..seconds {
+                at_ms += 1_000;
+                speed.take(at_ms, rate(second));
+            }
+            speed.value()
+        };
+        assert_eq!(train(59, |_| 250.0), None);
+        // 100 to 400 samples per second, in turns.
+        let best = train(180, |second| 100.0 + 100.0 * (second % 4) as f64).expect("a minute has passed");
+        assert!((200.0..=300.0).contains(&best), "{best}");
+        // Three times slower, for an hour.
+        assert_eq!(train(3_600, |_| 80.0), Some(best));
+    }
+}

@@ -1,0 +1,282 @@
+//! The state of runs and nodes as series, so that rules judge it and alerts tell it.
+//!
+//! ```text
+//! Runs::tell ─▶ set_run ─┐
+//!                        ├─ once per second ─▶ one append: what is so now, and a staleness marker for what is so no longer
+//! Live, nodes ───────────┘
+//! ```
+//! A series of state goes on as long as the state does: an alert on it neither ends while its condition holds nor outlives it.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::ident::{NodeName, RunId};
+use domain::run::state::Machine;
+use domain::series::{Labels, METRIC_NAME, STALE};
+use domain::time::TimestampMs;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::app::Shared;
+use crate::diagnose;
+use crate::live::Presence;
+
+const PERIOD: Duration = Duration::from_secs(1);
+/// How long a run that has ended is shown: as long as somebody may want to hear of it.
+const ENDED_SHOWN_MS: i64 = 3_600_000;
+/// Runs that have ended and are shown; the oldest go first.
+const ENDED_SHOWN_MAX: usize = 1_000;
+/// Runs that are read at the start, the newest.
+const RUNS_AT_START: u32 = 200;
+/// After its own start, and after time in which it did not run, the collector cannot tell a node that is down from one that has not come back
+/// yet: agents return within a minute. A node that was heard since, and is not any more, is down.
+const DOUBT: Duration = Duration::from_secs(90);
+/// An agent that says that it stops while its node holds ranks, as for an upgrade, is back within this time.
+const PLANNED_STOP_MAX_MS: i64 = 60_000;
+/// Ticks that lie further apart, by either clock, mean that this process or its machine stood still, or that the clock was set.
+const TICKS_APART_MAX: Duration = Duration::from_secs(5);
+
+/// The series of all runs that are shown.
+#[derive(Debug, Default)]
+pub(crate) struct StateSeries {
+    runs: Mutex<BTreeMap<RunId, ShownRun>>,
+}
+
+#[derive(Debug)]
+struct ShownRun {
+    series: Vec<(Labels, f64)>,
+    busy_nodes: BTreeSet<NodeName>,
+    ended_ms: Option<TimestampMs>,
+}
+
+impl StateSeries {
+    /// What a run is now.
+    pub(crate) fn set_run(&self, run: &Machine) {
+        let shown = ShownRun {
+            series: run.series(),
+            busy_nodes: run.busy_nodes().cloned().collect(),
+            ended_ms: run.ended_ms.filter(|_| run.state.is_final()),
+        };
+        self.lock().insert(run.id.clone(), shown);
+    }
+
+    /// The series of all runs, without those that ended long ago.
+    fn of_runs(&self, now_ms: TimestampMs) -> Vec<(Labels, f64)> {
+        let mut runs = self.lock();
+        runs.retain(|_, run| run.ended_ms.is_none_or(|ended| now_ms - ended < ENDED_SHOWN_MS));
+        let mut ended: Vec<_> = runs
+            .iter()
+            .filter_map(|(id, run)| Some((run.ended_ms?, id.clone())))
+            .collect();
+        ended.sort_unstable();
+        let too_many = ended.len().saturating_sub(ENDED_SHOWN_MAX);
+        for (_, id) in &ended[..too_many] {
+            runs.remove(id);
+        }
+        runs.values().flat_map(|run| run.series.iter().cloned()).collect()
+    }
+
+    fn busy_nodes(&self) -> BTreeSet<NodeName> {
+        self.lock()
+            .values()
+            .flat_map(|run| run.busy_nodes.iter().cloned())
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<RunId, ShownRun>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes the series until the collector stops.
+pub(crate) async fn write(app: Shared) {
+    match app.runs.newest(RUNS_AT_START).await {
+        Ok(runs) => runs.iter().for_each(|run| app.state_series.set_run(run)),
+        Err(error) => {
+            tracing::warn!(%error, "the state of runs that had ended before the start is not shown")
+        }
+    }
+    let mut ticks = interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut written: HashSet<Labels> = HashSet::new();
+    let mut nodes = KnownNodes::new();
+    let mut clocks = Clocks::new(Instant::now(), app.now_ms());
+    let mut failed = false;
+    loop {
+        ticks.tick().await;
+        let now_ms = app.now_ms();
+        let certainty = clocks.tick(Instant::now(), now_ms);
+        let mut series = app.state_series.of_runs(now_ms);
+        series.extend(node_series(&app, now_ms, certainty, &mut nodes));
+        let is: HashSet<Labels> = series.iter().map(|(labels, _)| labels.clone()).collect();
+        let ended: Vec<Labels> = written.difference(&is).cloned().collect();
+        series.extend(ended.into_iter().map(|labels| (labels, STALE)));
+        if series.is_empty() {
+            continue;
+        }
+        match diagnose::append_now(&app, series, now_ms).await {
+            Ok(()) => (written, failed) = (is, false),
+            Err(error) if !failed => {
+                tracing::warn!(%error, "the state of runs and nodes cannot be stored");
+                failed = true;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// What was last said of each node.
+type KnownNodes = BTreeMap<NodeName, bool>;
+
+/// `node_up` of each node. One of which nothing certain can be said keeps the value it had, or has none.
+fn node_series(
+    app: &Shared,
+    now_ms: TimestampMs,
+    certainty: Certainty,
+    known: &mut KnownNodes,
+) -> Vec<(Labels, f64)> {
+    let busy = app.state_series.busy_nodes();
+    let before = std::mem::take(known);
+    for (node, presence) in app.live.presences(now_ms) {
+        let is_busy = busy.contains(&node);
+        let up = is_up(presence, is_busy, certainty, before.get(&node).copied());
+        known.extend(up.map(|up| (node, up)));
+    }
+    let series = known.iter().map(|(node, up)| {
+        let labels =
+            Labels::new([(METRIC_NAME, "node_up"), ("node", node.as_str())]).expect("well-formed names");
+        (labels, f64::from(u8::from(*up)))
+    });
+    series.collect()
+}
+
+/// Whether a node is up, if that is known.
+fn is_up(presence: Presence, is_busy: bool, certainty: Certainty, before: Option<bool>) -> Option<bool> {
+    match presence {
+        Presence::Heard => Some(true),
+        Presence::StoppedAsPlanned { .. } if !is_busy => None,
+        Presence::StoppedAsPlanned { for_ms } if for_ms < PLANNED_STOP_MAX_MS => before,
+        Presence::NotHeardYet if !is_busy => None,
+        Presence::NotHeardYet if certainty.of_absence => Some(false),
+        Presence::NotHeardYet => before,
+        Presence::StoppedAsPlanned { .. } | Presence::Silent if certainty.of_silence => Some(false),
+        Presence::StoppedAsPlanned { .. } | Presence::Silent => before,
+    }
+}
+
+/// Whether it means something that a node is not heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Certainty {
+    /// Of a node that was heard before.
+    of_silence: bool,
+    /// Of a node that has not been heard since the start.
+    of_absence: bool,
+}
+
+/// The two clocks, whose disagreement tells that the machine was suspended or the clock was set.
+#[derive(Debug)]
+struct Clocks {
+    ticked: Instant,
+    ticked_ms: TimestampMs,
+    started: Instant,
+    disturbed: Option<Instant>,
+}
+
+impl Clocks {
+    fn new(now: Instant, now_ms: TimestampMs) -> Self {
+        Self {
+            ticked: now,
+            ticked_ms: now_ms,
+            started: now,
+            disturbed: None,
+        }
+    }
+
+    /// Once per tick.
+    fn tick(&mut self, now: Instant, now_ms: TimestampMs) -> Certainty {
+        let apart = now.saturating_duration_since(self.ticked);
+        let apart_ms = now_ms - self.ticked_ms;
+        let allowed_ms = i64::try_from(TICKS_APART_MAX.as_millis()).unwrap_or(i64::MAX);
+        if apart > TICKS_APART_MAX || !(0..=allowed_ms).contains(&apart_ms) {
+            self.disturbed = Some(now);
+        }
+        (self.ticked, self.ticked_ms) = (now, now_ms);
+        let passed = |since: Instant| now.saturating_duration_since(since) >= DOUBT;
+        let of_silence = self.disturbed.is_none_or(passed);
+        Certainty {
+            of_silence,
+            of_absence: of_silence && passed(self.started),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CERTAIN: Certainty = Certainty {
+        of_silence: true,
+        of_absence: true,
+    };
+    const AFTER_START: Certainty = Certainty {
+        of_silence: true,
+        of_absence: false,
+    };
+    const DISTURBED: Certainty = Certainty {
+        of_silence: false,
+        of_absence: false,
+    };
+
+    #[test]
+    fn a_node_is_down_when_its_silence_is_certain_and_matters() {
+        use Presence::{Heard, NotHeardYet, Silent, StoppedAsPlanned};
+        let (soon, long) = (
+            StoppedAsPlanned { for_ms: 20_000 },
+            StoppedAsPlanned { for_ms: 60_000 },
+        );
+        let (busy, idle) = (true, false);
+        for (presence, is_busy, certainty, before, expected) in [
+            (Heard, idle, DISTURBED, None, Some(true)),
+            (Silent, idle, AFTER_START, Some(true), Some(false)),
+            (Silent, idle, DISTURBED, Some(true), Some(true)),
+            (Silent, busy, DISTURBED, Some(false), Some(false)),
+            // A planned stop of an agent without ranks ends the series; with ranks it may be an upgrade.
+            (long, idle, CERTAIN, Some(true), None),
+            (soon, busy, CERTAIN, Some(true), Some(true)),
+            (long, busy, CERTAIN, Some(true), Some(false)),
+            // Known from an earlier start of the collector only.
+            (NotHeardYet, idle, CERTAIN, None, None),
+            (NotHeardYet, busy, CERTAIN, None, Some(false)),
+            (NotHeardYet, busy, AFTER_START, None, None),
+        ] {
+            let found = is_up(presence, is_busy, certainty, before);
+            assert_eq!(found, expected, "{presence:?} {is_busy} {certainty:?} {before:?}");
+        }
+    }
+
+    #[test]
+    fn silence_means_nothing_after_a_standstill_or_a_set_clock() {
+        let start = Instant::now();
+        let mut clocks = Clocks::new(start, 0);
+        let mut tick = |second: u64, now_ms: i64| clocks.tick(start + Duration::from_secs(second), now_ms);
+        for second in 1..90 {
+            assert_eq!(tick(second, second as i64 * 1_000), AFTER_START, "{second}");
+        }
+        assert_eq!(tick(90, 90_000), CERTAIN);
+        // The machine was suspended for a minute.
+        for second in 150..240 {
+            assert_eq!(tick(second, second as i64 * 1_000), DISTURBED, "{second}");
+        }
+        assert_eq!(tick(240, 240_000), CERTAIN);
+        // The clock was set forward by an hour, and back.
+        for second in 241..331 {
+            assert_eq!(
+                tick(second, second as i64 * 1_000 + 3_600_000),
+                DISTURBED,
+                "{second}"
+            );
+        }
+        assert_eq!(tick(331, 3_931_000), CERTAIN);
+        assert_eq!(tick(332, 332_000), DISTURBED);
+    }
+}

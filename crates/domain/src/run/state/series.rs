@@ -1,0 +1,216 @@
+//! What rules see of a run: where it stands, who stands still, and how it ended, as series.
+//!
+//! ```text
+//! run_state{run,state} 1                            the state it is in
+//! run_failed_attempts_total{run}                    attempts that failed
+//! run_stalled{run,cause,node,rank} 1                a rank that does nothing and keeps the others waiting
+//! run_stalled{run,cause} 1                          no rank makes a step, and the culprit is unknown
+//! run_ended_info{run,cause,node,rank} 1             how it ended; without node and rank where there is none to be named
+//! ```
+//! A rank is named where the kernel says that its process is stopped or hangs, or where it alone is behind. Ranks that are equally far wait
+//! for each other, and nothing here says which one is to blame.
+
+use crate::ident::RunId;
+use crate::run::state::machine::{Attempt, Machine};
+use crate::run::state::patience::{Stalled, stalls};
+use crate::run::state::{Outcome, StallCause};
+use crate::series::{Labels, METRIC_NAME};
+
+impl Machine {
+    /// The series of this run now. Those of an earlier moment that are not among them have ended.
+    #[must_use]
+    pub fn series(&self) -> Vec<(Labels, f64)> {
+        let state = of_run("run_state", &self.id).with("state", self.state.as_str());
+        #[expect(clippy::cast_precision_loss, reason = "a run has few attempts")]
+        let failed = self
+            .attempts
+            .iter()
+            .filter(|attempt| attempt.has_failed())
+            .count() as f64;
+        let mut series = vec![
+            (state, 1.0),
+            (of_run("run_failed_attempts_total", &self.id), failed),
+        ];
+        if self.state.is_final() {
+            series.extend(
+                self.outcome
+                    .as_ref()
+                    .map(|outcome| (ended(&self.id, outcome), 1.0)),
+            );
+        } else {
+            series.extend(
+                stalled(&self.id, self.current())
+                    .into_iter()
+                    .map(|labels| (labels, 1.0)),
+            );
+        }
+        series
+    }
+}
+
+impl Attempt {
+    fn has_failed(&self) -> bool {
+        self.ended_ms.is_some() && self.failing_since_ms.is_some()
+    }
+}
+
+fn of_run(name: &str, run: &RunId) -> Labels {
+    Labels::new([(METRIC_NAME, name), ("run", run.as_str())]).expect("well-formed names")
+}
+
+fn ended(run: &RunId, outcome: &Outcome) -> Labels {
+    let labels = of_run("run_ended_info", run).with("cause", &outcome.cause);
+    let labels = match &outcome.node {
+        Some(node) => labels.with("node", node),
+        None => labels,
+    };
+    match outcome.rank {
+        Some(rank) => labels.with("rank", &rank.to_string()),
+        None => labels,
+    }
+}
+
+/// Who keeps the others waiting. Each rank that the kernel holds is named; else the one that is furthest behind, if it is one.
+fn stalled(run: &RunId, attempt: &Attempt) -> Vec<Labels> {
+    let all: Vec<Stalled<'_>> = stalls(attempt).collect();
+    let held: Vec<&Stalled<'_>> = all.iter().filter(|stalled| stalled.is_held()).collect();
+    if !held.is_empty() {
+        return held.into_iter().map(|stalled| named(run, stalled)).collect();
+    }
+    let furthest_behind = all.iter().map(|stalled| stalled.stall.step).min();
+    let mut behind = all
+        .iter()
+        .filter(|stalled| Some(stalled.stall.step) == furthest_behind);
+    match (behind.next(), behind.next()) {
+        (None, _) => Vec::new(),
+        (Some(culprit), None) => vec![named(run, culprit)],
+        (Some(_), Some(_)) => vec![of_run("run_stalled", run).with("cause", StallCause::NoStep.as_str())],
+    }
+}
+
+fn named(run: &RunId, stalled: &Stalled<'_>) -> Labels {
+    of_run("run_stalled", run)
+        .with("cause", stalled.stall.cause.as_str())
+        .with("node", stalled.node.as_str())
+        .with("rank", &stalled.rank.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::ident::{NodeName, Rank};
+    use crate::run::spec::Spec;
+    use crate::run::state::RunState;
+    use crate::run::state::machine::{NodePhase, NodeTask, RankTask, Stall};
+
+    /// A running run of two nodes with two ranks each; of some ranks a cause and the last step.
+    fn run(stalls: &[(u32, StallCause, Option<u64>)]) -> Machine {
+        let spec = Spec {
+            recipe: Some("ddp".to_owned()),
+            ..Spec::default()
+        };
+        let (mut machine, _) = Machine::submit(RunId::new("ddp-1").expect("an id"), spec, 0);
+        machine.state = RunState::Running;
+        let node = |first_rank: u32| {
+            let ranks = (0..2).map(|local| {
+                let stall = stalls.iter().find(|(rank, ..)| *rank == first_rank + local);
+                let stall = stall.map(|(_, cause, step)| Stall {
+                    since_ms: 0,
+                    step: *step,
+                    cause: cause.clone(),
+                });
+                (
+                    local,
+                    RankTask {
+                        stall,
+                        ..RankTask::default()
+                    },
+                )
+            });
+            NodeTask {
+                node: NodeName::new(format!("n{first_rank}")).expect("a name"),
+                phase: NodePhase::Running,
+                away_since_ms: None,
+                prepared: None,
+                command: String::new(),
+                stop_told_ms: None,
+                first_rank,
+                ranks: ranks.collect::<BTreeMap<_, _>>(),
+                end: None,
+                fault: None,
+                sees_first: None,
+            }
+        };
+        machine.current_mut().nodes = vec![node(0), node(2)];
+        machine
+    }
+
+    fn check(stalls: &[(u32, StallCause, Option<u64>)], expected: &[&str]) {
+        let series = run(stalls).series();
+        let stalled = series
+            .iter()
+            .filter(|(labels, _)| labels.metric_name() == Some("run_stalled"));
+        let text = |labels: &Labels| {
+            let pairs = ["cause", "node", "rank"].map(|name| labels.get(name).unwrap_or("-").to_owned());
+            pairs.join(" ")
+        };
+        assert_eq!(
+            stalled.map(|(labels, _)| text(labels)).collect::<Vec<_>>(),
+            expected,
+            "{stalls:?}"
+        );
+    }
+
+    #[test]
+    fn a_rank_is_named_where_the_kernel_holds_it_or_where_it_alone_is_behind() {
+        use StallCause::{NoStep, Stopped, Uninterruptible};
+        check(&[], &[]);
+        check(&[(3, Stopped, None)], &["stopped n2 3"]);
+        check(&[(3, NoStep, Some(7))], &["no_step n2 3"]);
+        check(
+            &[(0, NoStep, Some(7)), (2, Stopped, Some(7)), (3, NoStep, Some(7))],
+            &["stopped n2 2"],
+        );
+        check(
+            &[(0, Uninterruptible, Some(7)), (2, Stopped, Some(7))],
+            &["uninterruptible n0 0", "stopped n2 2"],
+        );
+        check(
+            &[(0, NoStep, Some(8)), (1, NoStep, Some(7)), (2, NoStep, Some(8))],
+            &["no_step n0 1"],
+        );
+    }
+
+    #[test]
+    fn of_ranks_that_are_equally_far_none_is_named() {
+        let level = [0, 1, 2, 3].map(|rank| (rank, StallCause::NoStep, Some(7)));
+        check(&level, &["no_step - -"]);
+    }
+
+    #[test]
+    fn a_run_that_ended_says_how_and_by_whom() {
+        let mut machine = run(&[(3, StallCause::Stopped, None)]);
+        machine.state = RunState::Failed;
+        machine.outcome = Some(Outcome {
+            cause: "out_of_memory".to_owned(),
+            node: Some("n2".to_owned()),
+            rank: Some(Rank(3)),
+            message: "words".to_owned(),
+        });
+        let names: Vec<String> = machine
+            .series()
+            .iter()
+            .map(|(labels, _)| labels.to_string())
+            .collect();
+        assert_eq!(
+            names,
+            [
+                r#"run_state{run="ddp-1", state="failed"}"#,
+                r#"run_failed_attempts_total{run="ddp-1"}"#,
+                r#"run_ended_info{cause="out_of_memory", node="n2", rank="3", run="ddp-1"}"#,
+            ]
+        );
+    }
+}
