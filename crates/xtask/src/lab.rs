@@ -3,6 +3,7 @@
 
 mod faults;
 mod golden;
+mod hang;
 pub(crate) mod hardware;
 mod knobs;
 mod recipes;
@@ -36,6 +37,8 @@ enum What {
     Faults(faults::Options),
     /// Records data folders, run folders and a backup as an earlier revision writes them.
     Golden(golden::Options),
+    /// Lets one rank of four hang in several ways, and keeps which ranks the alerts name; goes on where it was cut off.
+    Hang(hang::Options),
     /// Builds the folder that checks Lockstep on a machine with NVIDIA GPUs, or keeps the results that came back from one.
     Hardware(hardware::Options),
     /// Turns five knobs in the scripts of examples/ while they train, and keeps what the verdicts say.
@@ -51,6 +54,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     match &options.what {
         What::Faults(options) => faults::run(layout, options),
         What::Golden(options) => golden::run(layout, options),
+        What::Hang(options) => hang::run(layout, options),
         What::Hardware(options) => hardware::run(layout, options),
         What::Knobs(options) => knobs::run(layout, options),
         What::Recipes(options) => recipes::run(layout, options),
@@ -59,19 +63,24 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
 }
 
 /// A test of crates/lockstep that is run for the table it prints.
-struct Matrix {
+pub(crate) struct Matrix {
     /// Its log's name.
-    step: &'static str,
-    binary: &'static str,
-    test: &'static str,
+    pub(crate) step: &'static str,
+    pub(crate) binary: &'static str,
+    pub(crate) test: &'static str,
     /// The line before the table.
-    begin: &'static str,
-    limit: Duration,
+    pub(crate) begin: &'static str,
+    pub(crate) limit: Duration,
 }
 
 impl Matrix {
     /// The table, and whether all in it is as it must be.
-    fn run(&self, layout: &Layout, venv: &Path, settings: &[(&str, String)]) -> Result<(String, bool)> {
+    pub(crate) fn run(
+        &self,
+        layout: &Layout,
+        venv: &Path,
+        settings: &[(&str, String)],
+    ) -> Result<(String, bool)> {
         let mut child = ignored_test(layout, self.step, (self.binary, self.test), self.limit, venv)?;
         for (name, value) in settings {
             child = child.env(name, value);

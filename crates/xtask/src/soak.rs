@@ -7,6 +7,7 @@
 mod agent;
 mod disk;
 mod fuzz;
+mod quiet;
 mod start;
 mod store;
 mod sustained;
@@ -47,6 +48,8 @@ enum Part {
     Disk(disk::Options),
     /// An agent on eight simulated GPUs for an hour, with its burst: it must not grow.
     Agent(agent::Options),
+    /// Healthy but noisy training for two hours, two runs at a time: no alert above info may fire.
+    Quiet(quiet::Options),
     /// All of the above, as they are by default.
     All,
 }
@@ -75,6 +78,7 @@ fn all(layout: &Layout) -> bool {
         Part::Start(start::Options::default()),
         Part::Sustained(sustained::Options::default()),
         Part::Agent(agent::Options::default()),
+        Part::Quiet(quiet::Options::default()),
         Part::Fuzz(fuzz::Options::default()),
     ];
     // Not `all`: the ones after a failure run too.
@@ -116,6 +120,7 @@ impl Part {
             Self::Start(_) => "start",
             Self::Disk(_) => "disk",
             Self::Agent(_) => "agent",
+            Self::Quiet(_) => "quiet",
             Self::All => "all",
         }
     }
@@ -129,6 +134,7 @@ impl Part {
             Self::Start(options) => start::run(layout, options),
             Self::Disk(options) => disk::run(layout, options),
             Self::Agent(options) => agent::run(layout, options),
+            Self::Quiet(options) => quiet::run(layout, options),
             Self::All => anyhow::bail!("all parts are run one by one"),
         }
     }

@@ -596,7 +596,7 @@ pub const CATALOGUE: &[Metric] = &[
     gauge(
         "train_compute_ratio",
         RANK,
-        "Share of a step that computes: forward, backward and optimizer.",
+        "Share of a step that computes: forward, backward and optimizer. Absent where waits for other ranks would be counted in, as under FSDP.",
     ),
     gauge(
         "train_loss",

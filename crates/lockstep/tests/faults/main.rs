@@ -8,6 +8,8 @@
 //! scene.rs      one fault on its way: the run, the clock of the fault, the waits
 //! verdict.rs    what was true after it
 //! matrix.rs     all faults, again and again, as a table
+//! quiet.rs      healthy work that is noisy, in which nothing may be said
+//! hang.rs       a rank that does not take part any more, and who is named
 //! ```
 //! Some of them are run with every change; `cargo xtask lab faults` runs them all and keeps the table in docs/faults.md.
 //!
@@ -20,6 +22,7 @@
 mod product;
 
 mod fault;
+mod hang;
 mod matrix;
 
 mod agents;
@@ -27,6 +30,7 @@ mod checkpoints;
 mod collector;
 mod nodes;
 mod ports;
+mod quiet;
 mod ranks;
 mod undisturbed;
 

@@ -32,6 +32,8 @@ pub(super) struct RankSeries {
     pool: Vec<Step>,
     last_step_ms: Option<TimestampMs>,
     loss_best: f64,
+    /// It has no ranks to wait for.
+    is_alone: bool,
     /// The loss is the script's own word, which may be on another scale than what `backward` sees.
     loss_is_logged: bool,
     nonfinite: f64,
@@ -67,6 +69,7 @@ impl RankSeries {
             pool: Vec::new(),
             last_step_ms: None,
             loss_best: f64::INFINITY,
+            is_alone: false,
             loss_is_logged: false,
             nonfinite: 0.0,
             nonfinite_since: [None; 2],
@@ -79,7 +82,14 @@ impl RankSeries {
     }
 
     /// What the rank is now; what it was before and is no more ends.
-    pub(super) fn introduce(&mut self, infos: Vec<Labels>, at_ms: TimestampMs, samples: &Samples) {
+    pub(super) fn introduce(
+        &mut self,
+        infos: Vec<Labels>,
+        is_alone: bool,
+        at_ms: TimestampMs,
+        samples: &Samples,
+    ) {
+        self.is_alone = is_alone;
         for old in self.infos.iter().filter(|old| !infos.contains(old)) {
             samples.end(old, at_ms);
         }
@@ -254,6 +264,9 @@ impl RankSeries {
             let counted: Vec<f64> = pool.iter().filter_map(count).collect();
             (!counted.is_empty() && total_s > 0.0).then(|| counted.iter().sum::<f64>() / total_s)
         };
+        let compute = ratio(mean(&pool, parts), step_s);
+        // Where waits for other ranks are not known, as under FSDP, they hide inside forward and backward.
+        let knows_waits = self.is_alone || pool.iter().any(|step| step.sync_s.is_some());
         let values = [
             ("train_step", last.step),
             ("train_step_seconds", step_s),
@@ -263,7 +276,7 @@ impl RankSeries {
             ("train_optimizer_seconds", mean(&pool, |step| step.optimizer_s)),
             ("train_sync_seconds", mean(&pool, |step| step.sync_s)),
             ("train_save_seconds", mean(&pool, |step| step.save_s)),
-            ("train_compute_ratio", ratio(mean(&pool, parts), step_s)),
+            ("train_compute_ratio", compute.filter(|_| knows_waits)),
             ("train_loss", loss(&pool)),
             (
                 "train_loss_best",

@@ -46,6 +46,7 @@ pub(crate) struct Hello {
     pub(crate) wall_ns: i64,
     pub(crate) torch: Option<String>,
     pub(crate) python: Option<String>,
+    pub(crate) world_size: Option<u32>,
     pub(crate) backend: Option<String>,
     pub(crate) device: Option<String>,
     pub(crate) gpu_uuid: Option<String>,

@@ -150,7 +150,8 @@ impl RunSeries {
             ));
         }
         let at_ms = hello.wall_ns / 1_000_000;
-        self.rank(hello.rank).introduce(infos, at_ms, &samples);
+        let is_alone = hello.world_size == Some(1);
+        self.rank(hello.rank).introduce(infos, is_alone, at_ms, &samples);
     }
 
     fn rank(&mut self, rank: u32) -> &mut RankSeries {
@@ -202,6 +203,7 @@ mod tests {
             forward_s: Some(0.03),
             backward_s: Some(0.04),
             optimizer_s: Some(0.01),
+            sync_s: Some(0.0),
             loss: Some(loss),
             grad_norm: Some(n.into()),
             samples: Some(8.0),
@@ -237,6 +239,65 @@ mod tests {
         assert!((ratio - 0.8).abs() < 1e-9, "{ratio}");
         let rate = values(&samples, "train_samples_per_second")[0].1;
         assert!((rate - 80.0).abs() < 1e-9, "{rate}");
+    }
+
+    #[test]
+    fn a_compute_share_with_hidden_waits_is_not_told() {
+        let told = |sync_s: Option<f64>, world_size: u32| {
+            let (mut series, samples) = run();
+            let none = Inventory::default();
+            let hello = Hello {
+                world_size: Some(world_size),
+                wall_ns: 1_000_000,
+                ..Hello::default()
+            };
+            series.take(Record::Hello(Box::new(hello)), &none);
+            let Record::Step(mut first) = step(1, 1_000, 1.0) else {
+                panic!("a step")
+            };
+            first.sync_s = sync_s;
+            series.take(Record::Step(first), &none);
+            !values(&samples, "train_compute_ratio").is_empty()
+        };
+        assert!(told(Some(0.01), 4) && told(None, 1));
+        assert!(!told(None, 4), "as under FSDP");
+    }
+
+    #[test]
+    fn a_non_finite_value_is_told_since_when_until_it_is_finite_and_a_skipped_step_is_none() {
+        let (mut series, samples) = run();
+        let none = Inventory::default();
+        let mut take = |n: u32, loss: f64, grad_norm: f64, skipped: f64| {
+            let Record::Step(mut one) = step(n, 1_000_000 + i64::from(n) * 2_000, loss) else {
+                panic!("a step")
+            };
+            (one.grad_norm, one.skipped_steps) = (Some(grad_norm), Some(skipped));
+            series.take(Record::Step(one), &none);
+            let since = samples.latest().into_iter().filter(|sample| {
+                sample.series.metric_name() == Some("train_nonfinite_since_step") && !is_stale(sample.value)
+            });
+            let since: Vec<(String, f64)> = since
+                .map(|sample| {
+                    (
+                        sample.series.get("value").unwrap_or_default().to_owned(),
+                        sample.value,
+                    )
+                })
+                .collect();
+            (since, values(&samples, "train_nonfinite_steps_total")[0].1)
+        };
+        assert_eq!(take(1, 2.0, 1.0, 0.0), (vec![], 0.0));
+        // A gradient scaler lowers its scale: by design.
+        assert_eq!(take(2, 2.0, f64::INFINITY, 1.0), (vec![], 0.0));
+        assert_eq!(
+            take(3, 2.0, f64::NAN, 1.0),
+            (vec![("gradient".to_owned(), 3.0)], 1.0)
+        );
+        let both = vec![("gradient".to_owned(), 3.0), ("loss".to_owned(), 4.0)];
+        let mut found = take(4, f64::NAN, f64::NAN, 1.0);
+        found.0.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(found, (both, 2.0));
+        assert_eq!(take(5, 2.0, 1.0, 1.0), (vec![], 2.0));
     }
 
     #[test]

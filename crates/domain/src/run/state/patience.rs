@@ -138,7 +138,7 @@ impl Machine {
     }
 
     /// No step for too long. Who keeps the others waiting is one whose process is stopped or hangs in the kernel, else the rank that
-    /// is furthest behind.
+    /// is furthest behind. Of ranks that are equally far none is blamed: they wait for each other.
     fn stuck(&self, now_ms: TimestampMs) -> Option<Overdue> {
         let timeout_ms = self.spec.stall_timeout_ms()?;
         let attempt = self.current();
@@ -162,6 +162,12 @@ impl Machine {
         if matches!(culprit.stall.cause, StallCause::NoStep | StallCause::Other(_))
             && let Some(outcome) = first_to_exit(attempt)
         {
+            return Some(Overdue { outcome, fault: None });
+        }
+        let as_far = |other: &Stalled<'_>| !other.is_held() && other.stall.step == culprit.stall.step;
+        let ranks = stalls(attempt).filter(as_far).count();
+        if !culprit.is_held() && ranks > 1 {
+            let outcome = unknown_culprit(&culprit, ranks, now_ms);
             return Some(Overdue { outcome, fault: None });
         }
         Some(culprit.overdue(now_ms))
@@ -240,7 +246,28 @@ pub(super) fn stalls(attempt: &Attempt) -> impl Iterator<Item = Stalled<'_>> {
         })
 }
 
+fn unknown_culprit(one: &Stalled<'_>, ranks: usize, now_ms: TimestampMs) -> Outcome {
+    let after = one.after();
+    let waits = span(now_ms - one.stall.since_ms);
+    Outcome {
+        cause: "stuck".to_owned(),
+        node: None,
+        rank: None,
+        message: format!(
+            "no rank has made a step for {waits}; {ranks} ranks are equally far, {after}, so which one keeps the others waiting is unknown"
+        ),
+    }
+}
+
 impl Stalled<'_> {
+    /// Where it is, in words.
+    fn after(&self) -> String {
+        let step = self.stall.step;
+        step.map_or("before their first step".to_owned(), |step| {
+            format!("after step {step}")
+        })
+    }
+
     /// Whether the kernel says so: it does not merely wait for another rank.
     pub(super) fn is_held(&self) -> bool {
         matches!(

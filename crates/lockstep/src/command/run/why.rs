@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::failure::Failure;
 use crate::table::printable;
 
-/// Says how the run stands or ended, and every active diagnosis of it.
+/// Says how the run stands or ended, every active diagnosis of it, and those of the nodes it runs on: a cause may lie there.
 pub(super) async fn why(client: &Client, run: &str) -> Result<(), Failure> {
     let view: RunView = client.get(&run_path(run)?, &[]).await?;
     let all: Vec<Diagnosis> = client.get("/api/diagnoses", &[]).await?;
@@ -36,7 +36,28 @@ pub(super) async fn why(client: &Client, run: &str) -> Result<(), Failure> {
     for diagnosis in ours {
         print(diagnosis);
     }
+    let of_nodes: Vec<_> = all
+        .iter()
+        .filter(|diagnosis| is_of_node(&view, diagnosis))
+        .collect();
+    if !of_nodes.is_empty() {
+        say!("\nOn its nodes:");
+    }
+    for diagnosis in of_nodes {
+        print(diagnosis);
+    }
     Ok(())
+}
+
+/// Whether it is about a node, or a GPU of a node, that holds ranks of this run, and about no run.
+fn is_of_node(run: &RunView, diagnosis: &Diagnosis) -> bool {
+    let labels = &diagnosis.alert.labels;
+    let Some(node) = labels.get("node").filter(|_| labels.get("run").is_none()) else {
+        return false;
+    };
+    let attempt = run.attempts.last();
+    !run.summary.state.is_final()
+        && attempt.is_some_and(|attempt| attempt.nodes.iter().any(|task| task.node == node))
 }
 
 fn print(diagnosis: &Diagnosis) {

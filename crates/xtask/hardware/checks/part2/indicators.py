@@ -259,8 +259,10 @@ def data_alert(sheet, what, seen):
 
 
 def compute_alert(sheet, what, seen):
-    # On GPUs the share is below the band, for less than the minute after which it fires; on CPUs a steady run is what it was.
-    sheet.equal(what, seen.alerts.get("ComputeShareLow", "none"), "pending" if seen.on_gpu else "none")
+    # On GPUs the share is below the band, for less than the minute after which it fires; on CPUs a steady run is what it was. A symptom is
+    # silent once its cause fires.
+    is_cause_named = seen.alerts.get("DataLoadingSlow") == "firing"
+    sheet.equal(what, seen.alerts.get("ComputeShareLow", "none"), "pending" if seen.on_gpu and not is_cause_named else "none")
 
 
 def no_alerts(*others):

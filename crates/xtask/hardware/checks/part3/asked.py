@@ -29,8 +29,8 @@ RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "200
 WAIT_COUNTERS_FROM = (2, 10)
 # docs/supervision.md: stopped for 3 s, looked at once per second; then a report on its way.
 STOPPED_S = (3, 7)
-# The rule RankStuck: no step for 10 s, looked at once per second.
-STUCK_S = (10, 16)
+# The rule RankStuck stands on the same report, and is looked at once per second.
+STUCK_S = (3, 10)
 STOPPED_ROWS = (
     "seconds until Lockstep says so", "which ranks are said to stand still", "cause", "stacks say that it is stopped",
     "stacks name the function in which the others wait", "the event rank_stacks names it", "lockstep run why names it", "ranks that the alert RankStuck names",
@@ -252,7 +252,7 @@ def stuck(sheet, training, victim, began):
     named = within(STUCK_S[1] + 10, alerts)
     sheet.equal("stopped rank: ranks that the alert RankStuck names", ", ".join(sorted(named)), str(victim))
     sheet.between("stopped rank: seconds until the alert RankStuck names it", time.monotonic() - began if str(victim) in named else math.inf, *STUCK_S, "s")
-    sheet.holds("stopped rank: lockstep run why gives the alert", *says(training, "has stopped advancing"))
+    sheet.holds("stopped rank: lockstep run why gives the alert", *says(training, "does nothing (stopped)"))
 
 
 def is_on(training, before):

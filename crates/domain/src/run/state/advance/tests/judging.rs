@@ -151,6 +151,24 @@ fn the_rank_that_is_furthest_behind_is_stuck_and_one_that_goes_on_is_not() {
 }
 
 #[test]
+fn of_ranks_that_are_equally_far_none_is_blamed() {
+    let mut story = Story::running(2, 0);
+    story.report("n0", first_step(0));
+    for (node, rank) in [("n0", 0), ("n0", 1), ("n1", 2), ("n1", 3)] {
+        story.report(node, stalled(rank, 7, 10, StallCause::NoStep));
+    }
+    story.wait(1_801_000);
+    story.report("n0", ended(1));
+    story.report("n1", ended(1));
+    assert_eq!(story.outcome(), (RunState::Failed, "stuck", None, None));
+    let message = story.message();
+    assert!(
+        message.contains("4 ranks are equally far, after step 7"),
+        "{message}"
+    );
+}
+
+#[test]
 fn a_stall_timeout_of_0_waits_for_ever() {
     let mut story = Story::running(1, 0);
     story.machine.spec.stall_timeout_s = Some(0);

@@ -1,0 +1,54 @@
+//! Hangs: the test in crates/lockstep/tests/faults/hang.rs, and its table in docs/faults.md. Trials that are done are kept by revision, so
+//! that a run that was cut off goes on where it was.
+
+use std::fs;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+
+use crate::lab::{Matrix, exit_code};
+use crate::layout::Layout;
+use crate::measure::{machine, section};
+use crate::progress::result;
+use crate::toolchain::venv;
+
+const MATRIX: Matrix = Matrix {
+    step: "lab-hang",
+    binary: "faults",
+    test: "hang::all",
+    begin: "=== table of hangs ===",
+    limit: Duration::from_secs(3 * 60 * 60),
+};
+
+/// Nothing to choose but whether to begin anew.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Does all trials again, also those of this revision that are done.
+    #[arg(long)]
+    again: bool,
+}
+
+/// Runs what is not done yet.
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
+    let revision = machine::revision(layout);
+    let results = layout.logs().join(format!("hang-{revision}.jsonl"));
+    fs::create_dir_all(layout.logs()).context("cannot make the folder of logs")?;
+    if options.again && results.exists() {
+        fs::remove_file(&results).with_context(|| format!("cannot remove {}", results.display()))?;
+    }
+    let venv = venv::ensure(layout)?;
+    let settings = [("LOCKSTEP_HANG_RESULTS", results.display().to_string())];
+    let (table, well) = MATRIX.run(layout, &venv, &settings)?;
+    result(&table);
+    let text = format!(
+        "`cargo xtask lab hang` at {revision} on {}, {}\n\nTwo agents with two ranks each. One rank is stopped (SIGSTOP), computes for ever, or waits for a message that no rank \
+         sends; counted is which ranks any alert above info names, from the hang until 12 s after the first alert.\n\n{table}",
+        machine::today(),
+        machine::describe(),
+    );
+    let heading = format!("Hangs: {}", if well { "passed" } else { "failed" });
+    section::keep(&layout.root.join("docs/faults.md"), "# Faults\n", &heading, &text)?;
+    Ok(exit_code(well))
+}

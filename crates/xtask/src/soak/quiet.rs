@@ -1,0 +1,50 @@
+//! Healthy but noisy training: the test in crates/lockstep/tests/faults/quiet.rs, in which no alert above info may fire.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::report::Seen;
+use crate::lab::Matrix;
+use crate::layout::Layout;
+use crate::toolchain::venv;
+
+const MATRIX: Matrix = Matrix {
+    step: "soak-quiet",
+    binary: "faults",
+    test: "quiet::hours",
+    begin: "=== table of quiet work ===",
+    limit: Duration::from_secs(13 * 60 * 60),
+};
+
+/// How long.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Minutes in which new runs begin.
+    #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=720))]
+    minutes: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { minutes: 120 }
+    }
+}
+
+/// Runs it.
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
+    let venv = venv::ensure(layout)?;
+    let settings = [("LOCKSTEP_QUIET_MINUTES", options.minutes.to_string())];
+    let (table, well) = MATRIX.run(layout, &venv, &settings)?;
+    let mut seen = Seen::new("quiet", format!("quiet --minutes {}", options.minutes));
+    seen.must(
+        well,
+        format!(
+            "two runs at a time for {} minutes, with upgrades of an agent; alerts above info: see the table",
+            options.minutes
+        ),
+    );
+    seen.note(format!("by work:\n\n{table}\n"));
+    Ok(seen)
+}
