@@ -63,11 +63,13 @@ fn Measured(evidence: Evidence) -> impl IntoView {
         let number = number(&one.value).map_or(one.value.clone(), |value| show(value, Unit::Plain));
         view! { <li><b>{number}</b> " " <span class="opacity-70">{different(one, &common)}</span></li> }
     };
-    let nothing = evidence.values.is_empty();
+    let nothing = evidence.values.is_empty() && evidence.lines.is_empty();
+    let lines = (!evidence.lines.is_empty()).then(|| evidence.lines.join("\n"));
     view! {
         <section class="mt-2" data-testid="evidence">
             <h4 class="font-semibold text-sm">{evidence.title}</h4>
             <ul class="flex flex-wrap gap-x-4 text-sm">{evidence.values.iter().map(value).collect_view()}</ul>
+            {lines.map(|lines| view! { <pre class="text-xs overflow-x-auto">{lines}</pre> })}
             {nothing.then(|| view! { <p class="text-sm opacity-70">"gave nothing"</p> })}
             <code class="text-xs break-all opacity-70">{evidence.query}</code>
         </section>

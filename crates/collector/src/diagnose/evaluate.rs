@@ -16,6 +16,7 @@ use tracing::{info, warn};
 use super::ask;
 use super::burst;
 use super::group::GroupState;
+use super::log_tail;
 use super::rule::{RuleState, Status};
 use super::view;
 use crate::app::Shared;
@@ -198,7 +199,7 @@ impl RuleState {
         }
     }
 
-    /// Answers of the rule's evidence queries. One that fails is left out: an alert must not wait for its decoration.
+    /// Answers of the rule's evidence queries, and the last log lines where the rule asks for them. One that fails is left out: an alert must not wait for its decoration.
     async fn evidence(&self, app: &Shared, active: &Active, now_ms: TimestampMs) -> Vec<Evidence> {
         let mut all = Vec::new();
         for (title, text) in self.rule.evidence() {
@@ -210,9 +211,19 @@ impl RuleState {
                     title,
                     query,
                     values: evidence_values(output.value),
+                    lines: Vec::new(),
                 }),
                 Err(error) => warn!(rule = self.rule.name, query, %error, "an evidence query failed"),
             }
+        }
+        if self
+            .rule
+            .annotations
+            .get(log_tail::ANNOTATION)
+            .map(String::as_str)
+            == Some("true")
+        {
+            all.extend(log_tail::evidence(app, &active.labels).await);
         }
         all
     }

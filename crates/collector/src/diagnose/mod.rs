@@ -19,6 +19,7 @@ mod rule;
 mod ask;
 mod burst;
 mod evaluate;
+mod log_tail;
 mod write;
 
 mod metrics;

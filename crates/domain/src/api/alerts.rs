@@ -53,10 +53,13 @@ pub struct AlertView {
 pub struct Evidence {
     /// What was measured, in words.
     pub title: String,
-    /// The query that measured it.
+    /// The query that measured it; empty for lines of a log.
     pub query: String,
     /// What it gave, one a series.
     pub values: Vec<EvidenceValue>,
+    /// Lines of a log, in place of values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lines: Vec<String>,
 }
 
 /// One value of an evidence query.

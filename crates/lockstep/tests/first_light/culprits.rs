@@ -92,7 +92,7 @@ fn a_failed_run_and_a_node_that_was_lost_reach_a_webhook_and_a_planned_stop_does
     };
 
     let script = cluster.data_dir().join("fails.py");
-    std::fs::write(&script, "raise SystemExit(7)\n").unwrap();
+    std::fs::write(&script, "print('out of luck', flush=True)\nraise SystemExit(7)\n").unwrap();
     let submitted = json!({ "script": script, "nproc_per_node": 1 });
     let run = cluster.post("/api/runs", &submitted)["id"]
         .as_str()
@@ -111,6 +111,13 @@ fn a_failed_run_and_a_node_that_was_lost_reach_a_webhook_and_a_planned_stop_does
         (&json!("exit_code"), &json!("0")),
         "{alert}"
     );
+
+    let lines = alert["evidence"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|evidence| evidence["lines"].is_array());
+    assert_eq!(lines.unwrap()["lines"], json!(["out of luck"]), "{alert}");
 
     // One agent is killed, another one stops as it does for an upgrade or a reboot.
     signal(cluster.pid_of_node("killed"), "KILL");

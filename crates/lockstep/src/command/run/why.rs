@@ -70,6 +70,9 @@ fn print(diagnosis: &Diagnosis) {
     say!("  why     {}", printable(&diagnosis.cause));
     say!("  do      {}", printable(&diagnosis.advice));
     for evidence in &diagnosis.alert.evidence {
+        for line in &evidence.lines {
+            say!("  wrote   {}", printable(line));
+        }
         for value in &evidence.values {
             say!(
                 "  seen    {} {} = {}",
