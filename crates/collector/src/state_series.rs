@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use domain::ident::{NodeName, RunId};
 use domain::run::state::Machine;
-use domain::series::{Labels, METRIC_NAME, STALE};
+use domain::series::{Labels, METRIC_NAME};
 use domain::time::TimestampMs;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -108,9 +108,7 @@ pub(crate) async fn write(app: Shared) {
         let certainty = clocks.tick(Instant::now(), now_ms);
         let mut series = app.state_series.of_runs(now_ms);
         series.extend(node_series(&app, now_ms, certainty, &mut nodes));
-        let is: HashSet<Labels> = series.iter().map(|(labels, _)| labels.clone()).collect();
-        let ended: Vec<Labels> = written.difference(&is).cloned().collect();
-        series.extend(ended.into_iter().map(|labels| (labels, STALE)));
+        let (series, is) = diagnose::with_ends(series, &written);
         if series.is_empty() {
             continue;
         }

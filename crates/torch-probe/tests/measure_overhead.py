@@ -10,7 +10,6 @@ On a machine with other work the last is the figure to trust.
 """
 
 import argparse
-import math
 import os
 import pathlib
 import signal
@@ -21,6 +20,7 @@ import tempfile
 import time
 
 from conftest import RECIPE, Listener, environment
+from interval import interval
 
 STEPS = 10  # of a block: the recipe says a line at the end of each
 LIMIT_MS = 0.5  # half a per cent of a step of 100 ms
@@ -131,16 +131,6 @@ class Training:
         """Of all its threads, by the scheduler's nanoseconds."""
         tasks = pathlib.Path(f"/proc/{self.process.pid}/task")
         return sum(int((tasks / task / "schedstat").read_text().split()[0]) for task in os.listdir(tasks)) * 1e-9
-
-
-def interval(values):
-    """The 95 % interval of the median: between the k-th smallest and the k-th largest value, whatever their distribution."""
-    ordered, count = sorted(values), len(values)
-    outside, k = 0.0, 0
-    while k < count // 2 and outside + math.comb(count, k) / 2**count <= 0.025:
-        outside += math.comb(count, k) / 2**count
-        k += 1
-    return ordered[max(0, k - 1)], ordered[count - max(1, k)]
 
 
 if __name__ == "__main__":

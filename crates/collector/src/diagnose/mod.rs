@@ -47,7 +47,7 @@ use rule::RuleState;
 
 pub use files::RulesError;
 pub use reload::Reloaded;
-pub(crate) use write::append_now;
+pub(crate) use write::{append_now, with_ends};
 
 /// How long an alert that was active when the collector ended is held after its start though nothing shows it: agents are back
 /// within 15 s, and their spools a moment later.

@@ -91,10 +91,7 @@ impl<'g> Writes<'g> {
         let mut samples = Vec::new();
         let mut now_written = Vec::with_capacity(pending.len());
         for (place, given) in pending {
-            let is: HashSet<Labels> = given.iter().map(|(labels, _)| labels.clone()).collect();
-            let was = self.group.rules[place].written();
-            samples.extend(was.difference(&is).map(|ended| (ended.clone(), STALE)));
-            drop(was);
+            let (given, is) = with_ends(given, &self.group.rules[place].written());
             samples.extend(given);
             now_written.push((place, is));
         }
@@ -165,6 +162,16 @@ impl<'g> Writes<'g> {
             );
         }
     }
+}
+
+/// The samples, and an end for each series that was written before and is not among them; and the series that are.
+pub(crate) fn with_ends(
+    mut samples: Vec<(Labels, f64)>,
+    written: &HashSet<Labels>,
+) -> (Vec<(Labels, f64)>, HashSet<Labels>) {
+    let is: HashSet<Labels> = samples.iter().map(|(labels, _)| labels.clone()).collect();
+    samples.extend(written.difference(&is).map(|ended| (ended.clone(), STALE)));
+    (samples, is)
 }
 
 /// Ends series whose rule is gone.

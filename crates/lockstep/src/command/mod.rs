@@ -5,6 +5,7 @@ mod collector;
 mod doctor;
 mod exec;
 mod look;
+mod metrics_page;
 mod plan;
 mod query;
 mod rules;

@@ -6,7 +6,6 @@
 //! collector's API ───┘
 //! ```
 
-mod page;
 mod row;
 mod screen;
 mod source;

@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -149,7 +149,10 @@ fn tried(how: How, rank: u32, repeat: u32) -> Result<Trial> {
         steps(&fleet, run) >= STEPS_BEFORE
     })?;
     match how {
-        How::Stopped(_) => signal(pid_of(&fleet, run, rank)?, "STOP"),
+        How::Stopped(_) => {
+            let pid = fleet.api.pid_of(run, rank).context("the rank has no process")?;
+            signal(pid, "STOP");
+        }
         How::Script(_) => {
             wait("the rank to hang", TRAINS_WITHIN, || has_left(&fleet, run, rank))?;
         }
@@ -199,23 +202,6 @@ fn steps(fleet: &Fleet, run: &str) -> f64 {
         .first()
         .and_then(|series| series["value"][1].as_str()?.parse().ok());
     value.unwrap_or_default()
-}
-
-fn pid_of(fleet: &Fleet, run: &str, rank: u32) -> Result<i32> {
-    let view = fleet.api.get(&format!("/api/runs/{run}"));
-    let nodes = view["attempts"][0]["nodes"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    let mut ranks = nodes
-        .iter()
-        .flat_map(|node| node["ranks"].as_array().cloned().unwrap_or_default());
-    let Some(found) = ranks.find(|known| known["rank"] == rank) else {
-        bail!("the run has no rank {rank}: {view}");
-    };
-    Ok(i32::try_from(
-        found["pid"].as_i64().context("the rank has a process")?,
-    )?)
 }
 
 fn has_left(fleet: &Fleet, run: &str, rank: u32) -> bool {

@@ -1,6 +1,6 @@
 //! Healthy work that is noisy, for minutes or hours, during which no alert above info may fire.
 //!
-//! Two runs are under way at any time, each on a node of its own or both on all nodes. `LOCKSTEP_QUIET_MINUTES` says for how long; the table that
+//! Two runs are under way at any time, one per node. `LOCKSTEP_QUIET_MINUTES` says for how long; the table that
 //! `hours` prints is what `cargo xtask soak quiet` puts into docs/soak.md.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
@@ -25,49 +25,47 @@ const LOOKED_AT_AFTER: Duration = Duration::from_secs(75);
 /// What is submitted.
 type Spec = fn(&Fleet) -> Value;
 
-/// Healthy work by name. A run of `nodes` nodes with two ranks each, unless it says otherwise.
+/// Healthy work by name.
 const WORKS: [(&str, Spec); 10] = [
-    ("ddp", |_| recipe("ddp", &[("steps", "1500")], 1)),
+    ("ddp", |_| recipe("ddp", &[("steps", "1500")])),
     ("evaluations of 8 to 60 s", |_| {
-        noisy(&["--steps", "2000", "--evaluate-every", "300"], 1)
+        noisy(&["--steps", "2000", "--evaluate-every", "300"])
     }),
-    ("fsdp", |_| recipe("fsdp", &[("steps", "600")], 1)),
-    ("uneven batches", |_| noisy(&["--steps", "3000", "--uneven"], 1)),
+    ("fsdp", |_| recipe("fsdp", &[("steps", "600")])),
+    ("uneven batches", |_| noisy(&["--steps", "3000", "--uneven"])),
     ("checkpoint pauses", |fleet| {
         let folder = fleet.folder().join("quiet-checkpoints");
         let folder = folder.to_str().unwrap_or_default();
-        noisy(
-            &["--steps", "2500", "--save-every", "400", "--checkpoints", folder],
-            1,
-        )
+        noisy(&["--steps", "2500", "--save-every", "400", "--checkpoints", folder])
     }),
     ("pipeline of unequal stages", |_| {
-        recipe("model-parallel", &[("steps", "400")], 1)
+        recipe("model-parallel", &[("steps", "400")])
     }),
     ("a loss that converges to nearly nothing", |_| {
-        noisy(&["--steps", "3000", "--target", "line"], 1)
+        noisy(&["--steps", "3000", "--target", "line"])
     }),
     ("a rank that logs for 2 s every 25 s", |_| {
-        noisy(&["--steps", "2500", "--log-every-s", "25"], 1)
+        noisy(&["--steps", "2500", "--log-every-s", "25"])
     }),
     ("epoch ends of 5 s", |_| {
-        noisy(&["--steps", "2000", "--epoch-s", "5"], 1)
+        noisy(&["--steps", "2000", "--epoch-s", "5"])
     }),
     ("one rank", |_| {
-        let mut spec = noisy(&["--steps", "2500", "--uneven"], 1);
+        let mut spec = noisy(&["--steps", "2500", "--uneven"]);
         spec["nproc_per_node"] = json!(1);
         spec
     }),
 ];
 
-fn recipe(name: &str, set: &[(&str, &str)], nodes: u32) -> Value {
+/// Two ranks on one node.
+fn recipe(name: &str, set: &[(&str, &str)]) -> Value {
     let set: BTreeMap<_, _> = set.iter().copied().collect();
-    json!({ "recipe": name, "set": set, "nodes": nodes, "nproc_per_node": 2 })
+    json!({ "recipe": name, "set": set, "nodes": 1, "nproc_per_node": 2 })
 }
 
-fn noisy(arguments: &[&str], nodes: u32) -> Value {
+fn noisy(arguments: &[&str]) -> Value {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/noisy.py");
-    json!({ "script": script, "args": arguments, "nodes": nodes, "nproc_per_node": 2 })
+    json!({ "script": script, "args": arguments, "nodes": 1, "nproc_per_node": 2 })
 }
 
 /// A run under way, or one that has ended a moment ago.

@@ -20,13 +20,6 @@ fn firing(cluster: &Cluster, rule: &str) -> Vec<Value> {
     all.into_iter().filter(|alert| alert["rule"] == rule).collect()
 }
 
-fn pid_of(cluster: &Cluster, run: &str, rank: u64) -> i32 {
-    let view = cluster.get(&format!("/api/runs/{run}"));
-    let ranks = view["attempts"][0]["nodes"][0]["ranks"].as_array().unwrap();
-    let rank = ranks.iter().find(|known| known["rank"] == rank).unwrap();
-    i32::try_from(rank["pid"].as_i64().unwrap()).unwrap()
-}
-
 #[test]
 fn a_stopped_rank_is_named_alone_for_as_long_as_it_is_stopped() {
     let cluster = Cluster::start();
@@ -39,7 +32,7 @@ fn a_stopped_rank_is_named_alone_for_as_long_as_it_is_stopped() {
         "step-delay-ms=20",
     ]);
     cluster.wait_for_step(&run, 40.0);
-    let pid = pid_of(&cluster, &run, 1);
+    let pid = cluster.pid_of(&run, 1).unwrap();
     signal(pid, "STOP");
     let stopped = Instant::now();
     let named = cluster.wait_for("an alert about the stopped rank", || {

@@ -52,6 +52,15 @@ impl Api {
         self.answer(self.http.get(url))
     }
 
+    /// The process of a rank of a run's newest attempt.
+    pub(crate) fn pid_of(&self, run: &str, rank: u32) -> Option<i32> {
+        let view = self.get(&format!("/api/runs/{run}"));
+        let nodes = view["attempts"].as_array()?.last()?["nodes"].as_array()?;
+        let mut ranks = nodes.iter().filter_map(|node| node["ranks"].as_array()).flatten();
+        let rank = ranks.find(|known| known["rank"] == rank)?;
+        i32::try_from(rank["pid"].as_i64()?).ok()
+    }
+
     pub(crate) fn query(&self, query: &str) -> Vec<Value> {
         self.ask(&[("query", query)])
     }

@@ -30,6 +30,12 @@ def ask(call):
         return None
 
 
+def field_value(field):
+    """The number in a field's union, by its type."""
+    members = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}
+    return getattr(field.value, members.get(field.valueType, "ullVal"))
+
+
 def smi():
     """One dictionary per GPU: path of the element (`fb_memory_usage/used`) to text; none where nvidia-smi does not work."""
     try:

@@ -18,7 +18,7 @@ import traceback
 from dataclasses import dataclass
 
 from . import machine, sheet, table
-from .lockstep import CannotStart, Settings
+from .lockstep import CannotStart
 
 ROOT = pathlib.Path(os.path.abspath(__file__)).parents[1]
 # A machine that is lent for ten minutes at a time gives nine to the steps and one to the way there and back.
@@ -227,6 +227,3 @@ def keep(result, out):
     table_beside = out / f"table-{result['part']}.new"
     table_beside.write_text(table.markdown(parts), encoding="utf-8")
     table_beside.replace(out / "table.md")
-
-
-__all__ = ["Check", "ROOT", "STEPS", "Settings", "Step", "run_part", "step_main"]

@@ -7,7 +7,7 @@
 //!   checks/                    the steps
 //!   bin/                       lockstep, libsim_nvml.so, libnccl_probe.so
 //!   inject/                    the probe, for trainings that are started without Lockstep
-//!   planner/plan_model.py      the model of the planner's tests
+//!   measuring/                 modules of the probe's own tests: the model that the planner is held against, intervals of medians
 //! ```
 
 use std::fs;
@@ -27,6 +27,7 @@ use crate::web;
 
 const FOLDER: &str = "target/hardware";
 const SOURCE: &str = "crates/xtask/hardware";
+const MEASURING: [&str; 2] = ["plan_model.py", "interval.py"];
 const BINARIES: [&str; 3] = ["lockstep", "libsim_nvml.so", "libnccl_probe.so"];
 const PACKAGES: [&str; 6] = [
     "--package",
@@ -109,11 +110,12 @@ pub(crate) fn assemble(layout: &Layout, folder: &Path, built: &Path, binaries: B
     let probe = layout.root.join("crates/torch-probe");
     copy(&layout.root.join(SOURCE), folder)?;
     copy(&probe.join("inject"), &folder.join("inject"))?;
-    fs::create_dir(folder.join("planner"))?;
-    fs::copy(
-        probe.join("tests/plan_model.py"),
-        folder.join("planner/plan_model.py"),
-    )?;
+    fs::create_dir(folder.join("measuring"))?;
+    for name in MEASURING {
+        let module = probe.join("tests").join(name);
+        fs::copy(&module, folder.join("measuring").join(name))
+            .with_context(|| format!("cannot copy {}", module.display()))?;
+    }
     fs::write(folder.join("REVISION"), machine::revision(layout))?;
     for name in BINARIES {
         let (from, to) = (built.join(name), folder.join("bin").join(name));

@@ -30,6 +30,8 @@ pub(super) struct LossNoise {
     first: Option<f64>,
     last: Option<f64>,
     differences: VecDeque<f64>,
+    /// The same differences, smallest first.
+    sorted: Vec<f64>,
 }
 
 impl LossNoise {
@@ -49,20 +51,26 @@ impl LossNoise {
         {
             return;
         }
-        if self.differences.len() == DIFFERENCES_MAX {
-            self.differences.pop_front();
+        if self.differences.len() == DIFFERENCES_MAX
+            && let Some(oldest) = self.differences.pop_front()
+        {
+            self.sorted.remove(self.place(oldest));
         }
+        self.sorted.insert(self.place(difference), difference);
         self.differences.push_back(difference);
+    }
+
+    /// Where a difference is among the sorted ones, or belongs.
+    fn place(&self, difference: f64) -> usize {
+        self.sorted.partition_point(|known| *known < difference)
     }
 
     /// The 90th percentile of the differences, bounded by the first loss.
     pub(super) fn value(&self) -> Option<f64> {
-        if self.differences.len() < DIFFERENCES_MIN {
+        if self.sorted.len() < DIFFERENCES_MIN {
             return None;
         }
-        let mut sorted: Vec<f64> = self.differences.iter().copied().collect();
-        let at = sorted.len() * 9 / 10;
-        let noise = *sorted.select_nth_unstable_by(at, f64::total_cmp).1;
+        let noise = self.sorted[self.sorted.len() * 9 / 10];
         Some(noise.min(FIRST_LOSS_SHARE_MAX * self.first?.abs()))
     }
 }

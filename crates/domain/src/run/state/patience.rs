@@ -151,26 +151,22 @@ impl Machine {
         if !stalls(attempt).any(|stalled| is_due(stalled.stall)) {
             return None;
         }
-        let culprit = stalls(attempt).min_by_key(|stalled| {
-            let held = match stalled.stall.cause {
-                StallCause::Stopped => 0,
-                StallCause::Uninterruptible => 1,
-                StallCause::NoStep | StallCause::Other(_) => 2,
-            };
-            (held, stalled.stall.step, stalled.rank)
+        let suspects = suspects(attempt);
+        let first = suspects.iter().min_by_key(|suspect| {
+            let is_stopped = suspect.stall.cause == StallCause::Stopped;
+            (!is_stopped, suspect.stall.step, suspect.rank)
         })?;
-        if matches!(culprit.stall.cause, StallCause::NoStep | StallCause::Other(_))
-            && let Some(outcome) = first_to_exit(attempt)
-        {
+        if first.is_held() {
+            return Some(first.overdue(now_ms));
+        }
+        if let Some(outcome) = first_to_exit(attempt) {
             return Some(Overdue { outcome, fault: None });
         }
-        let as_far = |other: &Stalled<'_>| !other.is_held() && other.stall.step == culprit.stall.step;
-        let ranks = stalls(attempt).filter(as_far).count();
-        if !culprit.is_held() && ranks > 1 {
-            let outcome = unknown_culprit(&culprit, ranks, now_ms);
+        if suspects.len() > 1 {
+            let outcome = unknown_culprit(first, suspects.len(), now_ms);
             return Some(Overdue { outcome, fault: None });
         }
-        Some(culprit.overdue(now_ms))
+        Some(first.overdue(now_ms))
     }
 
     /// A rank has ended well, and the others wait for it without a step. A script that never steps (inference over uneven parts)
@@ -229,7 +225,7 @@ fn given_up(task: &NodeTask, reason: String) -> Overdue {
 }
 
 /// The ranks that stand still, as far as their nodes are heard.
-pub(super) fn stalls(attempt: &Attempt) -> impl Iterator<Item = Stalled<'_>> {
+fn stalls(attempt: &Attempt) -> impl Iterator<Item = Stalled<'_>> {
     let ranks = attempt
         .nodes
         .iter()
@@ -257,6 +253,19 @@ fn unknown_culprit(one: &Stalled<'_>, ranks: usize, now_ms: TimestampMs) -> Outc
             "no rank has made a step for {waits}; {ranks} ranks are equally far, {after}, so which one keeps the others waiting is unknown"
         ),
     }
+}
+
+/// Who may keep the others waiting: every rank that the kernel holds, else those that are furthest behind. Of several of these it is not known
+/// which one.
+pub(super) fn suspects(attempt: &Attempt) -> Vec<Stalled<'_>> {
+    let mut suspects: Vec<Stalled<'_>> = stalls(attempt).collect();
+    if suspects.iter().any(Stalled::is_held) {
+        suspects.retain(Stalled::is_held);
+    } else {
+        let furthest_behind = suspects.iter().map(|suspect| suspect.stall.step).min();
+        suspects.retain(|suspect| Some(suspect.stall.step) == furthest_behind);
+    }
+    suspects
 }
 
 impl Stalled<'_> {

@@ -12,7 +12,7 @@
 
 use crate::ident::RunId;
 use crate::run::state::machine::{Attempt, Machine};
-use crate::run::state::patience::{Stalled, stalls};
+use crate::run::state::patience::{Stalled, suspects};
 use crate::run::state::{Outcome, StallCause};
 use crate::series::{Labels, METRIC_NAME};
 
@@ -70,22 +70,13 @@ fn ended(run: &RunId, outcome: &Outcome) -> Labels {
     }
 }
 
-/// Who keeps the others waiting. Each rank that the kernel holds is named; else the one that is furthest behind, if it is one.
+/// Who keeps the others waiting, if that is known.
 fn stalled(run: &RunId, attempt: &Attempt) -> Vec<Labels> {
-    let all: Vec<Stalled<'_>> = stalls(attempt).collect();
-    let held: Vec<&Stalled<'_>> = all.iter().filter(|stalled| stalled.is_held()).collect();
-    if !held.is_empty() {
-        return held.into_iter().map(|stalled| named(run, stalled)).collect();
+    let suspects = suspects(attempt);
+    if suspects.len() > 1 && !suspects[0].is_held() {
+        return vec![of_run("run_stalled", run).with("cause", StallCause::NoStep.as_str())];
     }
-    let furthest_behind = all.iter().map(|stalled| stalled.stall.step).min();
-    let mut behind = all
-        .iter()
-        .filter(|stalled| Some(stalled.stall.step) == furthest_behind);
-    match (behind.next(), behind.next()) {
-        (None, _) => Vec::new(),
-        (Some(culprit), None) => vec![named(run, culprit)],
-        (Some(_), Some(_)) => vec![of_run("run_stalled", run).with("cause", StallCause::NoStep.as_str())],
-    }
+    suspects.iter().map(|culprit| named(run, culprit)).collect()
 }
 
 fn named(run: &RunId, stalled: &Stalled<'_>) -> Labels {

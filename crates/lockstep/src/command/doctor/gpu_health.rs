@@ -1,6 +1,11 @@
 //! Whether GPUs and their links are healthy, by one reading of the agent.
 
+use domain::series::Labels;
+
 use super::check::Check;
+
+/// One value of the agent.
+type Reading = (Labels, f64);
 
 /// The driver answers within milliseconds; a call that takes longer than this delays whoever else asks it.
 const CALL_SECONDS_MAX: f64 = 0.5;
@@ -21,88 +26,70 @@ const RECOVERY_ACTIONS: [&str; 5] = [
 ];
 
 /// Six checks; each names the GPUs that are not healthy.
-pub(super) fn checks(metrics: &str) -> Vec<Check> {
-    let readings = parse(metrics);
+pub(super) fn checks(readings: &[Reading]) -> Vec<Check> {
     vec![
-        memory(&readings),
-        recovery(&readings),
-        clocks(&readings),
-        nvlinks(&readings),
-        pcie(&readings),
-        driver_calls(&readings),
+        memory(readings),
+        recovery(readings),
+        clocks(readings),
+        nvlinks(readings),
+        pcie(readings),
+        driver_calls(readings),
     ]
 }
 
-/// One line of Prometheus' text format.
-#[derive(Debug, PartialEq)]
-struct Reading<'a> {
-    name: &'a str,
-    labels: &'a str,
-    value: f64,
-}
-
-impl Reading<'_> {
-    fn label(&self, name: &str) -> &str {
-        let pairs = self.labels.split(',');
-        let mut values =
-            pairs.filter_map(|pair| pair.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'));
-        values.next().unwrap_or_default()
+/// Whether all GPUs of the inventory answer.
+pub(super) fn answering(readings: &[Reading], gpus: usize) -> Check {
+    let answer = named(readings, "gpu_up").filter(|(_, up)| *up == 1.0).count();
+    let found = format!("{answer} of {gpus} answer");
+    if answer < gpus {
+        let next =
+            "see the events of the node, and `dmesg` for Xid errors; a reset or a reboot may be needed";
+        return Check::fails("gpus_answer", found, next);
     }
+    Check::works("gpus_answer", found)
 }
 
-/// The agent's own output: label values that matter here hold no commas.
-fn parse(metrics: &str) -> Vec<Reading<'_>> {
-    let lines = metrics.lines().filter(|line| !line.starts_with('#'));
-    lines
-        .filter_map(|line| {
-            let (series, value) = line.rsplit_once(' ')?;
-            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-            Some(Reading {
-                name,
-                labels: labels.trim_end_matches('}'),
-                value: value.parse().ok()?,
-            })
-        })
-        .collect()
+fn named<'a>(readings: &'a [Reading], name: &'a str) -> impl Iterator<Item = (&'a Labels, f64)> {
+    let of_name = readings
+        .iter()
+        .filter(move |(labels, _)| labels.metric_name() == Some(name));
+    of_name.map(|(labels, value)| (labels, *value))
 }
 
-fn named<'a>(readings: &'a [Reading<'a>], name: &'a str) -> impl Iterator<Item = &'a Reading<'a>> {
-    readings.iter().filter(move |reading| reading.name == name)
+fn gpu(labels: &Labels) -> &str {
+    labels.get("gpu").unwrap_or_default()
+}
+
+/// Whether a label has one of these values.
+fn is_one_of(labels: &Labels, name: &str, values: &[&str]) -> bool {
+    labels.get(name).is_some_and(|value| values.contains(&value))
 }
 
 /// The GPUs of which `one` is below `other`, with both values.
-fn below(readings: &[Reading<'_>], one: &str, other: &str) -> Vec<String> {
+fn below(readings: &[Reading], one: &str, other: &str) -> Vec<String> {
     named(readings, one)
-        .filter_map(|reading| {
-            let gpu = reading.label("gpu");
-            let most = named(readings, other)
-                .find(|most| most.label("gpu") == gpu)?
-                .value;
-            (reading.value < most).then(|| format!("GPU {gpu}: {} of {most}", reading.value))
+        .filter_map(|(labels, value)| {
+            let gpu = gpu(labels);
+            let (_, most) = named(readings, other).find(|(labels, _)| labels.get("gpu") == Some(gpu))?;
+            (value < most).then(|| format!("GPU {gpu}: {value} of {most}"))
         })
         .collect()
 }
 
-fn memory(readings: &[Reading<'_>]) -> Check {
+fn memory(readings: &[Reading]) -> Check {
     const NAME: &str = "gpu_memory_errors";
     if named(readings, "gpu_ecc_errors_total").next().is_none() {
         return Check::absent(NAME, "these GPUs have no error correction, or it is off", "");
     }
-    let rows =
-        named(readings, "gpu_remapped_rows").filter(|row| ["pending", "failed"].contains(&row.label("type")));
-    let errors = named(readings, "gpu_ecc_errors_total").filter(|error| error.label("type") == "uncorrected");
-    let bad: Vec<String> = rows
-        .map(|row| (row, "remapping of rows", row.label("type")))
-        .chain(errors.map(|error| {
-            (
-                error,
-                "errors that were not corrected",
-                "since the driver was loaded",
-            )
-        }))
-        .filter(|(reading, ..)| reading.value > 0.0)
-        .map(|(reading, what, how)| format!("GPU {}: {what}, {how}: {}", reading.label("gpu"), reading.value))
-        .collect();
+    let pending = rows_to_remap(readings, "pending");
+    let failed = rows_to_remap(readings, "failed");
+    let errors = named(readings, "gpu_ecc_errors_total")
+        .filter(|(labels, value)| *value > 0.0 && is_one_of(labels, "type", &["uncorrected"]))
+        .map(|(labels, value)| {
+            let gpu = gpu(labels);
+            format!("GPU {gpu}: errors that were not corrected, since the driver was loaded: {value}")
+        });
+    let bad: Vec<String> = pending.chain(failed).chain(errors).collect();
     let next = "reset the GPU when it is free (nvidia-smi --gpu-reset -i N); if it comes back, or a remapping has failed, have it replaced";
     judged(
         NAME,
@@ -112,7 +99,13 @@ fn memory(readings: &[Reading<'_>]) -> Check {
     )
 }
 
-fn recovery(readings: &[Reading<'_>]) -> Check {
+fn rows_to_remap<'a>(readings: &'a [Reading], kind: &'a str) -> impl Iterator<Item = String> {
+    named(readings, "gpu_remapped_rows")
+        .filter(move |(labels, value)| *value > 0.0 && is_one_of(labels, "type", &[kind]))
+        .map(move |(labels, value)| format!("GPU {}: remapping of rows, {kind}: {value}", gpu(labels)))
+}
+
+fn recovery(readings: &[Reading]) -> Check {
     const NAME: &str = "gpu_recovery";
     if named(readings, "gpu_recovery_action").next().is_none() {
         return Check::absent(
@@ -122,12 +115,10 @@ fn recovery(readings: &[Reading<'_>]) -> Check {
         );
     }
     let bad: Vec<String> = named(readings, "gpu_recovery_action")
-        .filter(|action| action.value > 0.0)
-        .map(|action| {
-            let words = RECOVERY_ACTIONS
-                .get(action.value as usize - 1)
-                .unwrap_or(&"unknown");
-            format!("GPU {}: {words}", action.label("gpu"))
+        .filter(|(_, action)| *action > 0.0)
+        .map(|(labels, action)| {
+            let words = RECOVERY_ACTIONS.get(action as usize - 1).unwrap_or(&"unknown");
+            format!("GPU {}: {words}", gpu(labels))
         })
         .collect();
     judged(
@@ -138,10 +129,16 @@ fn recovery(readings: &[Reading<'_>]) -> Check {
     )
 }
 
-fn clocks(readings: &[Reading<'_>]) -> Check {
+fn clocks(readings: &[Reading]) -> Check {
     let bad: Vec<String> = named(readings, "gpu_throttle")
-        .filter(|reason| reason.value > 0.0 && BAD_REASONS.contains(&reason.label("reason")))
-        .map(|reason| format!("GPU {}: {}", reason.label("gpu"), reason.label("reason")))
+        .filter(|(labels, is_so)| *is_so > 0.0 && is_one_of(labels, "reason", &BAD_REASONS))
+        .map(|(labels, _)| {
+            format!(
+                "GPU {}: {}",
+                gpu(labels),
+                labels.get("reason").unwrap_or_default()
+            )
+        })
         .collect();
     judged(
         "gpu_clocks",
@@ -151,13 +148,13 @@ fn clocks(readings: &[Reading<'_>]) -> Check {
     )
 }
 
-fn nvlinks(readings: &[Reading<'_>]) -> Check {
+fn nvlinks(readings: &[Reading]) -> Check {
     const NAME: &str = "nvlink";
-    let links: f64 = named(readings, "gpu_nvlinks").map(|reading| reading.value).sum();
+    let links: f64 = named(readings, "gpu_nvlinks").map(|(_, links)| links).sum();
     if links == 0.0 {
         return Check::absent(NAME, "these GPUs have no NVLink", "");
     }
-    if named(readings, "gpu_nvlinks_active").all(|active| active.value == 0.0) {
+    if named(readings, "gpu_nvlinks_active").all(|(_, active)| active == 0.0) {
         let next =
             "nothing, if these are PCIe boards without an NVLink bridge; else see `nvidia-smi nvlink -s`";
         return Check::absent(NAME, format!("none of {links} links is up"), next);
@@ -167,7 +164,7 @@ fn nvlinks(readings: &[Reading<'_>]) -> Check {
     judged(NAME, &bad, &format!("{links} links, all up"), next)
 }
 
-fn pcie(readings: &[Reading<'_>]) -> Check {
+fn pcie(readings: &[Reading]) -> Check {
     const NAME: &str = "gpu_pcie";
     if named(readings, "gpu_pcie_width").next().is_none() {
         return Check::absent(
@@ -186,16 +183,13 @@ fn pcie(readings: &[Reading<'_>]) -> Check {
     )
 }
 
-fn driver_calls(readings: &[Reading<'_>]) -> Check {
+fn driver_calls(readings: &[Reading]) -> Check {
     const NAME: &str = "driver_calls";
-    let Some(slow) = named(readings, "lockstep_agent_nvml_call_p99_seconds").next() else {
+    let Some((_, seconds)) = named(readings, "lockstep_agent_nvml_call_p99_seconds").next() else {
         return Check::absent(NAME, "not measured", "");
     };
-    let found = format!(
-        "{:.1} ms at most, but for the slowest hundredth",
-        1e3 * slow.value
-    );
-    if slow.value <= CALL_SECONDS_MAX {
+    let found = format!("{:.1} ms at most, but for the slowest hundredth", 1e3 * seconds);
+    if seconds <= CALL_SECONDS_MAX {
         return Check::works(NAME, found);
     }
     let next = "turn persistence mode on (nvidia-smi -pm 1, or nvidia-persistenced); a GPU with an error can be slow too: see `dmesg`";
@@ -214,6 +208,7 @@ fn judged(name: &'static str, bad: &[String], good: &str, next: &str) -> Check {
 mod tests {
     use super::*;
     use crate::command::doctor::check::{State, named};
+    use crate::command::metrics_page::samples;
 
     const HEALTHY: &str = "# HELP gpu_throttle Words.
 gpu_ecc_errors_total{gpu=\"0\",node=\"n\",type=\"corrected\"} 7
@@ -236,7 +231,7 @@ lockstep_agent_nvml_call_p99_seconds{node=\"n\"} 0.0009
     fn check(line: &str, instead: &str, expected: &[(&str, State)], words: &str) {
         assert!(HEALTHY.contains(line), "{line}");
         let metrics = HEALTHY.replace(line, instead);
-        let mut found = checks(&metrics);
+        let mut found = checks(&samples(&metrics));
         found.retain(|check| check.state != State::Works);
         assert_eq!(super::super::check::named(&found), expected, "{instead}");
         let said: String = found.iter().map(|check| check.found.as_str()).collect();
@@ -245,7 +240,7 @@ lockstep_agent_nvml_call_p99_seconds{node=\"n\"} 0.0009
 
     #[test]
     fn a_healthy_gpu_passes_all() {
-        let found = checks(HEALTHY);
+        let found = checks(&samples(HEALTHY));
         assert_eq!(found.len(), 6);
         assert!(
             named(&found).iter().all(|(_, state)| *state == State::Works),
@@ -308,7 +303,7 @@ lockstep_agent_nvml_call_p99_seconds{node=\"n\"} 0.0009
 
     #[test]
     fn what_a_gpu_does_not_have_is_a_note() {
-        let absent: Vec<State> = checks("").iter().map(|check| check.state).collect();
+        let absent: Vec<State> = checks(&[]).iter().map(|check| check.state).collect();
         let (note, works) = (State::Absent, State::Works);
         assert_eq!(absent, [note, note, works, note, note, note]);
         for none_up in [
@@ -318,7 +313,11 @@ lockstep_agent_nvml_call_p99_seconds{node=\"n\"} 0.0009
                 "active{gpu=\"0\",node=\"n\"} 0",
             ),
         ] {
-            assert_eq!(checks(&none_up)[3].state, note, "a PCIe board without a bridge");
+            assert_eq!(
+                checks(&samples(&none_up))[3].state,
+                note,
+                "a PCIe board without a bridge"
+            );
         }
     }
 }

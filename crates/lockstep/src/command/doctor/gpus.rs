@@ -8,6 +8,7 @@ use domain::topology::Inventory;
 use super::check::Check;
 use super::gpu_health;
 use crate::command::look::look;
+use crate::command::metrics_page;
 
 /// What only a machine with a driver has.
 const DRIVER_FILES: [&str; 3] = ["dev/nvidiactl", "proc/driver/nvidia/version", "sys/module/nvidia"];
@@ -49,23 +50,15 @@ fn judge(root: &Path, seen: &Seen, asked_for: bool) -> Vec<Check> {
         let has_driver = DRIVER_FILES.iter().any(|file| root.join(file).exists());
         return vec![missing(why, asked_for || has_driver)];
     }
-    let mut checks = vec![present(inventory), driver(inventory)];
-    checks.push(answering(seen));
-    checks.push(counters(inventory));
-    checks.extend(gpu_health::checks(&seen.metrics));
+    let readings = metrics_page::samples(&seen.metrics);
+    let mut checks = vec![
+        present(inventory),
+        driver(inventory),
+        gpu_health::answering(&readings, inventory.gpus.len()),
+        counters(inventory),
+    ];
+    checks.extend(gpu_health::checks(&readings));
     checks
-}
-
-fn answering(seen: &Seen) -> Check {
-    let lines = seen.metrics.lines().filter(|line| line.starts_with("gpu_up{"));
-    let answer = lines.filter(|line| line.ends_with(" 1")).count();
-    let found = format!("{answer} of {} answer", seen.inventory.gpus.len());
-    if answer < seen.inventory.gpus.len() {
-        let next =
-            "see the events of the node, and `dmesg` for Xid errors; a reset or a reboot may be needed";
-        return Check::fails("gpus_answer", found, next);
-    }
-    Check::works("gpus_answer", found)
 }
 
 fn missing(why: &str, expected: bool) -> Check {

@@ -172,7 +172,7 @@ impl SortBy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::top::page::samples;
+    use crate::command::metrics_page::samples;
 
     const PAGE: &str = "gpu_info{gpu=\"0\",name=\"NVIDIA H100\",node=\"n1\"} 1
 gpu_up{gpu=\"0\",node=\"n1\"} 1

@@ -7,9 +7,9 @@ use anyhow::Context as _;
 use domain::api::nodes::GpuView;
 use domain::api::prometheus::{Answer, QueryResult};
 
-use super::page;
 use super::row::{METRICS, Seen};
 use crate::client::{Client, Target};
+use crate::command::metrics_page;
 use crate::failure::Failure;
 
 /// An agent answers from memory.
@@ -100,7 +100,7 @@ async fn look_at_agent(http: &reqwest::Client, url: &str, token: Option<&str>) -
             page.trim()
         )));
     }
-    let samples = page::samples(&page);
+    let samples = metrics_page::samples(&page);
     let simulated = samples
         .iter()
         .find(|(labels, _)| labels.metric_name() == Some("lockstep_agent_simulated"));

@@ -47,9 +47,7 @@ def fields(nv, handle, scope):
         if asked.nvmlReturn != 0:
             found[number] = {"return": asked.nvmlReturn}
             continue
-        members = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}
-        value = getattr(asked.value, members.get(asked.valueType, "ullVal"))
-        found[number] = {"return": 0, "type": asked.valueType, "value": value, "latency_us": asked.latencyUsec, "timestamp": asked.timestamp}
+        found[number] = {"return": 0, "type": asked.valueType, "value": reference.field_value(asked), "latency_us": asked.latencyUsec, "timestamp": asked.timestamp}
     return found
 
 

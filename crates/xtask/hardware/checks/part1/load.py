@@ -47,18 +47,19 @@ class Known:
         self.gpu = gpu_index(torch, lockstep)
         self.properties = torch.cuda.get_device_properties(0)
 
-    def mean(self, series, done, labels=""):
-        """Of the samples that lie within the work."""
-        time.sleep(ARRIVAL_S)
+    def samples(self, series, done, labels=""):
+        """Those that lie within the work, as `(time, value)`. The last ones of it are on their way for a moment after its end."""
+        time.sleep(max(0.0, done.end + ARRIVAL_S - time.time()))
         found = self.lockstep.samples(f'{series}{{gpu="{self.gpu}"{labels}}}', time.time() - done.begin)
-        values = [value for when, value in found[0][1] if done.begin + EDGE_S <= when <= done.end] if found else []
+        return [(when, value) for when, value in found[0][1] if done.begin + EDGE_S <= when <= done.end] if found else []
+
+    def mean(self, series, done, labels=""):
+        values = [value for _, value in self.samples(series, done, labels)]
         return sum(values) / len(values) if values else None
 
     def rate(self, series, done, labels):
-        """Bytes per second between the first and the last sample within the work."""
-        time.sleep(ARRIVAL_S)
-        found = self.lockstep.samples(f'{series}{{gpu="{self.gpu}"{labels}}}', time.time() - done.begin)
-        values = [(when, value) for when, value in found[0][1] if done.begin + EDGE_S <= when <= done.end] if found else []
+        """Bytes per second between the first and the last sample."""
+        values = self.samples(series, done, labels)
         return (values[-1][1] - values[0][1]) / (values[-1][0] - values[0][0]) if len(values) > 1 else None
 
     def products(self, seconds):

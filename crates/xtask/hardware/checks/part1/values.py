@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Callable
 
+from ..reference import field_value
+
 MEBI = 1 << 20
 MEGA = 1e6
 # The names of pynvml, whose numbers are its own: the agent's numbers are held against them.
@@ -65,8 +67,7 @@ def field(name, factor=1.0, scope=0):
         value = nv.nvmlDeviceGetFieldValues(handle, [(getattr(nv, f"NVML_FI_DEV_{name}"), scope)])[0]
         if value.nvmlReturn != 0:
             return None
-        members = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}
-        return getattr(value.value, members[value.valueType]) * factor
+        return field_value(value) * factor
 
     return read
 

@@ -2,9 +2,9 @@
 
     memory                      nvidia-smi
     compute share               the phases of a step that the training times itself
-    link use                    one rank has nobody to send to
+    link use                    one rank sends to no other
     throughput                  the work is steady, so each second is as good as its best; samples per second beside the training's own steps
-    waiting for gradient sync   one rank has nobody to wait for; two that fill their GPUs wait for less than 5 % of a step
+    waiting for gradient sync   one rank waits for no other; two that fill their GPUs wait for less than 5 % of a step
 """
 
 import importlib.util
@@ -242,7 +242,7 @@ def sync(sheet, what, seen):
     if seen.ranks > 1:
         sheet.equal(what, place("sync", found), "healthy", f"{seen.ranks} ranks with a large step: {found}")
     else:
-        sheet.holds(what, found is None, "no value" if found is None else found, "no value: one rank has nobody to wait for")
+        sheet.holds(what, found is None, "no value" if found is None else found, "no value: one rank waits for no other")
 
 
 def sm_activity(low, high):

@@ -20,6 +20,8 @@ import sys
 import threading
 import time
 
+from interval import interval
+
 from .. import machine
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "trainings" / "blocks.py"
@@ -92,16 +94,6 @@ def within(sheet, what, pairs, values, limit, unit):
     if low <= limit < median:
         return sheet.not_available(what, f"undecided: median {median:.6g}, limit {limit:g}; {note}")
     return sheet.between(what, median, -math.inf, limit, unit=unit, note=note)
-
-
-def interval(values):
-    """The 95 % interval of the median: between the k-th smallest and the k-th largest value, whatever their distribution."""
-    ordered, count = sorted(values), len(values)
-    outside, k = 0.0, 0
-    while k < count // 2 and outside + math.comb(count, k) / 2**count <= 0.025:
-        outside += math.comb(count, k) / 2**count
-        k += 1
-    return ordered[max(0, k - 1)], ordered[count - max(1, k)]
 
 
 class Pairs:

@@ -4,7 +4,7 @@
     after the forward pass  what it has kept: activations, log-probabilities, cast weights
     peaks                   of the optimizer's step, and of the whole step
 
-The model is the one that the planner's own tests hold it against (planner/plan_model.py), at a size that takes some GiB, on the GPU. Without a GPU
+The model is the one that the planner's own tests hold it against (measuring/plan_model.py), at a size that takes some GiB, on the GPU. Without a GPU
 states and kept tensors of a small one are compared: real tensors on the CPU or tensors without data, as those tests do.
 """
 
@@ -52,7 +52,6 @@ def run(check):
     torch = check.torch()
     if torch is None:
         return unavailable(check, "this Python has no PyTorch")
-    sys.path.insert(0, str(check.root / "planner"))
     try:
         import plan_model
     except ImportError as error:
