@@ -1,12 +1,14 @@
 //! `cargo xtask lab`: real training on this machine, disturbed on purpose, under another PyTorch or across an upgrade, and tables of what
 //! came of it.
 
+mod detection;
 mod faults;
 mod golden;
 mod hang;
 pub(crate) mod hardware;
 mod knobs;
 mod recipes;
+mod trials;
 mod upgrade;
 
 use std::fs;
@@ -33,12 +35,15 @@ pub(crate) struct Options {
 
 #[derive(Subcommand)]
 enum What {
+    /// Lets a training degrade in several ways under this program and an earlier revision at the same time, and keeps how soon each finds it; goes
+    /// on where it was cut off.
+    Detection(detection::Options),
     /// Kills, stops, cuts off and starves real torchrun runs of two nodes; what must be true afterwards is checked each time.
     Faults(faults::Options),
     /// Records data folders, run folders and a backup as an earlier revision writes them.
     Golden(golden::Options),
     /// Lets one rank of four hang in several ways, and keeps which ranks the alerts name; goes on where it was cut off.
-    Hang(hang::Options),
+    Hang(trials::Trials),
     /// Builds the folder that checks Lockstep on a machine with NVIDIA GPUs, or keeps the results that came back from one.
     Hardware(hardware::Options),
     /// Turns five knobs in the scripts of examples/ while they train, and keeps what the verdicts say.
@@ -52,6 +57,7 @@ enum What {
 /// Runs it; fails when something was not as it must be.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     match &options.what {
+        What::Detection(options) => detection::run(layout, options),
         What::Faults(options) => faults::run(layout, options),
         What::Golden(options) => golden::run(layout, options),
         What::Hang(options) => hang::run(layout, options),

@@ -589,6 +589,11 @@ pub const CATALOGUE: &[Metric] = &[
         "Time of a step in the optimizer.",
     ),
     gauge(
+        "train_own_seconds",
+        RANK,
+        "Forward, backward and optimizer of this rank together: mean of the last minute, its slowest step left out. Recorded by a rule.",
+    ),
+    gauge(
         "train_sync_seconds",
         RANK,
         "Exposed wait for gradient sync in a step; hidden overlap does not count.",

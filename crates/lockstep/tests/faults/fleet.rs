@@ -26,6 +26,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// Collector and agents.
 pub(crate) struct Fleet {
     pub(crate) api: Api,
+    program: PathBuf,
     collector: Child,
     agents: BTreeMap<&'static str, Agent>,
     link: Option<Link>,
@@ -42,13 +43,19 @@ pub(crate) struct Agent {
 impl Fleet {
     /// Two nodes on this machine; with `apart` the second is behind a link of its own, and a third stands by.
     pub(crate) fn start(apart: bool) -> Result<Self> {
+        Self::start_program(program(), apart)
+    }
+
+    /// The same with another program, such as an earlier revision.
+    pub(crate) fn start_program(program: PathBuf, apart: bool) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let link = apart.then(Link::make).transpose()?;
         let address = link.as_ref().map_or("127.0.0.1", Link::near_address);
-        let (collector, url) = spawn_collector(collector(folder.path(), &format!("{address}:0")));
+        let (collector, url) = spawn_collector(collector(&program, folder.path(), &format!("{address}:0")));
         let api = Api::new(url, &folder.path().join("collector"));
         let mut fleet = Self {
             api,
+            program,
             collector,
             agents: BTreeMap::new(),
             link,
@@ -129,7 +136,7 @@ impl Fleet {
     /// Starts the collector again where it was.
     pub(crate) fn start_collector(&mut self) -> Result<()> {
         let address = self.api.url.strip_prefix("http://").context("an address")?;
-        (self.collector, _) = spawn_collector(collector(self.folder.path(), address));
+        (self.collector, _) = spawn_collector(collector(&self.program, self.folder.path(), address));
         Ok(())
     }
 
@@ -168,8 +175,8 @@ impl Fleet {
         let folder = self.folder().join(format!("{node}-version-{number}"));
         std::fs::create_dir_all(&folder)?;
         let copy = folder.join("lockstep");
-        if std::fs::hard_link(program(), &copy).is_err() {
-            std::fs::copy(program(), &copy)?;
+        if std::fs::hard_link(&self.program, &copy).is_err() {
+            std::fs::copy(&self.program, &copy)?;
         }
         Ok(copy)
     }
@@ -241,8 +248,8 @@ impl Drop for Fleet {
     }
 }
 
-fn collector(folder: &Path, listen: &str) -> Command {
-    let mut command = Command::new(program());
+fn collector(program: &Path, folder: &Path, listen: &str) -> Command {
+    let mut command = Command::new(program);
     command
         .args(["collector", "--listen", listen, "--insecure-public", "--data"])
         .arg(folder.join("collector"))

@@ -7,8 +7,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -18,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, wait};
 use crate::product::process::signal;
+use crate::trials;
 
 const REPEATS: u32 = 3;
 const RANKS: [u32; 2] = [0, 2];
@@ -105,7 +104,7 @@ impl How {
 #[ignore = "takes half an hour: cargo xtask lab hang"]
 fn all() {
     let results = std::env::var_os("LOCKSTEP_HANG_RESULTS").map(PathBuf::from);
-    let mut trials = results.as_ref().map(read).unwrap_or_default();
+    let mut done: Vec<Trial> = results.as_deref().map(trials::read).unwrap_or_default();
     for how in TRIALS {
         for (rank, repeat) in RANKS
             .iter()
@@ -113,30 +112,18 @@ fn all() {
         {
             let is_this =
                 |trial: &Trial| (trial.what == how.name()) && (trial.rank, trial.repeat) == (rank, repeat);
-            if trials.iter().any(is_this) {
+            if done.iter().any(is_this) {
                 continue;
             }
             let trial = tried(how, rank, repeat)
                 .unwrap_or_else(|error| panic!("{}, rank {rank}: {error:#}", how.name()));
             println!("{trial:?}: {}", if trial.is_right() { "right" } else { "WRONG" });
-            results.iter().for_each(|file| add(file, &trial));
-            trials.push(trial);
+            results.iter().for_each(|file| trials::add(file, &trial));
+            done.push(trial);
         }
     }
-    println!("{BEGIN}\n{}{END}", table(&trials));
-    assert!(trials.iter().all(Trial::is_right), "see the table above");
-}
-
-fn read(file: &PathBuf) -> Vec<Trial> {
-    let text = fs::read_to_string(file).unwrap_or_default();
-    text.lines()
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .collect()
-}
-
-fn add(file: &PathBuf, trial: &Trial) {
-    let mut file = OpenOptions::new().create(true).append(true).open(file).unwrap();
-    writeln!(file, "{}", serde_json::to_string(trial).unwrap()).unwrap();
+    println!("{BEGIN}\n{}{END}", table(&done));
+    assert!(done.iter().all(Trial::is_right), "see the table above");
 }
 
 fn tried(how: How, rank: u32, repeat: u32) -> Result<Trial> {

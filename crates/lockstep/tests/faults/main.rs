@@ -10,6 +10,8 @@
 //! matrix.rs     all faults, again and again, as a table
 //! quiet.rs      healthy work that is noisy, in which nothing may be said
 //! hang.rs       a rank that does not take part any more, and who is named
+//! detection.rs  how soon a training that degrades is found, by this program and by an earlier one
+//! trials.rs     trials that are done, so that these two go on where they were cut off
 //! ```
 //! Some of them are run with every change; `cargo xtask lab faults` runs them all and keeps the table in docs/faults.md.
 //!
@@ -21,6 +23,7 @@
 #[path = "../product/mod.rs"]
 mod product;
 
+mod detection;
 mod fault;
 mod hang;
 mod matrix;
@@ -40,4 +43,5 @@ mod network;
 mod orphans;
 mod scene;
 mod training;
+mod trials;
 mod verdict;

@@ -1,13 +1,12 @@
 //! Hangs: the test in crates/lockstep/tests/faults/hang.rs, and its table in docs/faults.md. Trials that are done are kept by revision, so
 //! that a run that was cut off goes on where it was.
 
-use std::fs;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use clap::Args;
+use anyhow::Result;
 
+use super::trials::Trials;
 use crate::lab::{Matrix, exit_code};
 use crate::layout::Layout;
 use crate::measure::{machine, section};
@@ -22,22 +21,10 @@ const MATRIX: Matrix = Matrix {
     limit: Duration::from_secs(3 * 60 * 60),
 };
 
-/// Nothing to choose but whether to begin anew.
-#[derive(Args)]
-pub(crate) struct Options {
-    /// Does all trials again, also those of this revision that are done.
-    #[arg(long)]
-    again: bool,
-}
-
 /// Runs what is not done yet.
-pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
+pub(crate) fn run(layout: &Layout, trials: &Trials) -> Result<ExitCode> {
     let revision = machine::revision(layout);
-    let results = layout.logs().join(format!("hang-{revision}.jsonl"));
-    fs::create_dir_all(layout.logs()).context("cannot make the folder of logs")?;
-    if options.again && results.exists() {
-        fs::remove_file(&results).with_context(|| format!("cannot remove {}", results.display()))?;
-    }
+    let results = trials.file(layout, "hang", &revision)?;
     let venv = venv::ensure(layout)?;
     let settings = [("LOCKSTEP_HANG_RESULTS", results.display().to_string())];
     let (table, well) = MATRIX.run(layout, &venv, &settings)?;

@@ -19,12 +19,14 @@ from . import changes
 from .changes import ON_A_CPU, NotAvailable
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "trainings" / "filling.py"
-# The indicators of web/src/page/overview/indicators/table.rs: the band, and queries of which the first with an answer is shown.
+# The indicators of web/src/page/overview/indicators/table.rs: the band, and queries of which the first with an answer is shown; here from a run's
+# first step on, while the page judges no run in its first minute.
 CUDA_RANKS = 'and on (node, run, rank) train_info{device=~"cuda.*"}'
+BUSY = "and on (node, gpu) max_over_time(gpu_utilization_ratio[1m]) > 0.05"
 INDICATORS = {
-    "memory": ((0.7, 0.9), ("avg(gpu_memory_used_bytes / gpu_memory_total_bytes)",)),
+    "memory": ((0.7, 0.9), (f"avg(gpu_memory_used_bytes / gpu_memory_total_bytes {BUSY})", "avg(gpu_memory_used_bytes / gpu_memory_total_bytes)")),
     "compute": ((0.85, 1.0), (f"avg(train_compute_ratio {CUDA_RANKS})",)),
-    "link": ((0.6, 0.8), ('avg(link_utilization_ratio{link="nvlink"})', 'avg(link_utilization_ratio{link="pcie"})')),
+    "link": ((0.6, 0.8), (f'avg(link_utilization_ratio{{link="nvlink"}} {BUSY})', f'avg(link_utilization_ratio{{link="pcie"}} {BUSY})')),
     "throughput": ((0.8, 1.0), ("sum(train_samples_per_second) / sum(quantile_over_time(0.9, train_samples_per_second[10m]) and train_samples_per_second)",)),
     "sync": ((0.0, 0.05), (f"avg(train_sync_seconds / train_step_seconds {CUDA_RANKS})",)),
 }
@@ -162,9 +164,11 @@ def first_answer(lockstep, queries):
 
 
 def memory_in_use():
-    """The mean share of all GPUs, by nvidia-smi."""
-    found = [[float(cell) for cell in line] for line in machine.nvidia_smi("memory.used,memory.total") if all(cell.isdecimal() for cell in line)]
-    return statistics.fmean(used / total for used, total in found) if found else None
+    """The mean share of busy GPUs, by nvidia-smi; of all when none is."""
+    lines = machine.nvidia_smi("memory.used,memory.total,utilization.gpu")
+    found = [[float(cell) for cell in line] for line in lines if all(cell.isdecimal() for cell in line)]
+    shares = [used / total for used, total, percent in found if percent > 5] or [used / total for used, total, _ in found]
+    return statistics.fmean(shares) if shares else None
 
 
 def alerts(lockstep, run):

@@ -64,16 +64,23 @@ impl Indicator {
 }
 
 /// Each averaged over what reports it. The bands of a training step are those of GPUs: what a step is made of on CPUs says
-/// nothing about a cluster, so it is shown only where there is nothing else, and not judged.
+/// nothing about a cluster, so it is shown only where there is nothing else, and not judged. Nor is a rank in its first minute, when it compiles and
+/// fills its caches, nor a GPU that nothing uses. Series of a run end with it.
 pub(super) const INDICATORS: [Indicator; 5] = [
     Indicator {
         title: "GPU memory in use",
         band: "70–90 %",
         healthy: (0.7, 0.9),
-        sources: &[judged(
-            "average of all GPUs",
-            "avg(gpu_memory_used_bytes / gpu_memory_total_bytes)",
-        )],
+        sources: &[
+            judged(
+                "average of busy GPUs",
+                "avg(gpu_memory_used_bytes / gpu_memory_total_bytes and on (node, gpu) max_over_time(gpu_utilization_ratio[1m]) > 0.05)",
+            ),
+            shown(
+                "average of all GPUs, none is busy",
+                "avg(gpu_memory_used_bytes / gpu_memory_total_bytes)",
+            ),
+        ],
     },
     Indicator {
         title: "Compute share",
@@ -82,11 +89,22 @@ pub(super) const INDICATORS: [Indicator; 5] = [
         sources: &[
             judged(
                 "of a training step",
+                "avg(train_compute_ratio and on (node, run, rank) train_info{device=~\"cuda.*\"} and on (node, run, rank) train_step offset 1m)",
+            ),
+            shown(
+                "of a training step, in its first minute",
                 "avg(train_compute_ratio and on (node, run, rank) train_info{device=~\"cuda.*\"})",
             ),
-            judged("SM activity of all GPUs", "avg(gpu_sm_active_ratio)"),
-            judged("coarse utilization of all GPUs", "avg(gpu_utilization_ratio)"),
+            judged(
+                "SM activity of busy GPUs",
+                "avg(gpu_sm_active_ratio and on (node, gpu) max_over_time(gpu_utilization_ratio[1m]) > 0.05)",
+            ),
+            judged(
+                "coarse utilization of busy GPUs",
+                "avg(gpu_utilization_ratio and on (node, gpu) max_over_time(gpu_utilization_ratio[1m]) > 0.05)",
+            ),
             shown("of a training step on CPUs", "avg(train_compute_ratio)"),
+            shown("coarse utilization of all GPUs", "avg(gpu_utilization_ratio)"),
         ],
     },
     Indicator {
@@ -94,8 +112,15 @@ pub(super) const INDICATORS: [Indicator; 5] = [
         band: "60–80 % while communicating",
         healthy: (0.6, 0.8),
         sources: &[
-            judged("NVLink, average", "avg(link_utilization_ratio{link=\"nvlink\"})"),
-            judged("PCIe, average", "avg(link_utilization_ratio{link=\"pcie\"})"),
+            judged(
+                "NVLink of busy GPUs",
+                "avg(link_utilization_ratio{link=\"nvlink\"} and on (node, gpu) max_over_time(gpu_utilization_ratio[1m]) > 0.05)",
+            ),
+            judged(
+                "PCIe of busy GPUs",
+                "avg(link_utilization_ratio{link=\"pcie\"} and on (node, gpu) max_over_time(gpu_utilization_ratio[1m]) > 0.05)",
+            ),
+            shown("average of all links", "avg(link_utilization_ratio)"),
         ],
     },
     Indicator {
@@ -103,8 +128,8 @@ pub(super) const INDICATORS: [Indicator; 5] = [
         band: "over 80 % of its own best",
         healthy: (0.8, 1.0),
         sources: &[judged(
-            "against the best of ten minutes",
-            "sum(train_samples_per_second) / sum(quantile_over_time(0.9, train_samples_per_second[10m]) and train_samples_per_second)",
+            "against the best minute of each attempt",
+            "sum(train_samples_per_second and train_samples_per_second_best) / sum(train_samples_per_second_best and train_samples_per_second)",
         )],
     },
     Indicator {
@@ -114,10 +139,10 @@ pub(super) const INDICATORS: [Indicator; 5] = [
         sources: &[
             judged(
                 "exposed wait in a step",
-                "avg(train_sync_seconds / train_step_seconds and on (node, run, rank) train_info{device=~\"cuda.*\"})",
+                "avg(train_sync_seconds / train_step_seconds and on (node, run, rank) train_info{device=~\"cuda.*\"} and on (node, run, rank) train_step offset 1m)",
             ),
             shown(
-                "exposed wait in a step on CPUs",
+                "exposed wait in a step, on CPUs or in the first minute",
                 "avg(train_sync_seconds / train_step_seconds)",
             ),
         ],
