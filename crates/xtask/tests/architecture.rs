@@ -136,6 +136,38 @@ fn domain_and_query_name_no_door_to_the_outside() {
 }
 
 #[test]
+fn no_decision_about_a_run_depends_on_the_text_of_a_message() {
+    const READ_AS: [&str; 3] = ["", ".as_str()", ".to_string()"];
+    const DECISIONS: [&str; 6] = [
+        ".strip_prefix(",
+        ".starts_with(",
+        ".ends_with(",
+        ".contains(",
+        "==",
+        "!=",
+    ];
+    let sources = workspace::sources("domain");
+    let of_runs: Vec<_> = sources
+        .iter()
+        .filter(|(path, _)| path.contains("src/run/"))
+        .collect();
+    assert!(of_runs.len() > 50, "where are the sources of runs?");
+    for (path, text) in of_runs.iter().filter(|(path, _)| !path.contains("tests")) {
+        let production = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let dense: String = production.chars().filter(|c| !c.is_whitespace()).collect();
+        for read in READ_AS {
+            for decision in DECISIONS {
+                let pattern = format!(".message{read}{decision}");
+                assert!(
+                    !dense.contains(&pattern),
+                    "{path} has `{pattern}`: decide by `Outcome::cause` or another type"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn what_one_crate_is_for_no_other_crate_uses() {
     for (reserved, owners) in RESERVED {
         for name in own_crates()

@@ -130,8 +130,9 @@ async fn an_end_for_a_reason_of_a_newer_agent_ends_the_run() {
         .await;
     let view = run_is(&server, &run, RunState::Failed).await;
     let outcome = view.summary.outcome.unwrap();
-    assert_eq!(outcome.cause, "unknown");
-    assert!(outcome.message.contains("preempted"), "{}", outcome.message);
+    assert_eq!(outcome.cause.as_str(), "unknown");
+    let message = outcome.message.to_string();
+    assert!(message.contains("preempted"), "{message}");
 }
 
 #[tokio::test]

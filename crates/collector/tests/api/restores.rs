@@ -207,7 +207,7 @@ async fn an_attempt_that_waited_at_the_backup_does_not_begin_beside_the_one_that
     agent.say(&run, 10, NodeReport::Accepted { command: 9 }).await;
     assert!(agent.has_no_command(), "it is stopped or prepared again");
     let view = run_is(&server, &run, RunState::Failed).await;
-    assert_eq!(view.summary.outcome.unwrap().cause, "unknown_attempt");
+    assert_eq!(view.summary.outcome.unwrap().cause.as_str(), "unknown_attempt");
 }
 
 #[tokio::test]

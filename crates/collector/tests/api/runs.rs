@@ -392,7 +392,7 @@ async fn a_stop_after_a_step_is_agreed_ahead_of_all_ranks_and_ends_as_stopped() 
     agent.say(&run, 11, NodeReport::Ended(end)).await;
     let view = run_is(&server, &run, RunState::Stopped).await;
     assert_eq!(
-        view.summary.outcome.unwrap().message,
+        view.summary.outcome.unwrap().message.to_string(),
         "stopped as asked, after step 113"
     );
     let (status, _) = stop(&server, &run, "checkpoint").await;
@@ -579,7 +579,7 @@ async fn a_node_that_failed_a_run_is_left_out_and_without_others_the_run_ends() 
         ("n1", "no torch")
     );
     assert_eq!(
-        view.summary.outcome.unwrap().message,
+        view.summary.outcome.unwrap().message.to_string(),
         "no torch; no other node can take the place of n1"
     );
 }

@@ -46,6 +46,7 @@ mod larger_batch;
 mod live;
 mod machine;
 mod memory;
+mod outcome;
 mod patience;
 mod policy;
 mod preflight;
@@ -65,6 +66,7 @@ pub use machine::{
     Attempt, Exclusion, Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished,
 };
 pub use memory::{Memory, Shortage};
+pub use outcome::{Cause, Explanation, Outcome};
 pub use patience::{ABANDON_AFTER_MS, ALL_AWAY_MS, LOST_AFTER_MS, PREPARE_TIMEOUT_MS};
 pub use preflight::BandwidthCheck;
 pub use protocol::{
@@ -166,25 +168,6 @@ pub struct RankExit {
     pub last_step: Option<u64>,
     /// When it was first seen to fail, nanoseconds since the epoch by its node's clock: tells the first failure from the cascade.
     pub at_ns: i64,
-}
-
-/// Why a run, attempt or node task ended, in a word for programs and a sentence for people.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
-    /// Of a rank: `exception`, `signal`, `out_of_memory`, `exit_code`, `nccl_timeout`, `collective_timeout`, `checkpoint_failed`,
-    /// `checkpoint_unreadable`, `port_in_use`, `stuck`, `exited_early`. Of a node: `node_lost`, `shim_died`, `refused`,
-    /// `prepare_failed`, `start_failed`. Of the run: `succeeded`, `stopped`, `mismatch` (its nodes do not agree), `no_nodes` (it
-    /// waits for some), `unknown` (it was only watched, and nobody said how it ended; or an agent gave a cause that this version does not
-    /// know), `unknown_attempt` (a node holds an attempt that began after the backup that was restored).
-    pub cause: String,
-    /// The node where it began, when one is to be named.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
-    /// The rank where it began.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rank: Option<Rank>,
-    /// What happened, to what, and what to do next.
-    pub message: String,
 }
 
 /// In a few words, for a table's cell.

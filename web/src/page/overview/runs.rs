@@ -47,7 +47,7 @@ fn RunRow(row: Row<RunSummary>) -> impl IntoView {
     let state = Signal::derive(move || run.with(|run| run.state));
     let submitted_ms = Signal::derive(move || run.with(|run| run.submitted_ms));
     let why = text(move || {
-        let message = run.with(|run| run.outcome.as_ref().map(|outcome| outcome.message.clone()));
+        let message = run.with(|run| run.outcome.as_ref().map(|outcome| outcome.message.to_string()));
         message.unwrap_or_default()
     });
     let ranks = text(move || match run.with(|run| run.world_size) {

@@ -70,7 +70,10 @@ fn Attempt(row: Row<AttemptView>, open: bool) -> impl IntoView {
 }
 
 fn outcome(attempt: &AttemptView) -> String {
-    let message = attempt.outcome.as_ref().map(|outcome| outcome.message.clone());
+    let message = attempt
+        .outcome
+        .as_ref()
+        .map(|outcome| outcome.message.to_string());
     message.unwrap_or_else(|| "under way".to_owned())
 }
 

@@ -30,7 +30,7 @@ pub(super) fn Head(
         run.summary
             .outcome
             .as_ref()
-            .map(|outcome| outcome.message.clone())
+            .map(|outcome| outcome.message.to_string())
     });
     let stopping = words(run, |run| {
         let stop = run.more.stop.as_ref().filter(|_| !run.summary.state.is_final());

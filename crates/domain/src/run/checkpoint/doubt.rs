@@ -3,12 +3,10 @@
 //! What a node sees of a checkpoint are names and sizes. Bytes that rotted, or a format that no longer fits the script, show only
 //! when an attempt reads them. Such a checkpoint stays where it is, and the next attempt goes on from the one before it.
 
-use crate::run::state::{Attempt, Machine, Outcome};
+use crate::run::state::{Attempt, Cause, Machine, Outcome};
 
 /// Attempts from one checkpoint that end before their first step, for whatever reason of their own, before it is doubted.
 const ATTEMPTS_MAX: usize = 2;
-/// The cause of an attempt that says so itself.
-const UNREADABLE: &str = "checkpoint_unreadable";
 
 impl Machine {
     /// Doubts what the current attempt went on from, once it has ended by this outcome, if that may be the reason.
@@ -23,7 +21,9 @@ impl Machine {
             .map_while(came_no_further)
             .take_while(|(from, _)| **from == path);
         let outcomes: Vec<&Outcome> = from_it.map(|(_, outcome)| outcome).collect();
-        let says_so = outcomes.first().is_some_and(|last| last.cause == UNREADABLE);
+        let says_so = outcomes
+            .first()
+            .is_some_and(|last| last.cause == Cause::CheckpointUnreadable);
         if !says_so && outcomes.len() < ATTEMPTS_MAX {
             return;
         }
@@ -41,5 +41,5 @@ impl Machine {
 fn came_no_further(attempt: &Attempt) -> Option<(&String, &Outcome)> {
     let from = &attempt.resumed_from.as_ref()?.path;
     let outcome = attempt.outcome.as_ref()?;
-    (!attempt.made_progress() && !outcome.came_by_chance()).then_some((from, outcome))
+    (!attempt.made_progress() && !outcome.cause.says_nothing_of_training()).then_some((from, outcome))
 }

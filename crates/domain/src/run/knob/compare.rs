@@ -89,7 +89,7 @@ fn side(machine: &Machine, attempt: &Attempt) -> Side {
     Side {
         run: machine.id.to_string(),
         attempt: attempt.no,
-        outcome: outcome.map_or_else(|| "under way".into(), |outcome| outcome.cause.clone()),
+        outcome: outcome.map_or_else(|| "under way".into(), |outcome| outcome.cause.to_string()),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::run::state::machine::{Attempt, FaultKind, Machine, NodeTask, Wished};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
 use crate::run::state::settle::Beginning;
 use crate::run::state::stop::StopPoint;
-use crate::run::state::{Outcome, RunState, watched};
+use crate::run::state::{Cause, Outcome, RunState, watched};
 use crate::time::TimestampMs;
 
 /// Something happened to a run.
@@ -331,26 +331,18 @@ impl Machine {
             .iter()
             .find(|excluded| excluded.fault.kind == FaultKind::Unfit);
         let Some(unfit) = unfit.filter(|_| hopeless) else {
-            self.outcome = Some(Outcome {
-                cause: "no_nodes".into(),
-                node: None,
-                rank: None,
-                message: reason.into(),
-            });
+            self.outcome = Some(Outcome::new(Cause::NoNodes, reason));
             return;
         };
-        let (node, why) = (unfit.node.to_string(), unfit.fault.reason.clone());
+        let (node, why) = (&unfit.node, &unfit.fault.reason);
         let failed_before = self
             .attempts
             .iter()
             .rev()
             .find_map(|attempt| attempt.outcome.clone());
-        let outcome = Outcome {
-            cause: failed_before.map_or_else(|| "prepare_failed".into(), |before| before.cause),
-            rank: None,
-            message: format!("{why}; no other node can take the place of {node}"),
-            node: Some(node),
-        };
+        let cause = failed_before.map_or(Cause::PrepareFailed, |before| before.cause);
+        let message = format!("{why}; no other node can take the place of {node}");
+        let outcome = Outcome::at_node(cause, node, message);
         self.end_attempt(outcome.clone(), now_ms);
         self.finish(RunState::Failed, now_ms);
         self.outcome = Some(outcome);

@@ -18,12 +18,12 @@ use crate::ident::AttemptNo;
 use crate::run::knob::{
     ANSWERS_MAX, Change, ChangeId, KnobAnswer, KnobDiff, Pending, Verdict, current, known, place, turn,
 };
-use crate::run::state::Outcome;
 use crate::run::state::advance::Action;
 use crate::run::state::machine::{Attempt, Machine, Wished};
 use crate::run::state::policy;
 use crate::run::state::settle::Beginning;
 use crate::run::state::stop::StopPoint;
+use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
 
 /// Other knobs.
@@ -361,14 +361,15 @@ impl Machine {
             return Some(outcome);
         };
         let words = pending.change.words();
-        if outcome.cause == "succeeded" {
+        if outcome.cause == Cause::Succeeded {
             self.pending = None;
-            let message = format!("{}, before {words} could be applied", outcome.message);
+            let message = format!("{}, before {words} could be applied", outcome.message).into();
             return Some(Outcome { message, ..outcome });
         }
-        let message = match outcome.message.strip_prefix("stopped as asked") {
-            Some(when) => format!("ended to apply {words}{when}"),
-            None => outcome.message,
+        let message = match (&outcome.cause, self.when_stopped()) {
+            (Cause::Stopped, Some(when)) => format!("ended to apply {words}, {when}").into(),
+            (Cause::Stopped, None) => format!("ended to apply {words}").into(),
+            _ => outcome.message,
         };
         self.end_attempt(Outcome { message, ..outcome }, now_ms);
         self.begin_pending(now_ms, actions);

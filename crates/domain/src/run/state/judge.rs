@@ -24,19 +24,7 @@ use crate::ident::{NodeName, Rank};
 use crate::run::state::machine::{Attempt, FaultKind, NodeTask, Wished};
 use crate::run::state::patience::FAILURE_GRACE_MS;
 use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
-use crate::run::state::{Outcome, RankExit};
-
-/// Causes that no rank could name: they stand above exits that only followed from them.
-const STRONG: [&str; 8] = [
-    "stuck",
-    "node_lost",
-    "exited_early",
-    "shim_died",
-    "refused",
-    "prepare_failed",
-    "start_failed",
-    "mismatch",
-];
+use crate::run::state::{Cause, Outcome, RankExit};
 
 /// A second less than [`FAILURE_GRACE_MS`], for clocks that differ a little.
 const KILLED_BY_US_AFTER_MS: i64 = FAILURE_GRACE_MS.cast_signed() - 1_000;
@@ -50,7 +38,7 @@ pub(super) fn judge(attempt: &Attempt, wished: Wished) -> Outcome {
             stopped()
         };
     }
-    let strong = attempt.trouble.as_ref().filter(|trouble| is_strong(trouble));
+    let strong = attempt.trouble.as_ref().filter(outweighs_exits);
     match (root(attempt), strong, &attempt.trouble) {
         (Some(root), ..) if root.weight == Weight::TimedOut => {
             exited_early(attempt).unwrap_or_else(|| rank_outcome(&root.task.node, root.exit))
@@ -115,7 +103,10 @@ fn weigh(attempt: &Attempt, exit: &RankExit) -> Weight {
 
 /// The rank where it began, where a rank can say so.
 fn root(attempt: &Attempt) -> Option<Failure<'_>> {
-    let strong = attempt.trouble.as_ref().is_some_and(is_strong);
+    let strong = attempt
+        .trouble
+        .as_ref()
+        .is_some_and(|trouble| outweighs_exits(&trouble));
     let came_first = attempt.trouble_ms.is_some() && attempt.trouble_ms == attempt.failing_since_ms;
     let before_trouble = |exit: &RankExit| {
         let known_ms = attempt.trouble_ms.unwrap_or(i64::MAX);
@@ -163,8 +154,8 @@ fn earliest(attempt: &Attempt) -> Option<Outcome> {
     Some(rank_outcome(&first.task.node, first.exit))
 }
 
-fn is_strong(trouble: &Outcome) -> bool {
-    STRONG.contains(&trouble.cause.as_str())
+fn outweighs_exits(trouble: &&Outcome) -> bool {
+    trouble.cause.outweighs_exits()
 }
 
 // === troubles: what is not a rank's exit ===
@@ -172,18 +163,21 @@ fn is_strong(trouble: &Outcome) -> bool {
 /// What went wrong, for reports that are not a rank's exit.
 pub(super) fn trouble(node: &NodeName, report: &NodeReport) -> Option<Outcome> {
     let (cause, message) = match report {
-        NodeReport::Refused { reason, .. } => ("refused", format!("node {node} refused the run: {reason}")),
-        NodeReport::PrepareFailed { message } => {
-            ("prepare_failed", format!("node {node} cannot run it: {message}"))
+        NodeReport::Refused { reason, .. } => {
+            (Cause::Refused, format!("node {node} refused the run: {reason}"))
         }
+        NodeReport::PrepareFailed { message } => (
+            Cause::PrepareFailed,
+            format!("node {node} cannot run it: {message}"),
+        ),
         NodeReport::StartFailed { message } => (
-            "start_failed",
+            Cause::StartFailed,
             format!("node {node} could not start it: {message}"),
         ),
         NodeReport::Ended(end) => return Some(end_outcome(node, end)),
         _ => return None,
     };
-    Some(at_node(cause, node, message))
+    Some(Outcome::at_node(cause, node, message))
 }
 
 /// A rank that was done before the others.
@@ -191,8 +185,8 @@ pub(super) fn early(node: &NodeName, rank: Rank, step: Option<u64>) -> Outcome {
     let after = step.map_or(String::new(), |step| format!(" after step {step}"));
     Outcome {
         rank: Some(rank),
-        ..at_node(
-            "exited_early",
+        ..Outcome::at_node(
+            Cause::ExitedEarly,
             node,
             format!(
                 "rank {rank} on node {node} exited with 0{after} while other ranks went on: they would wait for it for ever; \
@@ -204,43 +198,34 @@ pub(super) fn early(node: &NodeName, rank: Rank, step: Option<u64>) -> Outcome {
 
 /// A node that is gone.
 pub(super) fn node_lost(node: &NodeName, what: &str) -> Outcome {
-    at_node("node_lost", node, format!("node {node} was lost: {what}"))
-}
-
-pub(super) fn at_node(cause: &str, node: &NodeName, message: String) -> Outcome {
-    Outcome {
-        cause: cause.into(),
-        node: Some(node.to_string()),
-        rank: None,
-        message,
-    }
+    Outcome::at_node(Cause::NodeLost, node, format!("node {node} was lost: {what}"))
 }
 
 fn end_outcome(node: &NodeName, end: &NodeEnd) -> Outcome {
     let (cause, what) = match (&end.cause, end.code, end.signal) {
         (EndCause::ShimDied, ..) => (
-            "shim_died",
+            Cause::ShimDied,
             "the process that owned the ranks vanished, so how they ended is not known".to_owned(),
         ),
         _ if exit::port_in_use(&end.message) => (
-            "port_in_use",
+            Cause::PortInUse,
             "the port for the rendezvous was taken by someone else between its lease and the start"
                 .to_owned(),
         ),
         (_, _, Some(signal)) => (
-            "signal",
+            Cause::Signal,
             format!("the launcher was killed by {}", signal_name(signal)),
         ),
-        (_, Some(code), None) => ("exit_code", format!("the launcher exited with {code}")),
+        (_, Some(code), None) => (Cause::ExitCode, format!("the launcher exited with {code}")),
         (EndCause::Other(word), None, None) => (
-            "unknown",
+            Cause::Unknown,
             format!(
                 "its agent, which is newer than this collector, says that it ended by `{word}`; upgrade the collector"
             ),
         ),
-        (_, None, None) => ("start_failed", "nothing was started".to_owned()),
+        (_, None, None) => (Cause::StartFailed, "nothing was started".to_owned()),
     };
-    at_node(
+    Outcome::at_node(
         cause,
         node,
         with_detail(format!("node {node}: {what}"), &end.message),
@@ -251,17 +236,17 @@ fn rank_outcome(node: &NodeName, exit: &RankExit) -> Outcome {
     let who = format!("rank {} on node {node}", exit.rank);
     let cause = exit::cause(exit);
     let kind = exit.error_type.as_deref().unwrap_or("");
-    let what = match (cause, exit.signal, exit.code) {
-        ("out_of_memory", ..) => return out_of_memory(&who, node, exit),
-        ("checkpoint_failed", ..) if exit::says_disk_is_full(exit) => {
+    let what = match (&cause, exit.signal, exit.code) {
+        (Cause::OutOfMemory, ..) => return out_of_memory(&who, node, exit),
+        (Cause::CheckpointFailed, ..) if exit::says_disk_is_full(exit) => {
             format!("{who} could not save a checkpoint, its disk is full ({kind})")
         }
-        ("checkpoint_failed", ..) => format!("{who} could not save a checkpoint ({kind})"),
-        ("checkpoint_unreadable", ..) => format!("{who} could not read a checkpoint ({kind})"),
-        ("port_in_use", ..) => {
+        (Cause::CheckpointFailed, ..) => format!("{who} could not save a checkpoint ({kind})"),
+        (Cause::CheckpointUnreadable, ..) => format!("{who} could not read a checkpoint ({kind})"),
+        (Cause::PortInUse, ..) => {
             format!("{who} could not use the leased port, someone else had taken it ({kind})")
         }
-        ("nccl_timeout", ..) => format!("{who} waited too long for a collective of NCCL"),
+        (Cause::NcclTimeout, ..) => format!("{who} waited too long for a collective of NCCL"),
         _ if !kind.is_empty() => format!("{who} raised {kind}"),
         (_, Some(signal), _) => format!("{who} was killed by {}", signal_name(signal)),
         (_, None, Some(code)) => format!("{who} exited with {code}"),
@@ -269,7 +254,7 @@ fn rank_outcome(node: &NodeName, exit: &RankExit) -> Outcome {
     };
     Outcome {
         rank: Some(exit.rank),
-        ..at_node(
+        ..Outcome::at_node(
             cause,
             node,
             with_detail(what, exit.message.as_deref().unwrap_or("")),
@@ -293,7 +278,7 @@ fn out_of_memory(who: &str, node: &NodeName, exit: &RankExit) -> Outcome {
     };
     Outcome {
         rank: Some(exit.rank),
-        ..at_node("out_of_memory", node, message)
+        ..Outcome::at_node(Cause::OutOfMemory, node, message)
     }
 }
 
@@ -306,30 +291,18 @@ fn with_detail(what: String, detail: &str) -> String {
 }
 
 fn succeeded() -> Outcome {
-    Outcome {
-        cause: "succeeded".into(),
-        node: None,
-        rank: None,
-        message: "all ranks ended well".into(),
-    }
+    Outcome::new(Cause::Succeeded, "all ranks ended well")
 }
 
 pub(super) fn stopped() -> Outcome {
-    Outcome {
-        cause: "stopped".into(),
-        node: None,
-        rank: None,
-        message: "stopped as asked".into(),
-    }
+    Outcome::new(Cause::Stopped, "stopped as asked")
 }
 
 fn unknown() -> Outcome {
-    Outcome {
-        cause: "exit_code".into(),
-        node: None,
-        rank: None,
-        message: "a rank failed, but how is not known; see the launcher's log".into(),
-    }
+    Outcome::new(
+        Cause::ExitCode,
+        "a rank failed, but how is not known; see the launcher's log",
+    )
 }
 
 /// As people know them; numbers are Linux's on x86-64 and arm64.

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 
 use crate::ident::AttemptNo;
 use crate::run::knob::{Change, ChangeId, Decision, Verdict, current, place};
-use crate::run::state::Outcome;
 use crate::run::state::change::{CannotChange, Wish, refused};
 use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::{Cause, Outcome};
 
 const KNOB: &str = "micro_batch";
 
@@ -101,11 +101,11 @@ impl Machine {
         };
         let tries = |change: &Change| change.follows.is_some() && !proved(change);
         let no = self.current().no;
-        let over = self.wished != Wished::Run || ["succeeded", "stopped"].contains(&outcome.cause.as_str());
+        let over = self.wished != Wished::Run || matches!(outcome.cause, Cause::Succeeded | Cause::Stopped);
         if over || self.pending.is_some() || !self.current().change.as_deref().is_some_and(tries) {
             return;
         }
-        let (decision, why) = if outcome.came_by_chance() {
+        let (decision, why) = if outcome.cause.says_nothing_of_training() {
             let why = "the attempt with the larger batch ended before it could be judged, for another reason";
             (
                 Decision::Undecided,

@@ -14,12 +14,12 @@
 //! up and comes back is told to stop what it holds before it is given anything new.
 
 use crate::ident::{NodeName, Rank};
-use crate::run::state::judge::{at_node, early, node_lost};
+use crate::run::state::judge::{early, node_lost};
 use crate::run::state::machine::{
     Attempt, Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall,
 };
 use crate::run::state::policy::has_budget;
-use crate::run::state::{Outcome, StallCause};
+use crate::run::state::{Cause, Outcome, StallCause};
 use crate::time::TimestampMs;
 
 /// An agent away for longer makes the run `Lost`: several reconnects with back-off fit in.
@@ -209,8 +209,8 @@ pub(super) struct Stalled<'a> {
 
 fn given_up(task: &NodeTask, reason: String) -> Overdue {
     Overdue {
-        outcome: at_node(
-            "prepare_failed",
+        outcome: Outcome::at_node(
+            Cause::PrepareFailed,
             &task.node,
             format!("node {} was given up: {reason}", task.node),
         ),
@@ -245,14 +245,10 @@ fn stalls(attempt: &Attempt) -> impl Iterator<Item = Stalled<'_>> {
 fn unknown_culprit(one: &Stalled<'_>, ranks: usize, now_ms: TimestampMs) -> Outcome {
     let after = one.after();
     let waits = span(now_ms - one.stall.since_ms);
-    Outcome {
-        cause: "stuck".to_owned(),
-        node: None,
-        rank: None,
-        message: format!(
-            "no rank has made a step for {waits}; {ranks} ranks are equally far, {after}, so which one keeps the others waiting is unknown"
-        ),
-    }
+    let message = format!(
+        "no rank has made a step for {waits}; {ranks} ranks are equally far, {after}, so which one keeps the others waiting is unknown"
+    );
+    Outcome::new(Cause::Stuck, message)
 }
 
 /// Who may keep the others waiting: every rank that the kernel holds, else those that are furthest behind. Of several of these it is not known
@@ -317,7 +313,7 @@ impl Stalled<'_> {
         Overdue {
             outcome: Outcome {
                 rank: Some(self.rank),
-                ..at_node("stuck", self.node, message)
+                ..Outcome::at_node(Cause::Stuck, self.node, message)
             },
             fault: fault.map(|fault| (self.node.clone(), fault)),
         }

@@ -3,9 +3,9 @@
 //! In this order: a person's stop; a cause that no restart mends; the budget; no progress. Whatever passes all of them is tried again
 //! after a pause, on other nodes where the cause was a node. Each count begins anew when a person resumes the run.
 
-use crate::run::state::Outcome;
 use crate::run::state::judge::is_hardware;
 use crate::run::state::machine::{Attempt, Exclusion, Fault, FaultKind, Machine, NodeTask, Wished};
+use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
 
 /// Attempts in a row without a single step before restarting is given up: the next would not come further either.
@@ -19,27 +19,6 @@ const RESTART_PAUSE_MS: i64 = 1_000;
 /// The longest pause before a restart.
 const RESTART_PAUSE_MAX_MS: i64 = 60_000;
 
-/// What no restart mends.
-const HELPLESS: [&str; 3] = ["succeeded", "stopped", "mismatch"];
-/// Causes that say nothing of the training: the step at which they come is chance.
-const BY_CHANCE: [&str; 7] = [
-    "node_lost",
-    "agent_lost",
-    "shim_died",
-    "port_in_use",
-    "refused",
-    "prepare_failed",
-    "start_failed",
-];
-
-impl Outcome {
-    /// Whether it says nothing of the training itself: a node was lost, a port taken, somebody stopped it.
-    pub(in crate::run) fn came_by_chance(&self) -> bool {
-        let cause = self.cause.as_str();
-        BY_CHANCE.contains(&cause) || HELPLESS.contains(&cause)
-    }
-}
-
 /// What is to follow.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
@@ -51,7 +30,7 @@ pub(super) enum Next {
 
 /// Decides when all of the current attempt has ended.
 pub(super) fn next(machine: &Machine, outcome: &Outcome, now_ms: TimestampMs) -> Next {
-    if machine.wished != Wished::Run || HELPLESS.contains(&outcome.cause.as_str()) {
+    if machine.wished != Wished::Run || outcome.cause.is_definite() {
         return Next::End(None);
     }
     if let Some(attempt) = machine.unknown_attempt {
@@ -68,12 +47,7 @@ pub(super) fn next(machine: &Machine, outcome: &Outcome, now_ms: TimestampMs) ->
 
 /// Whether a restart could follow if the current attempt failed now for a lost node.
 pub(super) fn has_budget(machine: &Machine) -> bool {
-    let lost = Outcome {
-        cause: "node_lost".into(),
-        node: None,
-        rank: None,
-        message: String::new(),
-    };
+    let lost = Outcome::new(Cause::NodeLost, "");
     over_budget(machine, &since_asked(machine, &lost)).is_none()
 }
 
@@ -113,7 +87,7 @@ fn since_asked<'a>(machine: &'a Machine, outcome: &'a Outcome) -> Vec<Tried<'a>>
 
 /// `Some` when no restart is left, with words where there had been some.
 fn over_budget(machine: &Machine, tried: &[Tried<'_>]) -> Option<Option<String>> {
-    let port = |(_, outcome): &&Tried<'_>| outcome.cause == "port_in_use";
+    let port = |(_, outcome): &&Tried<'_>| outcome.cause == Cause::PortInUse;
     let ports = tried.iter().filter(port).count();
     if tried.last().is_some_and(|last| port(&last)) {
         return (ports > PORT_RETRIES_MAX).then(|| {
@@ -135,7 +109,7 @@ fn no_progress(tried: &[Tried<'_>]) -> Option<Option<String>> {
     let without_step = tried
         .iter()
         .rev()
-        .filter(|(_, outcome)| outcome.cause != "port_in_use")
+        .filter(|(_, outcome)| outcome.cause != Cause::PortInUse)
         .take_while(|(attempt, _)| !attempt.made_progress())
         .count();
     if without_step >= ATTEMPTS_WITHOUT_STEP_MAX {
@@ -159,7 +133,7 @@ fn no_progress(tried: &[Tried<'_>]) -> Option<Option<String>> {
 /// The last step before a failure that the training itself may have brought about, as the ranks' exits tell it. Steps seen from afar
 /// are seconds old, and would be the same by chance.
 fn end_step((attempt, outcome): &Tried<'_>) -> Option<u64> {
-    if BY_CHANCE.contains(&outcome.cause.as_str()) {
+    if outcome.cause.is_external() {
         return None;
     }
     let exits = || attempt.ranks().filter_map(|(_, rank)| rank.exit.as_ref());

@@ -1,13 +1,13 @@
 //! What a node says of its part of an attempt, and what its coming and going means.
 
 use crate::ident::NodeName;
-use crate::run::state::Outcome;
 use crate::run::state::advance::Event;
-use crate::run::state::judge::{at_node, trouble};
+use crate::run::state::judge::trouble;
 use crate::run::state::machine::{
     Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished,
 };
 use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
+use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
 
 impl Machine {
@@ -112,7 +112,7 @@ impl Machine {
             ..NodeEnd::default()
         });
         let message = format!("node {node}: {reason}");
-        self.fail(Some(at_node("shim_died", node, message)), now_ms);
+        self.fail(Some(Outcome::at_node(Cause::ShimDied, node, message)), now_ms);
     }
 
     /// Nodes get their time anew to connect and to answer.

@@ -14,7 +14,7 @@ use crate::run::state::advance::{Action, Task};
 use crate::run::state::judge::stopped;
 use crate::run::state::machine::{Machine, NodePhase, Wished};
 use crate::run::state::settle::Beginning;
-use crate::run::state::{Outcome, RunState};
+use crate::run::state::{Cause, Outcome, RunState};
 use crate::time::TimestampMs;
 
 /// Numbers of attempts that are skipped after a restore: far more attempts than a run begins between two backups. A node that was not
@@ -145,10 +145,8 @@ impl Machine {
 
 fn outcome(node: Option<&NodeName>, message: String) -> Outcome {
     Outcome {
-        cause: "unknown_attempt".into(),
         node: node.map(ToString::to_string),
-        rank: None,
-        message,
+        ..Outcome::new(Cause::UnknownAttempt, message)
     }
 }
 

@@ -59,7 +59,7 @@ fn of_run(name: &str, run: &RunId) -> Labels {
 }
 
 fn ended(run: &RunId, outcome: &Outcome) -> Labels {
-    let labels = of_run("run_ended_info", run).with("cause", &outcome.cause);
+    let labels = of_run("run_ended_info", run).with("cause", outcome.cause.as_str());
     let labels = match &outcome.node {
         Some(node) => labels.with("node", node),
         None => labels,
@@ -93,6 +93,7 @@ mod tests {
     use super::*;
     use crate::ident::{NodeName, Rank};
     use crate::run::spec::Spec;
+    use crate::run::state::Cause;
     use crate::run::state::RunState;
     use crate::run::state::machine::{NodePhase, NodeTask, RankTask, Stall};
 
@@ -185,10 +186,10 @@ mod tests {
         let mut machine = run(&[(3, StallCause::Stopped, None)]);
         machine.state = RunState::Failed;
         machine.outcome = Some(Outcome {
-            cause: "out_of_memory".to_owned(),
+            cause: Cause::OutOfMemory,
             node: Some("n2".to_owned()),
             rank: Some(Rank(3)),
-            message: "words".to_owned(),
+            message: "words".into(),
         });
         let names: Vec<String> = machine
             .series()

@@ -5,13 +5,13 @@ use crate::ident::NodeName;
 use crate::run::knob::spec_with;
 use crate::run::spec::Spec;
 use crate::run::state::advance::{Action, Task};
-use crate::run::state::judge::{at_node, judge, stopped};
+use crate::run::state::judge::{judge, stopped};
 use crate::run::state::machine::{Attempt, Exclusion, Looked, Machine, NodePhase, NodeTask, Wished};
 use crate::run::state::patience::{FAILURE_GRACE_MS, LOST_AFTER_MS};
 use crate::run::state::policy::{self, Next};
 use crate::run::state::preflight::{compare, unshared, verdict};
 use crate::run::state::protocol::{NodeCommand, Prepared, Start};
-use crate::run::state::{Outcome, RunState};
+use crate::run::state::{Cause, Outcome, RunState};
 use crate::time::TimestampMs;
 
 /// Asks the probe for the bytes of tensors kept for the backward pass, in a few steps: the one figure of activations' memory that ranks
@@ -129,7 +129,7 @@ impl Machine {
         if let Some(refusal) = comparison.refusal {
             let mismatch = Outcome {
                 node: None,
-                ..at_node("mismatch", &attempt.nodes[0].node, refusal)
+                ..Outcome::at_node(Cause::Mismatch, &attempt.nodes[0].node, refusal)
             };
             return self.fail(Some(mismatch), now_ms);
         }
@@ -220,10 +220,10 @@ impl Machine {
         if !over {
             return;
         }
-        let outcome = self.with_stop_told(judge(attempt, self.wished));
-        let Some(outcome) = self.followed_by_change(outcome, now_ms, actions) else {
+        let Some(outcome) = self.followed_by_change(judge(attempt, self.wished), now_ms, actions) else {
             return;
         };
+        let outcome = self.with_stop_told(outcome);
         let next = policy::next(self, &outcome, now_ms);
         self.end_attempt(outcome.clone(), now_ms);
         let (state, outcome) = match next {
@@ -232,13 +232,13 @@ impl Machine {
                 self.outcome = Some(outcome);
                 return;
             }
-            Next::End(_) if outcome.cause == "succeeded" => (RunState::Succeeded, outcome),
+            Next::End(_) if outcome.cause == Cause::Succeeded => (RunState::Succeeded, outcome),
             Next::End(_) if self.wished != Wished::Run => (RunState::Stopped, stopped_after(outcome)),
             Next::End(None) => (RunState::Failed, outcome),
             Next::End(Some(why)) => (
                 RunState::Failed,
                 Outcome {
-                    message: format!("{}; {why}", outcome.message),
+                    message: format!("{}; {why}", outcome.message).into(),
                     ..outcome
                 },
             ),
@@ -308,11 +308,11 @@ impl Attempt {
 
 /// A failure before the stop stays with its attempt; the run ends as wished, and says both.
 fn stopped_after(outcome: Outcome) -> Outcome {
-    if outcome.cause == "stopped" {
+    if outcome.cause == Cause::Stopped {
         return outcome;
     }
     Outcome {
-        message: format!("stopped as asked; before that, {}", outcome.message),
+        message: format!("stopped as asked; before that, {}", outcome.message).into(),
         ..stopped()
     }
 }

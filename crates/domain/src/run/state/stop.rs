@@ -16,7 +16,7 @@ use crate::run::checkpoint::{Checkpoint, resume_point};
 use crate::run::state::advance::Action;
 use crate::run::state::machine::{Machine, NodePhase, Wished};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
-use crate::run::state::{Outcome, RunState};
+use crate::run::state::{Cause, Outcome, RunState};
 use crate::time::TimestampMs;
 
 /// Steps ahead at least: one may be under way when the order comes.
@@ -204,18 +204,24 @@ impl Machine {
 
     /// The outcome of a run that was stopped, with what became of the plan.
     pub(super) fn with_stop_told(&self, mut outcome: Outcome) -> Outcome {
-        if let Some(plan) = self.stop_plan().filter(|_| outcome.cause == "stopped") {
-            let (what, missed) = match plan.point {
-                StopPoint::Step(step) => (format!("after step {step}"), format!("before step {step}")),
-                StopPoint::Checkpoint => (
-                    "after a complete checkpoint".into(),
-                    "before the next checkpoint was complete".into(),
-                ),
-            };
-            let when = if plan.reached_ms.is_some() { what } else { missed };
-            outcome.message = format!("stopped as asked, {when}");
+        if outcome.cause == Cause::Stopped
+            && let Some(when) = self.when_stopped()
+        {
+            outcome.message = format!("stopped as asked, {when}").into();
         }
         outcome
+    }
+
+    /// Where in its training the run was stopped, if a point was planned.
+    pub(super) fn when_stopped(&self) -> Option<String> {
+        let plan = self.stop_plan()?;
+        let is_reached = plan.reached_ms.is_some();
+        Some(match plan.point {
+            StopPoint::Step(step) if is_reached => format!("after step {step}"),
+            StopPoint::Step(step) => format!("before step {step}"),
+            StopPoint::Checkpoint if is_reached => "after a complete checkpoint".into(),
+            StopPoint::Checkpoint => "before the next checkpoint was complete".into(),
+        })
     }
 }
 

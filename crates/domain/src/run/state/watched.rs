@@ -19,7 +19,7 @@ use crate::run::state::judge::{judge, trouble};
 use crate::run::state::machine::{Attempt, Machine, NodePhase, NodeTask, Wished};
 use crate::run::state::patience::LOST_AFTER_MS;
 use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
-use crate::run::state::{Outcome, RunState};
+use crate::run::state::{Cause, Outcome, RunState};
 use crate::time::TimestampMs;
 
 /// A node away for longer is given up: what became of the command will not be known any more.
@@ -201,13 +201,8 @@ impl Machine {
                 ..NodeEnd::default()
             });
         }
-        let what = Outcome {
-            cause: "agent_lost".into(),
-            node: Some(node.to_string()),
-            rank: None,
-            message: format!("node {node}: {why}, so how it ended is not known"),
-        };
-        self.failed(Some(what), now_ms);
+        let message = format!("node {node}: {why}, so how it ended is not known");
+        self.failed(Some(Outcome::at_node(Cause::AgentLost, node, message)), now_ms);
     }
 
     fn living(&mut self, node: &NodeName) -> Option<&mut NodeTask> {
@@ -250,11 +245,9 @@ fn unknown_end(node: &NodeName, report: &NodeReport) -> Option<Outcome> {
         return None;
     };
     let unknown = end.cause == EndCause::Finished && end.code.is_none() && end.signal.is_none();
-    unknown.then(|| Outcome {
-        cause: "unknown".into(),
-        node: Some(node.to_string()),
-        rank: None,
-        message: format!("it ended on node {node}, and how was told to nobody but who started it"),
+    unknown.then(|| {
+        let message = format!("it ended on node {node}, and how was told to nobody but who started it");
+        Outcome::at_node(Cause::Unknown, node, message)
     })
 }
 
@@ -266,19 +259,18 @@ fn ending(attempt: &Attempt) -> (RunState, Outcome) {
             .is_some_and(|end| end.cause == EndCause::Stopped)
     };
     if let Some(task) = attempt.nodes.iter().find(stopped) {
-        let outcome = Outcome {
-            cause: "stopped".into(),
-            node: Some(task.node.to_string()),
-            rank: None,
-            message: format!("ended by a signal on node {}", task.node),
-        };
-        return (RunState::Stopped, outcome);
+        let message = format!("ended by a signal on node {}", task.node);
+        return (
+            RunState::Stopped,
+            Outcome::at_node(Cause::Stopped, &task.node, message),
+        );
     }
     let outcome = judge(attempt, Wished::Run);
-    match outcome.cause.as_str() {
-        "succeeded" => (RunState::Succeeded, outcome),
-        _ => (RunState::Failed, outcome),
-    }
+    let state = match outcome.cause {
+        Cause::Succeeded => RunState::Succeeded,
+        _ => RunState::Failed,
+    };
+    (state, outcome)
 }
 
 #[cfg(test)]
@@ -303,22 +295,16 @@ mod tests {
         let machine = told(&started(), "n1", rank(0, 0), 1);
         let unknown = told(&machine, "n1", ended_somehow(), 2);
         let outcome = unknown.outcome.expect("why");
-        assert_eq!(
-            (unknown.state, outcome.cause.as_str()),
-            (RunState::Failed, "unknown")
-        );
-        assert!(
-            outcome.message.contains("how was told to nobody"),
-            "{}",
-            outcome.message
-        );
+        assert_eq!((unknown.state, outcome.cause), (RunState::Failed, Cause::Unknown));
+        let message = outcome.message.to_string();
+        assert!(message.contains("how was told to nobody"), "{message}");
         let exit = RankExit {
             code: Some(3),
             ..RankExit::default()
         };
         let failed = told(&machine, "n1", NodeReport::RankExited(exit), 2);
         let failed = told(&failed, "n1", ended_somehow(), 3);
-        assert_eq!(failed.outcome.expect("why").cause, "exit_code");
+        assert_eq!(failed.outcome.expect("why").cause, Cause::ExitCode);
         let found = Watched {
             found: true,
             ..watched()

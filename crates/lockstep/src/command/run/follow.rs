@@ -66,7 +66,7 @@ pub(super) async fn to_success(client: &Client, run: &str) -> Result<(), Failure
     let why = ended
         .summary
         .outcome
-        .map_or_else(|| "no reason is known".to_owned(), |o| o.message);
+        .map_or_else(|| "no reason is known".to_owned(), |o| o.message.to_string());
     Err(Failure::Failed(anyhow::anyhow!(
         "{} {}: {why}",
         ended.summary.id,

@@ -14,7 +14,7 @@ pub(super) fn list(runs: &[RunSummary]) {
             let why = run
                 .outcome
                 .as_ref()
-                .map_or(String::new(), |outcome| outcome.message.clone());
+                .map_or(String::new(), |outcome| outcome.message.to_string());
             vec![
                 run.id.clone(),
                 run.state.as_str().to_owned(),
@@ -54,7 +54,7 @@ pub(super) fn run(view: &RunView) {
 
 fn attempt(attempt: &AttemptView) {
     let outcome = attempt.outcome.as_ref().map_or("under way".to_owned(), |o| {
-        format!("{}: {}", o.cause, printable(&o.message))
+        format!("{}: {}", o.cause, printable(&o.message.to_string()))
     });
     say!(
         "attempt {} ({}), begun {}: {outcome}",

@@ -19,7 +19,7 @@ pub(super) async fn why(client: &Client, run: &str) -> Result<(), Failure> {
         .collect();
     show::run(&view);
     if let Some(outcome) = &view.summary.outcome {
-        say!("\n{}", printable(&outcome.message));
+        say!("\n{}", printable(&outcome.message.to_string()));
     }
     // Where the ranks were when it last came to stand still.
     let query = [

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use domain::api::runs::{AttemptView, RankView};
 use domain::ident::Rank;
-use domain::run::state::RankExit;
+use domain::run::state::{Cause, RankExit};
 
 /// From worst to best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,7 +86,7 @@ impl State {
 pub(super) fn standings(attempt: &AttemptView, around: &Around) -> Vec<(Rank, Standing)> {
     let ended = attempt.ended_ms.is_some();
     let outcome = attempt.outcome.as_ref();
-    let stopped = outcome.is_some_and(|outcome| outcome.cause == "stopped");
+    let stopped = outcome.is_some_and(|outcome| outcome.cause == Cause::Stopped);
     let nodes = attempt.nodes.iter();
     nodes
         .flat_map(|node| {

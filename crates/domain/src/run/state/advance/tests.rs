@@ -136,15 +136,15 @@ impl Story {
         }
     }
 
-    fn message(&self) -> &str {
-        &self.machine.outcome.as_ref().unwrap().message
+    fn message(&self) -> String {
+        self.machine.outcome.as_ref().unwrap().message.to_string()
     }
 
     fn outcome(&self) -> (RunState, &str, Option<&str>, Option<u32>) {
         let outcome = self.machine.outcome.as_ref().unwrap();
         (
             self.machine.state,
-            &outcome.cause,
+            outcome.cause.as_str(),
             outcome.node.as_deref(),
             outcome.rank.map(|rank| rank.0),
         )
@@ -346,11 +346,7 @@ fn the_first_rank_that_fails_is_the_cause_and_all_nodes_stop_at_once() {
     assert_eq!(story.outcome(), (RunState::Failed, "signal", Some("n0"), Some(1)));
     assert!(
         story
-            .machine
-            .outcome
-            .as_ref()
-            .unwrap()
-            .message
+            .message()
             .contains("rank 1 on node n0 was killed by signal 9 (SIGKILL)")
     );
 }
@@ -372,10 +368,7 @@ fn an_exception_is_named_with_its_type_and_message() {
         story.outcome(),
         (RunState::Failed, "exception", Some("n0"), Some(1))
     );
-    assert_eq!(
-        story.machine.outcome.unwrap().message,
-        "rank 1 on node n0 raised ValueError: bad batch"
-    );
+    assert_eq!(story.message(), "rank 1 on node n0 raised ValueError: bad batch");
 }
 
 #[test]
@@ -403,7 +396,7 @@ fn a_failure_before_the_stop_stays_with_its_attempt_and_the_run_ends_as_wished()
         "stopped as asked; before that, rank 1 on node n0 was killed by signal 9 (SIGKILL)"
     );
     let attempt = story.machine.current().outcome.as_ref().unwrap();
-    assert_eq!(attempt.cause, "signal");
+    assert_eq!(attempt.cause, Cause::Signal);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! The words are PyTorch's, NCCL's, Gloo's and the kernel's. They are looked for in the exception's type, its message and the end of
 //! its traceback, in small letters, since each version writes them a little differently.
 
-use crate::run::state::RankExit;
+use crate::run::state::{Cause, RankExit};
 
 /// How much an exit tells of the root cause; the least is the most telling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,27 +117,27 @@ impl Weight {
     }
 }
 
-/// The cause in a word for programs.
-pub(super) fn cause(exit: &RankExit) -> &'static str {
+/// The cause.
+pub(super) fn cause(exit: &RankExit) -> Cause {
     let text = text(exit);
     if exit.out_of_memory || kind(exit).ends_with("OutOfMemoryError") || is_host_memory(exit) {
-        "out_of_memory"
+        Cause::OutOfMemory
     } else if port_in_use(&text) {
-        "port_in_use"
+        Cause::PortInUse
     } else if any(&text, &NCCL_TIMEOUTS) {
-        "nccl_timeout"
+        Cause::NcclTimeout
     } else if any(&text, &UNREADABLE) || is_dcps(exit) && any(&text, &DCP_LOADS) {
-        "checkpoint_unreadable"
+        Cause::CheckpointUnreadable
     } else if any(&text, &NO_SPACE) && any(&text, &SAVES) || is_dcps(exit) {
-        "checkpoint_failed"
+        Cause::CheckpointFailed
     } else if Weight::of(exit) == Weight::TimedOut {
-        "collective_timeout"
+        Cause::CollectiveTimeout
     } else if exit.error_type.is_some() {
-        "exception"
+        Cause::Exception
     } else if exit.signal.is_some() {
-        "signal"
+        Cause::Signal
     } else {
-        "exit_code"
+        Cause::ExitCode
     }
 }
 
@@ -345,7 +345,11 @@ mod tests {
             ),
         ];
         for (exit, weight, word) in cases {
-            assert_eq!((Weight::of(&exit), cause(&exit)), (weight, word), "{exit:?}");
+            assert_eq!(
+                (Weight::of(&exit), cause(&exit).as_str()),
+                (weight, word),
+                "{exit:?}"
+            );
         }
     }
 

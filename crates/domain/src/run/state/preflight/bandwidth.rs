@@ -13,11 +13,10 @@ use crate::api::runs::{BandwidthFigure, BandwidthView};
 use crate::ident::NodeName;
 use crate::run::bandwidth::{BandwidthWish, Culprit, Figure, Judgement, judge, pairs, rounds};
 use crate::run::spec::Spec;
-use crate::run::state::Outcome;
 use crate::run::state::advance::Action;
-use crate::run::state::judge::at_node;
 use crate::run::state::machine::{Attempt, Fault, FaultKind};
 use crate::run::state::protocol::{Measure, Measured, NodeCommand};
+use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
 
 /// Beyond the time in which bytes flow: a connection, a slow scheduler, a socket that drains.
@@ -232,7 +231,7 @@ fn refusal(
         let first = &attempt.nodes.first()?.node;
         let outcome = Outcome {
             node: None,
-            ..at_node("mismatch", first, message)
+            ..Outcome::at_node(Cause::Mismatch, first, message)
         };
         return Some((outcome, None));
     };
@@ -241,7 +240,10 @@ fn refusal(
         kind: FaultKind::Unfit,
         reason: slow.first()?.clone(),
     };
-    Some((at_node("prepare_failed", &node, message), Some((node, fault))))
+    Some((
+        Outcome::at_node(Cause::PrepareFailed, &node, message),
+        Some((node, fault)),
+    ))
 }
 
 fn culprit_text(attempt: &Attempt, culprit: &Culprit, usual: f64) -> String {

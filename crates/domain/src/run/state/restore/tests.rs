@@ -89,7 +89,10 @@ fn came_back_empty(machine: &mut Machine, name: &str) -> Vec<Action> {
 }
 
 fn cause(machine: &Machine) -> &str {
-    machine.outcome.as_ref().map_or("", |outcome| &outcome.cause)
+    machine
+        .outcome
+        .as_ref()
+        .map_or("", |outcome| outcome.cause.as_str())
 }
 
 #[test]
@@ -164,7 +167,7 @@ fn a_run_whose_newer_attempt_is_held_does_not_begin_another() {
     assert_eq!(held(&mut machine, "a", 2), []);
     assert_eq!(came_back_empty(&mut machine, "a"), [], "no stop, no place");
     assert_eq!(machine.state, RunState::Failed);
-    let message = &machine.outcome.as_ref().unwrap().message;
+    let message = machine.outcome.as_ref().unwrap().message.to_string();
     assert!(message.contains("a node holds attempt 2 of it"), "{message}");
     assert_eq!(take(&mut machine, &Event::Tick), []);
 }

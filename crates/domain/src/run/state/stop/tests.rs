@@ -118,10 +118,10 @@ impl Story {
         self.event(&Event::Tick)
     }
 
-    fn end(&self) -> (RunState, &str) {
+    fn end(&self) -> (RunState, String) {
         (
             self.machine.state,
-            &self.machine.outcome.as_ref().unwrap().message,
+            self.machine.outcome.as_ref().unwrap().message.to_string(),
         )
     }
 }
@@ -153,7 +153,7 @@ fn all_ranks_end_by_themselves_after_the_agreed_step() {
     assert_eq!(story.ends(0, 1), NOTHING);
     assert_eq!(
         story.end(),
-        (RunState::Stopped, "stopped as asked, after step 40")
+        (RunState::Stopped, "stopped as asked, after step 40".to_owned())
     );
     assert_eq!(story.machine.view().stop, None);
 }
@@ -192,7 +192,7 @@ fn a_rank_whose_word_was_lost_is_known_by_its_last_step() {
     story.ends(1, 1);
     assert_eq!(
         story.end(),
-        (RunState::Stopped, "stopped as asked, after step 40")
+        (RunState::Stopped, "stopped as asked, after step 40".to_owned())
     );
 }
 
@@ -204,7 +204,7 @@ fn a_failure_before_the_step_ends_the_run_at_once_and_is_no_reason_to_restart() 
     story.ends(0, 1);
     assert_eq!(
         story.end(),
-        (RunState::Stopped, "stopped as asked, before step 40")
+        (RunState::Stopped, "stopped as asked, before step 40".to_owned())
     );
     assert_eq!(story.machine.attempts.len(), 1);
 }
@@ -253,7 +253,10 @@ fn the_next_complete_checkpoint_ends_the_run() {
     story.ends(1, 143);
     assert_eq!(
         story.end(),
-        (RunState::Stopped, "stopped as asked, after a complete checkpoint")
+        (
+            RunState::Stopped,
+            "stopped as asked, after a complete checkpoint".to_owned()
+        )
     );
 }
 

@@ -242,7 +242,7 @@ fn a_rank_out_of_memory_says_why_there_was_too_little() {
         (RunState::Failed, "out_of_memory", Some("n0"), Some(0))
     );
     assert_eq!(
-        story.machine.outcome.as_ref().unwrap().message,
+        story.message(),
         "rank 0 on node n0 ran out of GPU memory (OutOfMemoryError): it asked for 2.0 GiB while 5.0 GiB lay unused, in pieces that were too small: \
          fragmented memory; set cuda_alloc_conf to expandable_segments:True, or keep the shapes of batches constant"
     );

@@ -139,8 +139,8 @@ fn a_running_run_goes_on_with_another_value_and_back_to_its_first_command_line()
     );
     let ended = story.machine.attempts[0].outcome.clone().unwrap();
     assert_eq!(
-        (ended.cause.as_str(), ended.message.as_str()),
-        ("stopped", "ended to apply grad_clip_norm=0.5")
+        (&ended.cause, ended.message.to_string().as_str()),
+        (&Cause::Stopped, "ended to apply grad_clip_norm=0.5")
     );
     let second = story.machine.current();
     assert_eq!(second.cause, "knob applied");
@@ -312,7 +312,10 @@ fn after_an_agreed_step_the_change_follows() {
     story.end_all(0);
     assert_eq!(story.machine.state, RunState::Queued);
     let ended = story.machine.attempts[0].outcome.as_ref().unwrap();
-    assert_eq!(ended.message, "ended to apply lr_scale=0.5, after step 50");
+    assert_eq!(
+        ended.message.to_string(),
+        "ended to apply lr_scale=0.5, after step 50"
+    );
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn each_difference_is_judged_by_what_it_does() {
         let (story, actions) = two(change);
         let attempt = story.machine.current();
         let said = match &attempt.trouble {
-            Some(trouble) => trouble.message.clone(),
+            Some(trouble) => trouble.message.to_string(),
             None => attempt.warnings.join("; "),
         };
         assert_eq!(actions[0].starts_with("stop"), breaks, "{text}");
