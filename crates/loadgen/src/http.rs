@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use reqwest::{Client, RequestBuilder, Url};
+use reqwest::{Client, Method, RequestBuilder, Url};
 
 /// Longer than any server may take for an answer.
 const REQUEST_WITHIN: Duration = Duration::from_secs(120);
@@ -43,11 +43,23 @@ impl Server {
     /// # Errors
     /// When the path is none.
     pub fn post(&self, path: &str) -> Result<RequestBuilder> {
+        self.request(Method::POST, path)
+    }
+
+    /// See [`Self::post`].
+    ///
+    /// # Errors
+    /// When the path is none.
+    pub fn get(&self, path: &str) -> Result<RequestBuilder> {
+        self.request(Method::GET, path)
+    }
+
+    fn request(&self, method: Method, path: &str) -> Result<RequestBuilder> {
         let url = self
             .url
             .join(path)
             .with_context(|| format!("{path:?} is not a path"))?;
-        let request = self.client.post(url);
+        let request = self.client.request(method, url);
         Ok(match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,

@@ -6,6 +6,7 @@
 //!   ├─▶ remote_write   Prometheus, VictoriaMetrics and Lockstep get the same bytes
 //!   ├─▶ history        a month of it in little, by remote write
 //!   ├─▶ agents         N agents over Lockstep's own protocol, live or catching up
+//!   ├─▶ runs           one run of thousands of ranks over the control protocol
 //!   ├─▶ verify         reads back over HTTP and compares every sample
 //!   ├─▶ read           times reads of samples by shape
 //!   └─▶ query          times PromQL by kind, and compares the answers of servers
@@ -19,6 +20,7 @@ pub mod signal;
 pub mod agents;
 pub mod history;
 pub mod remote_write;
+pub mod runs;
 
 pub mod query;
 pub mod read;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use loadgen::http::Server;
-use loadgen::{Fleet, agents, fleet, history, query, read, remote_write, verify};
+use loadgen::{Fleet, agents, fleet, history, query, read, remote_write, runs, verify};
 use serde::Serialize;
 
 /// Sends a GPU fleet's samples to a server, and checks what became of them.
@@ -48,6 +48,16 @@ enum Command {
         fleet: Fleet,
         #[command(flatten)]
         plan: agents::Plan,
+    },
+    /// One run of many ranks over the control protocol: it starts, trains, fails once, starts again and ends.
+    Runs {
+        #[command(flatten)]
+        target: Target,
+        /// The join token. Give it in the environment: arguments are visible to everybody on the machine.
+        #[arg(long, env = "LOCKSTEP_JOIN", hide_env_values = true)]
+        join: Option<String>,
+        #[command(flatten)]
+        plan: runs::Plan,
     },
     /// Reads back every sample and compares; fails when one is lost, changed or there twice.
     Verify {
@@ -128,6 +138,10 @@ async fn execute(command: Command) -> Result<ExitCode> {
         } => {
             let outcome = agents::run(&target.url, join, fleet, &plan).await?;
             print(&outcome, outcome.refused == 0 && outcome.unacknowledged == 0)
+        }
+        Command::Runs { target, join, plan } => {
+            let outcome = runs::run(&target.url, &target.server()?, join, &plan).await?;
+            print(&outcome, true)
         }
         Command::Verify { target, fleet, plan } => {
             let outcome = verify::run(&target.server()?, fleet, &plan).await?;
