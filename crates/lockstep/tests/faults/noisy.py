@@ -4,7 +4,9 @@
     --save-every N                               rank 0 saves a checkpoint and stands still for it
     --uneven                                     batches of 4 to 16 samples, and steps that take as long as they are large
     --log-every-s S --log-s S                    one rank logs for some seconds, every so often
-    --target                                     noise: a loss that stays where it is; line: one that converges to nearly nothing
+    --target                                     noise: a loss that stays where it is; line: one that converges to nearly nothing; negative
+    --workers N                                  a DataLoader whose N worker processes start anew with each epoch of 100 steps
+    --overflow-every N                           a gradient that overflows every N steps, which the gradient scaler skips by design
     --epoch-s S                                  a pause after every epoch of 100 steps
 """
 
@@ -20,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
 STEP_S = 0.05
 
@@ -30,19 +33,23 @@ def main():
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     rank, chance = dist.get_rank(), random.Random(arguments.seed)
-    hidden = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 1)) if arguments.target == "noise" else nn.Linear(32, 1)
+    hidden = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 1)) if arguments.target != "line" else nn.Linear(32, 1)
     model = DistributedDataParallel(hidden)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     line = torch.randn(32, 1)
     logged = time.monotonic()
-    for step in range(1, arguments.steps + 1):
-        batch = chance.randint(4, 16) if arguments.uneven else 8
-        inputs = torch.randn(batch, 32)
-        targets = torch.randn(batch, 1) if arguments.target == "noise" else inputs @ line
-        loss = (model(inputs) - targets).square().mean()
+    scaler = torch.amp.GradScaler("cpu", enabled=bool(arguments.overflow_every))
+    overflows = [False]
+    if arguments.overflow_every:
+        hidden[0].weight.register_hook(lambda gradient: gradient * float("inf") if overflows[0] else gradient)
+    for step, inputs in enumerate(batches(arguments, chance), start=1):
+        batch, overflows[0] = len(inputs), bool(arguments.overflow_every) and step % arguments.overflow_every == 0
+        targets = inputs @ line if arguments.target == "line" else torch.randn(batch, 1)
+        loss = (model(inputs) - targets).square().mean() - (5 if arguments.target == "negative" else 0)
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         time.sleep(STEP_S * batch / 8)
         if arguments.save_every and step % arguments.save_every == 0 and rank == 0:
             save(arguments, model, step)
@@ -58,6 +65,17 @@ def main():
     dist.destroy_process_group()
 
 
+def batches(arguments, chance):
+    if arguments.workers:
+        samples = TensorDataset(torch.randn(800, 32))
+        for _ in range(arguments.steps // 100):
+            for (inputs,) in DataLoader(samples, batch_size=8, num_workers=arguments.workers):
+                yield inputs
+    else:
+        for _ in range(arguments.steps):
+            yield torch.randn(chance.randint(4, 16) if arguments.uneven else 8, 32)
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, required=True)
@@ -69,8 +87,10 @@ def parse_arguments():
     parser.add_argument("--uneven", action="store_true")
     parser.add_argument("--log-every-s", type=float, default=0)
     parser.add_argument("--log-s", type=float, default=2.0)
-    parser.add_argument("--target", choices=["noise", "line"], default="noise")
+    parser.add_argument("--target", choices=["noise", "line", "negative"], default="noise")
     parser.add_argument("--epoch-s", type=float, default=0)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--overflow-every", type=int, default=0)
     return parser.parse_args()
 
 

@@ -26,7 +26,7 @@ const LOOKED_AT_AFTER: Duration = Duration::from_secs(75);
 type Spec = fn(&Fleet) -> Value;
 
 /// Healthy work by name.
-const WORKS: [(&str, Spec); 10] = [
+const WORKS: [(&str, Spec); 15] = [
     ("ddp", |_| recipe("ddp", &[("steps", "1500")])),
     ("evaluations of 8 to 60 s", |_| {
         noisy(&["--steps", "2000", "--evaluate-every", "300"])
@@ -40,6 +40,25 @@ const WORKS: [(&str, Spec); 10] = [
     }),
     ("pipeline of unequal stages", |_| {
         recipe("model-parallel", &[("steps", "400")])
+    }),
+    ("rpc-parameter-server", |_| {
+        recipe("rpc-parameter-server", &[("gradients", "2000")])
+    }),
+    ("a data loader with workers that start anew each epoch", |_| {
+        noisy(&["--steps", "2000", "--workers", "2"])
+    }),
+    (
+        "gradients that overflow now and then and are skipped by the scaler",
+        |_| noisy(&["--steps", "2500", "--overflow-every", "150"]),
+    ),
+    ("a negative loss", |_| {
+        noisy(&["--steps", "2500", "--target", "negative", "--uneven"])
+    }),
+    ("resume", |fleet| {
+        let folder = fleet.folder().join("quiet-resume");
+        let mut spec = recipe("resume", &[("steps", "1500")]);
+        spec["checkpoint_dir"] = json!(folder);
+        spec
     }),
     ("a loss that converges to nearly nothing", |_| {
         noisy(&["--steps", "3000", "--target", "line"])

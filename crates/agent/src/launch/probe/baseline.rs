@@ -14,8 +14,11 @@ use domain::time::TimestampMs;
 /// Differences that are remembered; with fewer than `DIFFERENCES_MIN` nothing is said.
 const DIFFERENCES_MAX: usize = 256;
 const DIFFERENCES_MIN: usize = 16;
-/// The noise is at most this share of the first loss. A run that explodes in its first steps has known nothing but the explosion.
+/// If most losses are far above the first one, the noise is at most this share of the first loss: a run that explodes in its first steps has
+/// no other loss to compare with.
 const FIRST_LOSS_SHARE_MAX: f64 = 0.08;
+/// A loss is far above the first one beyond this multiple of it. The loss of one small batch may be several times that of the next.
+const FIRST_LOSS_MULTIPLE_MAX: f64 = 4.0;
 /// A difference beyond this many times the noise is an event, not noise.
 const NOISE_MULTIPLE_MAX: f64 = 20.0;
 const MINUTE_MS: i64 = 60_000;
@@ -32,6 +35,8 @@ pub(super) struct LossNoise {
     differences: VecDeque<f64>,
     /// The same differences, smallest first.
     sorted: Vec<f64>,
+    /// Of the last losses, at most `DIFFERENCES_MAX`: whether each was near the first one.
+    near_first: VecDeque<bool>,
 }
 
 impl LossNoise {
@@ -40,7 +45,12 @@ impl LossNoise {
         if !loss.is_finite() {
             return;
         }
-        self.first.get_or_insert(loss);
+        let first = *self.first.get_or_insert(loss);
+        if self.near_first.len() == DIFFERENCES_MAX {
+            self.near_first.pop_front();
+        }
+        self.near_first
+            .push_back(loss.abs() <= FIRST_LOSS_MULTIPLE_MAX * first.abs());
         let Some(last) = self.last.replace(loss) else {
             return;
         };
@@ -65,12 +75,16 @@ impl LossNoise {
         self.sorted.partition_point(|known| *known < difference)
     }
 
-    /// The 90th percentile of the differences, bounded by the first loss.
+    /// The 90th percentile of the differences, bounded by the first loss if most losses are far above it.
     pub(super) fn value(&self) -> Option<f64> {
         if self.sorted.len() < DIFFERENCES_MIN {
             return None;
         }
         let noise = self.sorted[self.sorted.len() * 9 / 10];
+        let near = self.near_first.iter().filter(|near| **near).count();
+        if 2 * near >= self.near_first.len() {
+            return Some(noise);
+        }
         Some(noise.min(FIRST_LOSS_SHARE_MAX * self.first?.abs()))
     }
 }
@@ -153,7 +167,20 @@ mod tests {
         for step in 0..100 {
             noise.take(2.0 + f64::from(step % 2));
         }
-        assert_eq!(noise.value(), Some(FIRST_LOSS_SHARE_MAX));
+        assert_eq!(noise.value(), Some(1.0));
+    }
+
+    /// Batches of four samples of a loss of 1 on average: the best of some hundreds is a tenth of it, the worst six times as much.
+    #[test]
+    fn losses_of_small_batches_are_noise() {
+        let mut noise = LossNoise::default();
+        for round in 0..100 {
+            for loss in [1.0, 0.6, 2.1, 0.1, 0.9, 1.4, 0.4, 6.0, 0.7] {
+                noise.take(loss + 0.001 * f64::from(round % 7));
+            }
+        }
+        let (value, above_best) = (noise.value().expect("enough losses"), 6.0 - 0.1);
+        assert!(above_best < 50.0 * value, "{value}");
     }
 
     #[test]
