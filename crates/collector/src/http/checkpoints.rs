@@ -48,7 +48,7 @@ async fn pin(
         path: wish.path.clone(),
         pinned: wish.pinned,
     };
-    app.runs.take(&app, &run, &event, None).await?;
+    app.runs.take(&app, &run, event).await?;
     let after = app.runs.checkpoints(&app, &run).await?;
     let is_pinned = after
         .checkpoints

@@ -23,10 +23,7 @@ async fn gpus(State(app): State<Shared>) -> Json<Vec<GpuView>> {
 
 /// All nodes with the runs on them, as the API and the event stream show them.
 pub(super) async fn views(app: &Shared) -> Vec<NodeView> {
-    let running = app.runs.by_node().await.unwrap_or_else(|error| {
-        tracing::error!(%error, "nodes are shown without their runs");
-        std::collections::BTreeMap::new()
-    });
+    let running = app.runs.by_node();
     let mut views = app.live.views(app.now_ms(), |node| {
         running.get(node).cloned().unwrap_or_default()
     });

@@ -114,7 +114,7 @@ async fn stop(
         grace_ms: wish.grace_ms.unwrap_or(default_ms).min(GRACE_MS_MAX),
         after,
     };
-    app.runs.take(&app, &run_id(&id)?, &event, None).await?;
+    app.runs.take(&app, &run_id(&id)?, event).await?;
     Ok(Json(app.runs.view(&run_id(&id)?).await?))
 }
 
@@ -150,7 +150,7 @@ async fn resume(
     let wish = wish.map(|Json(wish)| wish).unwrap_or_default();
     let event = app.runs.resumption(&run, &wish).await?;
     app.audit(&caller.id, "run_resume", &id).await?;
-    app.runs.take(&app, &run, &event, None).await?;
+    app.runs.take(&app, &run, event).await?;
     Ok(Json(app.runs.view(&run).await?))
 }
 
@@ -206,7 +206,7 @@ async fn change(
     let run = run_id(id)?;
     if let Some(event) = app.runs.knob_change(&run, wish, expected).await? {
         app.audit(&caller.id, what, &target).await?;
-        app.runs.take(app, &run, &event, None).await?;
+        app.runs.take(app, &run, event).await?;
     }
     Ok(Json(app.runs.view(&run).await?))
 }

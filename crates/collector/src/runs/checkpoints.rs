@@ -1,12 +1,12 @@
 //! Checkpoints of runs: the list, pins, pruning, and what of them the event log tells.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use domain::api::checkpoints::{CheckpointList, PruneAnswer, PruneCheckpoints};
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::RunId;
 use domain::run::checkpoint::Checkpoint;
-use domain::run::state::{Event, Machine, NodeReport};
+use domain::run::state::{Event, Machine};
 use domain::time::TimestampMs;
 
 use super::{RunError, Runs};
@@ -18,7 +18,7 @@ impl Runs {
     /// # Errors
     /// When there is no such run, or the store fails.
     pub async fn checkpoints(&self, app: &Shared, run: &RunId) -> Result<CheckpointList, RunError> {
-        let machine = self.with_pins(run, app.now_ms()).await?;
+        let machine = self.with_pins(app, run).await?;
         let view = self.view(run).await?;
         let attempts = view.attempts.iter();
         let ranks = attempts
@@ -43,62 +43,27 @@ impl Runs {
         run: &RunId,
         wish: &PruneCheckpoints,
     ) -> Result<PruneAnswer, RunError> {
-        let machine = self.with_pins(run, app.now_ms()).await?;
+        let machine = self.with_pins(app, run).await?;
         let answer = machine.prune_answer(wish.keep_last);
         if !wish.dry_run {
             let event = Event::PruneRequested {
                 keep_last: wish.keep_last,
             };
-            self.take(app, run, &event, None).await?;
+            self.take(app, run, event).await?;
         }
         Ok(answer)
     }
 
     /// A run that knows which of its checkpoints other runs have pinned.
-    pub(super) async fn with_pins(&self, run: &RunId, now_ms: TimestampMs) -> Result<Machine, RunError> {
-        let _in_turn = self.turn.lock().await;
-        let (_, machine) = self.machine(run).await?;
-        if !self.refresh_pins_of(&machine, BTreeSet::new(), now_ms).await? {
+    pub(super) async fn with_pins(&self, app: &Shared, run: &RunId) -> Result<Arc<Machine>, RunError> {
+        let machine = self.machine(run).await?;
+        let paths = machine.checkpoints.iter().map(|one| one.path.as_str()).collect();
+        let paths = self.state.pinned_by_others(run, &paths).await?;
+        if paths == machine.storage.pinned_by_others {
             return Ok(machine);
         }
-        Ok(self.machine(run).await?.1)
-    }
-
-    /// Before an event that may remove checkpoints: a pin of any run holds by path.
-    pub(super) async fn refresh_pins(
-        &self,
-        run: &RunId,
-        event: &Event,
-        now_ms: TimestampMs,
-    ) -> Result<(), RunError> {
-        let reported = match event {
-            Event::Reported {
-                report: NodeReport::Checkpoints(report),
-                ..
-            } => report.checkpoints.iter().map(|one| one.path.as_str()).collect(),
-            Event::PruneRequested { .. } => BTreeSet::new(),
-            _ => return Ok(()),
-        };
-        let (_, machine) = self.machine(run).await?;
-        self.refresh_pins_of(&machine, reported, now_ms).await?;
-        Ok(())
-    }
-
-    /// Returns whether anything changed.
-    pub(super) async fn refresh_pins_of<'m>(
-        &self,
-        machine: &'m Machine,
-        mut paths: BTreeSet<&'m str>,
-        now_ms: TimestampMs,
-    ) -> Result<bool, RunError> {
-        paths.extend(machine.checkpoints.iter().map(|one| one.path.as_str()));
-        let pinned = self.state.pinned_by_others(&machine.id, &paths).await?;
-        if pinned == machine.storage.pinned_by_others {
-            return Ok(false);
-        }
-        let event = Event::PinnedByOthers { paths: pinned };
-        self.advance(&machine.id, &event, None, now_ms).await?;
-        Ok(true)
+        self.take(app, run, Event::PinnedByOthers { paths }).await?;
+        self.machine(run).await
     }
 }
 

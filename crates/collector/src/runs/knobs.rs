@@ -51,7 +51,7 @@ impl Runs {
         wish: Wish,
         expected: Option<AttemptNo>,
     ) -> Result<Option<Event>, KnobError> {
-        let (_, machine) = self.machine(run).await?;
+        let machine = self.machine(run).await?;
         if machine.change_for(&wish)?.is_none() {
             return Ok(None);
         }
@@ -69,7 +69,7 @@ impl Runs {
 
     /// Takes back a change whose verdict is against it, where that was agreed. Once: it is the last change no more then.
     pub(super) async fn take_back(&self, app: &Shared, run: &RunId) -> Result<(), RunError> {
-        let (_, machine) = self.machine(run).await?;
+        let machine = self.machine(run).await?;
         if machine.unknown_attempt.is_some() || self.check_none_held(run).is_err() {
             return Ok(());
         }
@@ -84,7 +84,7 @@ impl Runs {
             restart: false,
         };
         let event = self.change_event(&machine, wish).await;
-        self.take(app, run, &event, None).await?;
+        self.take(app, run, event).await?;
         app.event(LogLine {
             run: Some(run.to_string()),
             ..line(
@@ -100,7 +100,7 @@ impl Runs {
     /// Tries a doubled batch once activation checkpointing is kept, where that was asked for. The batch is what the run itself says,
     /// else what every rank tells of its DataLoader.
     pub(super) async fn try_larger_batch(&self, app: &Shared, run: &RunId) -> Result<(), RunError> {
-        let (_, machine) = self.machine(run).await?;
+        let machine = self.machine(run).await?;
         if machine.unknown_attempt.is_some() || self.check_none_held(run).is_err() {
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl Runs {
             Ok(wish) => self.change_event(&machine, wish).await,
             Err(why) => Event::NoLargerBatch { attempt, why },
         };
-        self.take(app, run, &event, None).await
+        self.take(app, run, event).await
     }
 
     /// The smallest and the largest batch of any rank in the current attempt. Of each rank its largest: the last of an epoch may be

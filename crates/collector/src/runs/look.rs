@@ -1,6 +1,7 @@
 //! Runs as others look at them: views, lists, logs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use domain::api::runs::{LogPiece, LogSource, RunSummary, RunView};
 use domain::ident::{NodeName, RunId};
@@ -20,7 +21,7 @@ impl Runs {
     /// # Errors
     /// When there is no such run, or the store fails.
     pub async fn view(&self, run: &RunId) -> Result<RunView, RunError> {
-        let (_, machine) = self.machine(run).await?;
+        let machine = self.machine(run).await?;
         let mut view = self.view_of(&machine);
         view.unread_reports = self.state.unread_of(run).await?;
         let steps = self.steps(&machine).await;
@@ -45,7 +46,7 @@ impl Runs {
     /// # Errors
     /// When there is no such run, or the store fails.
     pub async fn stored_view(&self, run: &RunId) -> Result<RunView, RunError> {
-        Ok(self.view_of(&self.machine(run).await?.1))
+        Ok(self.view_of(&*self.machine(run).await?))
     }
 
     fn view_of(&self, machine: &Machine) -> RunView {
@@ -68,26 +69,25 @@ impl Runs {
     ///
     /// # Errors
     /// When the store fails.
-    pub(crate) async fn newest(&self, limit: u32) -> Result<Vec<Machine>, RunError> {
-        let mut runs = self.unfinished().await?;
+    pub(crate) async fn newest(&self, limit: u32) -> Result<Vec<Arc<Machine>>, RunError> {
+        let mut runs = self.owners.unfinished();
         for record in self.state.runs(limit).await? {
-            runs.extend(unless_unreadable(read(record))?.filter(|run| run.state.is_final()));
+            let ended = unless_unreadable(read(record))?.filter(|run| run.state.is_final());
+            runs.extend(ended.map(Arc::new));
         }
         Ok(runs)
     }
 
     /// Runs under way, by node.
-    ///
-    /// # Errors
-    /// When the store fails.
-    pub async fn by_node(&self) -> Result<BTreeMap<String, Vec<String>>, RunError> {
+    #[must_use]
+    pub fn by_node(&self) -> BTreeMap<String, Vec<String>> {
         let mut by_node: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for record in self.state.unfinished_runs().await? {
-            for node in record.summary.nodes {
-                by_node.entry(node).or_default().push(record.id.to_string());
+        for run in self.owners.unfinished() {
+            for node in run.summary().nodes {
+                by_node.entry(node).or_default().push(run.id.to_string());
             }
         }
-        Ok(by_node)
+        by_node
     }
 
     /// The nodes of a run's current attempt, in the order of their ranks.
@@ -95,7 +95,7 @@ impl Runs {
     /// # Errors
     /// When there is no such run, or the store fails.
     pub async fn nodes_of(&self, run: &RunId) -> Result<Vec<NodeName>, RunError> {
-        let (_, machine) = self.machine(run).await?;
+        let machine = self.machine(run).await?;
         let nodes = machine.current().nodes.iter();
         Ok(nodes.map(|task| task.node.clone()).collect())
     }

@@ -5,7 +5,7 @@
 //!                                              ▲                                                    │
 //!                                              └────────────── reports, by the control stream ──────┘
 //! ```
-//! Events of all runs are taken one after the other. An action stays in the store until it is done (a place found, a command
+//! Each run has a task that takes its events one after the other, see [`owner`]. An action stays in the store until it is done (a place found, a command
 //! accepted), so whatever dies in between is asked for again; agents know commands they have seen.
 
 mod agents;
@@ -17,6 +17,7 @@ mod knobs;
 mod logs;
 mod look;
 mod orders;
+mod owner;
 mod place;
 mod reports;
 mod resume;
@@ -34,14 +35,12 @@ use domain::api::runs::RunView;
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::spec::Spec;
-use domain::run::state::{Action, Event, Machine, NodeReport, RunState, advance};
-use domain::time::TimestampMs;
-
+use domain::run::state::{Event, Machine, NodeReport, RunState};
 use store::state::StateError;
-use store::state::runs::{RunUpdate, Updated};
 use store::{StateStore, StoreConfig};
 use tokio::sync::{Mutex, Semaphore};
 
+use self::owner::{Owners, Taken};
 use self::secrets::Secrets;
 use self::stored::{new_id, read, record, stored_actions, unless_unreadable};
 use self::unknown::Unknown;
@@ -66,8 +65,6 @@ const TICK: Duration = Duration::from_secs(1);
 const SEND_AGAIN_TICKS: u64 = 10;
 /// How often old logs are looked for.
 const KEEP_EVERY: Duration = Duration::from_secs(3_600);
-/// A run's state is read, advanced and written again when someone else was faster; never seen more than once in practice.
-const CONFLICTS_MAX: u32 = 5;
 
 /// The runs of this collector.
 pub struct Runs {
@@ -81,8 +78,8 @@ pub struct Runs {
     secrets: Secrets,
     /// What nodes hold and this collector does not know.
     unknown: Unknown,
-    /// Held while one event is taken: events of a run must not overtake each other.
-    turn: Mutex<()>,
+    /// The tasks that own the runs under way.
+    owners: Owners,
     /// Held while all ranks of a run are asked something.
     asking: Semaphore,
     /// Held while nodes are chosen: two runs must not be given the same GPUs.
@@ -167,7 +164,7 @@ pub async fn start(app: &Shared) -> Result<(), StartError> {
         source: Box::new(error),
     })?;
     for run in unfinished {
-        let taken = app.runs.take(app, &run.id, &Event::CollectorStarted, None).await;
+        let taken = app.runs.take(app, &run.id, Event::CollectorStarted).await;
         unless_unreadable(taken).map_err(|error| StartError::Load {
             what: "runs",
             source: Box::new(error),
@@ -230,7 +227,7 @@ impl Runs {
             logs,
             secrets: Secrets::new(config.data_dir.join("secrets")),
             unknown: Unknown::default(),
-            turn: Mutex::default(),
+            owners: Owners::default(),
             asking: Semaphore::new(inspect::QUESTIONS_MAX),
             placing: Mutex::default(),
         }
@@ -247,16 +244,15 @@ impl Runs {
         self.secrets.keep(&id, &values).map_err(RunError::Secrets)?;
         let (machine, actions) = Machine::submit(id, spec, now_ms);
         let record = record(&machine, 0)?;
-        self.state
-            .insert_run(&record, &stored_actions(&actions), now_ms)
-            .await?;
+        let stored = stored_actions(&actions);
+        let insert = async { Ok(self.state.insert_run(&record, &stored, now_ms).await?) };
+        self.owners.insert(app, machine.clone(), insert).await?;
         self.tell(app, None, &machine).await;
         // It is submitted, whatever becomes of the first look for nodes; the next is a second away.
         if let Err(error) = self.find_nodes(app, &machine.id, &actions).await {
             tracing::error!(run = %machine.id, %error, "nodes cannot be looked for");
         }
-        let newest = self.machine(&machine.id).await;
-        Ok(newest.map_or(machine, |(_, machine)| machine).view())
+        Ok(self.machine(&machine.id).await?.view())
     }
 
     /// Fills in what a run's page does not show, in a spec that was copied from it.
@@ -264,66 +260,17 @@ impl Runs {
     /// # Errors
     /// When there is no such run, or the store fails.
     pub async fn fill_in(&self, spec: &mut Spec, from: &RunId) -> Result<(), RunError> {
-        let (_, machine) = self.machine(from).await?;
+        let machine = self.machine(from).await?;
         spec.fill_in(&machine.spec, &self.secrets.of(from));
         Ok(())
     }
 
-    /// Takes one event. One with an id that was taken before changes nothing.
+    /// Takes one event, and waits until it is stored.
     ///
     /// # Errors
     /// When there is no such run, or the store fails.
-    pub async fn take(
-        &self,
-        app: &Shared,
-        run: &RunId,
-        event: &Event,
-        event_id: Option<&str>,
-    ) -> Result<(), RunError> {
-        let turn = self.turn.lock().await;
-        self.refresh_pins(run, event, app.now_ms()).await?;
-        let (before, after, actions) = self.advance(run, event, event_id, app.now_ms()).await?;
-        // Within the turn: a stop must not overtake the start it ends.
-        self.send_commands(run, &actions);
-        if after != before {
-            self.tell(app, Some(&before), &after).await;
-        }
-        drop(turn);
-        Box::pin(self.find_nodes(app, run, &actions)).await
-    }
-
-    async fn advance(
-        &self,
-        run: &RunId,
-        event: &Event,
-        event_id: Option<&str>,
-        now_ms: TimestampMs,
-    ) -> Result<(Machine, Machine, Vec<Action>), RunError> {
-        for _ in 0..CONFLICTS_MAX {
-            let (version, before) = self.machine(run).await?;
-            self.check_part(&before, event)?;
-            let (after, actions) = self.advanced(&before, event, now_ms);
-            if after == before && event_id.is_none() {
-                return Ok((before, after, vec![]));
-            }
-            let next = record(&after, version)?;
-            let update = RunUpdate {
-                run,
-                expected_version: version,
-                machine: &next.machine,
-                summary: &next.summary,
-                actions: &stored_actions(&actions),
-                event_id,
-                pins: (after.storage.pinned != before.storage.pinned).then_some(&after.storage.pinned),
-            };
-            match self.state.update_run(update, now_ms).await {
-                Ok(Updated::Applied(_)) => return Ok((before, after, actions)),
-                Ok(Updated::AlreadySeen) => return Ok((before.clone(), before, vec![])),
-                Err(StateError::Conflict { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(RunError::Busy(run.clone()))
+    pub async fn take(&self, app: &Shared, run: &RunId, event: Event) -> Result<(), RunError> {
+        self.owners.take(app, run, Taken::new(event)).await
     }
 
     /// Checks that a node that reports has a part in the attempt. A command that is only watched gets its nodes by their reports, and
@@ -348,41 +295,22 @@ impl Runs {
         })
     }
 
-    /// What a run becomes by an event, after what it becomes by a restore that it has not taken into account yet.
-    fn advanced(&self, before: &Machine, event: &Event, now_ms: TimestampMs) -> (Machine, Vec<Action>) {
-        let Some(restored_ms) = self.unknown.restore_of(before) else {
-            return advance(before, event, now_ms);
-        };
-        let (restored, mut actions) = advance(before, &Event::Restored { restored_ms }, now_ms);
-        let (after, more) = advance(&restored, event, now_ms);
-        actions.extend(more);
-        (after, actions)
-    }
-
     // === one run ===
 
-    async fn machine(&self, run: &RunId) -> Result<(i64, Machine), RunError> {
-        let record = self
-            .state
-            .run(run)
-            .await?
-            .ok_or_else(|| RunError::Unknown(run.clone()))?;
-        Ok((record.version, read(record)?))
-    }
-
-    async fn unfinished_on(&self, node: &NodeName) -> Result<Vec<Machine>, RunError> {
-        let mut machines = self.unfinished().await?;
-        machines.retain(|run| run.current().nodes.iter().any(|task| task.node == *node));
-        Ok(machines)
-    }
-
-    /// Runs that may still change. One that cannot be read must not stop the others.
-    async fn unfinished(&self) -> Result<Vec<Machine>, RunError> {
-        let mut machines = Vec::new();
-        for record in self.state.unfinished_runs().await? {
-            machines.extend(unless_unreadable(read(record))?);
+    /// A run as it is stored.
+    async fn machine(&self, run: &RunId) -> Result<Arc<Machine>, RunError> {
+        if let Some(machine) = self.owners.stored(run) {
+            return Ok(machine);
         }
-        Ok(machines)
+        let record = self.state.run(run).await?;
+        let record = record.ok_or_else(|| RunError::Unknown(run.clone()))?;
+        Ok(Arc::new(read(record)?))
+    }
+
+    fn unfinished_on(&self, node: &NodeName) -> Vec<Arc<Machine>> {
+        let mut machines = self.owners.unfinished();
+        machines.retain(|run| run.current().nodes.iter().any(|task| task.node == *node));
+        machines
     }
 
     // === telling ===

@@ -1,10 +1,11 @@
 //! What agents are told, and what their coming and going means to runs: commands, places, leftovers, the clock.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::state::{ATTEMPT_MAX, Action, Event, Machine, NodeCommand, NodePhase, NodeTask, Task};
 use domain::time::TimestampMs;
+use store::state::runs::RunAction;
 
 use super::place::{self, TooFew};
 use super::stored::unless_unreadable;
@@ -37,7 +38,7 @@ impl Runs {
             return Ok(());
         }
         let unknown = self.note_unknown(app, node, held).await?;
-        for run in self.unfinished_on(node).await? {
+        for run in self.unfinished_on(node) {
             let holds = held
                 .iter()
                 .any(|(id, attempt)| *id == run.id && *attempt == run.current().no);
@@ -45,7 +46,7 @@ impl Runs {
                 node: node.clone(),
                 holds,
             };
-            self.take(app, &run.id, &event, None).await?;
+            self.take(app, &run.id, event).await?;
         }
         let known: Vec<_> = held
             .iter()
@@ -65,8 +66,8 @@ impl Runs {
         if self.agents.is_connected(node) {
             return Ok(());
         }
-        for run in self.unfinished_on(node).await? {
-            self.take(app, &run.id, &Event::NodeLost { node: node.clone() }, None)
+        for run in self.unfinished_on(node) {
+            self.take(app, &run.id, Event::NodeLost { node: node.clone() })
                 .await?;
         }
         Ok(())
@@ -82,7 +83,7 @@ impl Runs {
         let mut leftovers = BTreeSet::new();
         for (run, attempt) in held {
             match self.machine(run).await {
-                Ok((_, machine)) if machine.is_live(*attempt) => {}
+                Ok(machine) if machine.is_live(*attempt) => {}
                 Ok(_) => {
                     let stop = NodeCommand::Stop {
                         grace_ms: LEFTOVER_GRACE_MS,
@@ -105,44 +106,15 @@ impl Runs {
         Ok(())
     }
 
-    /// Sends commands that were never accepted again; those of attempts that are over, and starts of attempts
-    /// that are being stopped, are dropped.
+    /// Sends commands that were never accepted again, to one node or to all.
     pub(super) async fn send_pending(&self, app: &Shared, to: Option<&NodeName>) -> Result<(), RunError> {
-        let _in_turn = self.turn.lock().await;
+        let mut by_run: BTreeMap<RunId, Vec<RunAction>> = BTreeMap::new();
         for (run, action) in self.state.pending_actions().await? {
-            let Ok(Task::Command { node, command }) = serde_json::from_value(action.action) else {
-                continue;
-            };
-            if to.is_some_and(|to| *to != node) {
-                continue;
-            }
-            let Some(mut machine) = unless_unreadable(self.machine(&run).await)?.map(|(_, machine)| machine)
-            else {
-                continue;
-            };
-            let removes = matches!(command, NodeCommand::Remove(_));
-            if removes
-                && self
-                    .refresh_pins_of(&machine, BTreeSet::new(), app.now_ms())
-                    .await?
-            {
-                machine = self.machine(&run).await?.1;
-            }
-            let is_stop = matches!(command, NodeCommand::Stop { .. });
-            let due = match &command {
-                // Given to any attempt, and only good as long as nothing in it has been pinned or gone on from.
-                NodeCommand::Remove(order) => machine.may_still_remove(order),
-                // Of before the upgrade: nobody asked who wrote what it removes.
-                NodeCommand::Checkpoints(_) => false,
-                _ => machine.is_live(action.attempt) && (is_stop || !machine.is_stopping()),
-            };
-            if due {
-                self.send(&node, &run, (action.attempt, action.n), &command);
-            } else {
-                self.state
-                    .action_done(&run, action.attempt, action.n, app.now_ms())
-                    .await?;
-            }
+            by_run.entry(run).or_default().push(action);
+        }
+        for (run, actions) in by_run {
+            let sent = self.owners.send_again(app, &run, actions, to.cloned()).await;
+            unless_unreadable(sent)?;
         }
         Ok(())
     }
@@ -192,7 +164,7 @@ impl Runs {
         count: u32,
     ) -> Result<(), RunError> {
         let _alone = self.placing.lock().await;
-        let (_, machine) = self.machine(run).await?;
+        let machine = self.machine(run).await?;
         let still_wanted = !machine.state.is_final()
             && machine.current().no == attempt
             && machine.current().nodes.is_empty();
@@ -204,39 +176,35 @@ impl Runs {
                 reason,
                 hopeless: false,
             };
-            return self.take(app, run, &event, None).await;
+            return self.take(app, run, event).await;
         }
         let excluded = &machine.current().excluded;
-        let by_node = self.by_node().await?;
-        let candidates = place::candidates(app, &self.agents, (&by_node, &self.unknown), excluded);
+        let candidates = place::candidates(app, &self.agents, (&self.by_node(), &self.unknown), excluded);
         match place::choose(candidates, count) {
             Ok(nodes) => {
-                self.take(app, run, &Event::Placed { attempt, nodes }, None)
-                    .await?;
+                self.take(app, run, Event::Placed { attempt, nodes }).await?;
                 Ok(self.state.action_done(run, attempt, n, app.now_ms()).await?)
             }
             Err(TooFew { reason, hopeless }) => {
-                let event = Event::CannotPlace { reason, hopeless };
-                self.take(app, run, &event, None).await
+                self.take(app, run, Event::CannotPlace { reason, hopeless }).await
             }
         }
     }
 
+    /// What no run's own task does: waiting runs look for nodes, and commands that were not accepted are sent again.
     pub(super) async fn tick(&self, app: &Shared, send_again: bool) -> Result<(), RunError> {
         self.give_up_awaited(app).await?;
-        for run in self.unfinished().await? {
-            for event in self.seen_of_nodes(&run, app.now_ms()) {
-                self.take(app, &run.id, &event, None).await?;
-            }
-            if send_again || has_node_away(&run) {
-                self.tell_step(app, &run).await?;
-            }
-            self.take(app, &run.id, &Event::Tick, None).await?;
-        }
-        for (run, action) in self.state.pending_actions().await? {
-            if let Ok(Task::Place { nodes }) = serde_json::from_value(action.action) {
-                let placed = self.place(app, &run, action.attempt, action.n, nodes).await;
-                unless_unreadable(placed)?;
+        if self
+            .owners
+            .unfinished()
+            .iter()
+            .any(|run| run.current().nodes.is_empty())
+        {
+            for (run, action) in self.state.pending_actions().await? {
+                if let Ok(Task::Place { nodes }) = serde_json::from_value(action.action) {
+                    let placed = self.place(app, &run, action.attempt, action.n, nodes).await;
+                    unless_unreadable(placed)?;
+                }
             }
         }
         if send_again {
@@ -247,14 +215,13 @@ impl Runs {
     }
 
     /// How far the ranks have come, by their series: while they step, a node that is not heard is only out of sight.
-    async fn tell_step(&self, app: &Shared, run: &Machine) -> Result<(), RunError> {
-        let step = self.steps(run).await.into_values().max();
-        let Some(step) = step.filter(|step| run.current().step.is_none_or(|before| before < *step)) else {
-            return Ok(());
-        };
-        let attempt = run.current().no;
-        self.take(app, &run.id, &Event::Stepped { attempt, step }, None)
-            .await
+    pub(super) async fn stepped(&self, run: &Machine) -> Option<Event> {
+        let step = self.steps(run).await.into_values().max()?;
+        let is_further = run.current().step.is_none_or(|before| before < step);
+        is_further.then_some(Event::Stepped {
+            attempt: run.current().no,
+            step,
+        })
     }
 
     /// What a run should know of its nodes: after a restart of the collector all are away until they connect.
@@ -276,9 +243,4 @@ impl Runs {
             .filter_map(event)
             .collect()
     }
-}
-
-fn has_node_away(run: &Machine) -> bool {
-    let away = |task: &NodeTask| task.phase != NodePhase::Ended && task.away_since_ms.is_some();
-    run.current().nodes.iter().any(away)
 }

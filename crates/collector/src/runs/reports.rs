@@ -14,6 +14,7 @@ use domain::run::state::{Event, Machine, NodeReport, ReadReport, Task, Watched, 
 use store::state::unread::{Kept, NewUnread};
 
 use super::orders::LEFTOVER_STOP;
+use super::owner::Taken;
 use super::stored::{record, unless_unreadable};
 use super::{RunError, Runs};
 use crate::app::Shared;
@@ -128,10 +129,9 @@ impl Runs {
             node: node.clone(),
             report: self.by_our_clock(app, node, report).await,
         };
-        self.take(app, run, &event, Some(event_id)).await?;
-        if let Some(n) = answered.and_then(|command| u32::try_from(command).ok()) {
-            self.state.action_done(run, attempt, n, app.now_ms()).await?;
-        }
+        let done = answered.and_then(|command| Some((attempt, u32::try_from(command).ok()?)));
+        let taken = Taken::with_id(event, event_id.to_owned(), done);
+        self.owners.take(app, run, taken).await?;
         Ok(Ok(()))
     }
 
@@ -163,14 +163,13 @@ impl Runs {
         (run, attempt): (&RunId, AttemptNo),
         watched: &Watched,
     ) -> Result<(), RunError> {
-        let _in_turn = self.turn.lock().await;
-        if self.state.run(run).await?.is_some() {
-            return Ok(());
-        }
         let now_ms = app.now_ms();
         let machine = Machine::watch(run.clone(), attempt, watched, now_ms);
-        self.state.insert_run(&record(&machine, 0)?, &[], now_ms).await?;
-        self.tell(app, None, &machine).await;
+        let record = record(&machine, 0)?;
+        let insert = async { Ok(self.state.insert_run(&record, &[], now_ms).await?) };
+        if self.owners.insert(app, machine.clone(), insert).await? {
+            self.tell(app, None, &machine).await;
+        }
         Ok(())
     }
 
@@ -187,7 +186,7 @@ impl Runs {
             return Ok(Some(true));
         }
         match self.machine(run).await {
-            Ok((_, machine)) => Ok(Some(machine.has_part(node, attempt))),
+            Ok(machine) => Ok(Some(machine.has_part(node, attempt))),
             Err(RunError::Unknown(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -199,7 +198,7 @@ impl Runs {
     /// When the store fails.
     pub(crate) async fn is_of_others(&self, node: &NodeName, run: &RunId) -> Result<bool, RunError> {
         match self.machine(run).await {
-            Ok((_, machine)) => Ok(!machine.has_node(node)),
+            Ok(machine) => Ok(!machine.has_node(node)),
             Err(RunError::Unknown(_)) => Ok(false),
             Err(error) => Err(error),
         }

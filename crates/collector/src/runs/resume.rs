@@ -49,7 +49,7 @@ impl Runs {
     /// # Errors
     /// When there is no such run, it has not ended, or there is nothing to go on from.
     pub async fn resumption(&self, run: &RunId, wish: &ResumeRun) -> Result<Event, ResumeError> {
-        let (_, machine) = self.machine(run).await?;
+        let machine = self.machine(run).await?;
         if !machine.state.is_final() {
             return Err(ResumeError::NotEnded {
                 run: run.clone(),

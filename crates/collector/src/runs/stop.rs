@@ -13,7 +13,7 @@ impl Runs {
     /// # Errors
     /// When there is no such run, when it has nothing to wait for, or when the store fails.
     pub async fn stop_point(&self, run: &RunId, after: StopAfter) -> Result<StopPoint, RunError> {
-        let (_, machine) = self.machine(run).await?;
+        let machine = self.machine(run).await?;
         let cannot = |reason: String| RunError::CannotWait {
             run: run.clone(),
             reason,

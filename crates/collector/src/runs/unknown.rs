@@ -197,7 +197,6 @@ impl Runs {
     /// # Errors
     /// When the store fails.
     pub async fn stop_unknown(&self, app: &Shared, run: &RunId, grace_ms: u64) -> Result<(), RunError> {
-        let _in_turn = self.turn.lock().await;
         for UnknownAttempt { node, .. } in self.unknown.of_run(run) {
             let mut held = self.unknown.of_node(&node);
             for attempt in held.iter_mut().filter(|held| held.run == *run) {
@@ -225,7 +224,7 @@ impl Runs {
                 .iter()
                 .find(|held| held.run == *run && held.attempt == *attempt);
             match self.machine(run).await {
-                Ok((_, machine)) if machine.holding(node, *attempt) != Held::Unknown && noted.is_none() => {
+                Ok(machine) if machine.holding(node, *attempt) != Held::Unknown && noted.is_none() => {
                     continue;
                 }
                 Ok(_) => known_runs.push((run.clone(), *attempt)),
@@ -246,7 +245,7 @@ impl Runs {
         for (run, attempt) in known_runs {
             let node = node.clone();
             let event = Event::UnknownAttempt { node, attempt };
-            self.take(app, &run, &event, None).await?;
+            self.take(app, &run, event).await?;
         }
         for new in unknown.iter().filter(|held| !before.contains(held)) {
             self.log_unknown(

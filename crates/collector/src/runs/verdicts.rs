@@ -8,6 +8,7 @@
 mod stretch;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::ident::{AttemptNo, RunId};
@@ -73,8 +74,8 @@ impl Runs {
     async fn attempt(
         &self,
         (run, no): (&RunId, Option<AttemptNo>),
-    ) -> Result<(Machine, usize), CompareError> {
-        let (_, machine) = self.machine(run).await?;
+    ) -> Result<(Arc<Machine>, usize), CompareError> {
+        let machine = self.machine(run).await?;
         let last = machine.current().no;
         let wanted = no.unwrap_or(last);
         let at = machine.attempts.iter().position(|attempt| attempt.no == wanted);
@@ -93,12 +94,13 @@ impl Runs {
         followed: &mut BTreeSet<RunId>,
     ) -> Result<(), RunError> {
         let changed = |run: &Machine| changes(run).next().is_some();
-        let unfinished = self.unfinished().await?;
-        followed.extend(unfinished.into_iter().filter(changed).map(|run| run.id));
+        let unfinished = self.owners.unfinished();
+        let changed = unfinished.iter().filter(|run| changed(run));
+        followed.extend(changed.map(|run| run.id.clone()));
         for run in followed.clone() {
             let machine = match self.machine(&run).await {
                 Err(RunError::Unknown(_)) => None,
-                found => unless_unreadable(found)?.map(|(_, machine)| machine),
+                found => unless_unreadable(found)?,
             };
             let over = |machine: &Machine| machine.ended_ms.is_some_and(|at| app.now_ms() - at > FOLLOWED_MS);
             let Some(machine) = machine else {
@@ -143,7 +145,7 @@ impl Runs {
                 live: this.id.live,
                 verdict: Box::new(verdict),
             };
-            self.take(app, &machine.id, &judged, None).await?;
+            self.take(app, &machine.id, judged).await?;
         }
         Ok(())
     }

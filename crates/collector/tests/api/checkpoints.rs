@@ -155,10 +155,11 @@ async fn orders_that_were_stored_before_the_upgrade_are_dropped() {
     let update = RunUpdate {
         run: &id,
         expected_version: record.version,
-        machine: &record.machine,
+        machine: &record.machine.to_string(),
         summary: &record.summary,
         actions: &[action],
-        event_id: None,
+        event_ids: &[],
+        done: &[],
         pins: None,
     };
     store.state.update_run(update, 1).await.unwrap();

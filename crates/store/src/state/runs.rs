@@ -38,14 +38,16 @@ pub struct RunUpdate<'a> {
     pub run: &'a RunId,
     /// The version the transition started from.
     pub expected_version: i64,
-    /// The machine after it.
-    pub machine: &'a Value,
+    /// The machine after it, as JSON.
+    pub machine: &'a str,
     /// The list line after it.
     pub summary: &'a RunSummary,
     /// What it asks for.
     pub actions: &'a [RunAction],
-    /// The id of the event that caused it, where the sender may repeat the event.
-    pub event_id: Option<&'a str>,
+    /// The ids of the events that caused it, of those that their senders may repeat.
+    pub event_ids: &'a [&'a str],
+    /// Actions that are done by it: attempt and number.
+    pub done: &'a [(AttemptNo, u32)],
     /// The checkpoints that the run has pinned, where the transition changed them.
     pub pins: Option<&'a BTreeSet<String>>,
 }
@@ -59,15 +61,6 @@ pub struct RunAction {
     pub n: u32,
     /// What to do.
     pub action: Value,
-}
-
-/// What became of an update.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Updated {
-    /// Stored; this is the version now.
-    Applied(i64),
-    /// The event had moved the run before; nothing was changed.
-    AlreadySeen,
 }
 
 impl StateStore {
@@ -106,24 +99,16 @@ impl StateStore {
         Ok(transaction.commit().await?)
     }
 
-    /// Stores a transition N → N+1 with its actions, and the event that caused it.
+    /// Stores a transition N → N+1 with its actions, and the events that caused it. Returns the version after it.
     ///
     /// # Errors
-    /// [`StateError::Conflict`] when the run is not at the expected version (or not there): read it again and decide anew.
-    pub async fn update_run(
-        &self,
-        update: RunUpdate<'_>,
-        now_ms: TimestampMs,
-    ) -> Result<Updated, StateError> {
+    /// [`StateError::Conflict`] when the run is not at the expected version (or not there), and [`StateError::Exists`] when one of the events
+    /// has moved the run before: read it again and decide anew.
+    pub async fn update_run(&self, update: RunUpdate<'_>, now_ms: TimestampMs) -> Result<i64, StateError> {
         let mut transaction = self.database.begin().await?;
-        if let Some(event) = update.event_id
-            && seen(&mut transaction, update.run, event).await?
-        {
-            return Ok(Updated::AlreadySeen);
-        }
         let done = sqlx::query("UPDATE runs SET version = version + 1, state = ?, machine = ?, summary = ? WHERE id = ? AND version = ?")
             .bind(update.summary.state.as_str())
-            .bind(update.machine.to_string())
+            .bind(update.machine)
             .bind(to_json("run summary", update.summary)?)
             .bind(update.run.as_str())
             .bind(update.expected_version)
@@ -135,11 +120,24 @@ impl StateStore {
                 expected: update.expected_version,
             });
         }
-        if let Some(event) = update.event_id {
-            let insert = sqlx::query("INSERT INTO run_events (run, event) VALUES (?, ?)");
-            insert
+        if !update.event_ids.is_empty() {
+            let insert = sqlx::query("INSERT INTO run_events (run, event) SELECT ?, value FROM json_each(?)");
+            let inserted = insert
                 .bind(update.run.as_str())
-                .bind(event)
+                .bind(to_json("event ids", &update.event_ids)?)
+                .execute(&mut *transaction)
+                .await;
+            match inserted {
+                Err(error) if is_taken(&error) => {
+                    return Err(StateError::Exists {
+                        what: format!("an event of run {}", update.run),
+                    });
+                }
+                other => other?,
+            };
+        }
+        for (attempt, n) in update.done {
+            mark_done(update.run, *attempt, *n, now_ms)
                 .execute(&mut *transaction)
                 .await?;
         }
@@ -148,7 +146,7 @@ impl StateStore {
             replace_pins(&mut transaction, update.run, pins).await?;
         }
         transaction.commit().await?;
-        Ok(Updated::Applied(update.expected_version + 1))
+        Ok(update.expected_version + 1)
     }
 
     /// Which of these checkpoints other runs have pinned.
@@ -174,17 +172,27 @@ impl StateStore {
         Ok(pinned.into_iter().collect())
     }
 
-    /// Whether an event has already moved a run.
+    /// Those of these events that have already moved a run.
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn run_event_seen(&self, run: &RunId, event_id: &str) -> Result<bool, StateError> {
-        let found: Option<i64> = sqlx::query_scalar("SELECT 1 FROM run_events WHERE run = ? AND event = ?")
+    pub async fn run_events_seen(
+        &self,
+        run: &RunId,
+        event_ids: &[&str],
+    ) -> Result<BTreeSet<String>, StateError> {
+        if event_ids.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let query = sqlx::query_scalar(
+            "SELECT event FROM run_events WHERE run = ? AND event IN (SELECT value FROM json_each(?))",
+        );
+        let seen: Vec<String> = query
             .bind(run.as_str())
-            .bind(event_id)
-            .fetch_optional(&self.database.readers)
+            .bind(to_json("event ids", &event_ids)?)
+            .fetch_all(&self.database.readers)
             .await?;
-        Ok(found.is_some())
+        Ok(seen.into_iter().collect())
     }
 
     /// One run.
@@ -287,17 +295,26 @@ impl StateStore {
         n: u32,
         now_ms: TimestampMs,
     ) -> Result<(), StateError> {
-        sqlx::query(
-            "UPDATE run_actions SET done_ms = ? WHERE run = ? AND attempt = ? AND n = ? AND done_ms IS NULL",
-        )
-        .bind(now_ms)
-        .bind(run.as_str())
-        .bind(attempt.0)
-        .bind(n)
-        .execute(self.database.writer())
-        .await?;
+        mark_done(run, attempt, n, now_ms)
+            .execute(self.database.writer())
+            .await?;
         Ok(())
     }
+}
+
+fn mark_done(
+    run: &RunId,
+    attempt: AttemptNo,
+    n: u32,
+    now_ms: TimestampMs,
+) -> sqlx::query::Query<'_, Sqlite, sqlx::sqlite::SqliteArguments> {
+    sqlx::query(
+        "UPDATE run_actions SET done_ms = ? WHERE run = ? AND attempt = ? AND n = ? AND done_ms IS NULL",
+    )
+    .bind(now_ms)
+    .bind(run.as_str())
+    .bind(attempt.0)
+    .bind(n)
 }
 
 type RunRow = (String, i64, String, String, String);
@@ -310,20 +327,6 @@ fn record((id, version, spec, machine, summary): RunRow) -> Result<RunRecord, St
         machine: from_json("run state", &machine)?,
         summary: from_json("run summary", &summary)?,
     })
-}
-
-async fn seen(
-    transaction: &mut Transaction<'static, Sqlite>,
-    run: &RunId,
-    event: &str,
-) -> Result<bool, sqlx::Error> {
-    let query = sqlx::query_scalar::<_, i64>("SELECT 1 FROM run_events WHERE run = ? AND event = ?");
-    Ok(query
-        .bind(run.as_str())
-        .bind(event)
-        .fetch_optional(&mut **transaction)
-        .await?
-        .is_some())
 }
 
 async fn replace_pins(

@@ -23,7 +23,7 @@ pub struct NewUnread<'a> {
     pub attempt: AttemptNo,
     /// Who sent it.
     pub node: &'a NodeName,
-    /// The id by which a repeat is known, as for `RunUpdate::event_id`.
+    /// The id by which a repeat is known, as for `RunUpdate::event_ids`.
     pub event_id: &'a str,
     /// The report's name; may be empty.
     pub kind: &'a str,

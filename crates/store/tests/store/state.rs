@@ -16,7 +16,7 @@ use store::state::alerts::AlertChanges;
 use store::state::audit::AuditEntry;
 use store::state::events::EventFilter;
 use store::state::nodes::NodeRecord;
-use store::state::runs::{RunAction, RunRecord, RunUpdate, Updated};
+use store::state::runs::{RunAction, RunRecord, RunUpdate};
 use store::state::tokens::NewToken;
 use store::{StateStore, Store};
 use tempfile::TempDir;
@@ -108,37 +108,45 @@ async fn a_transition_and_its_actions_are_one() {
     let running = run("a-1", RunState::Running, 10);
     let machine = json!({"at": "running"});
     let actions = [action(1), action(2)];
-    let update = |version, event_id| RunUpdate {
+    let json = machine.to_string();
+    let update = |version, event_ids| RunUpdate {
         run: &running.id,
         expected_version: version,
-        machine: &machine,
+        machine: &json,
         summary: &running.summary,
         actions: &actions,
-        event_id,
+        event_ids,
+        done: &[],
         pins: None,
     };
-    assert_eq!(
-        state.update_run(update(0, Some("e1")), 4).await.unwrap(),
-        Updated::Applied(1)
-    );
+    assert_eq!(state.update_run(update(0, &["e1", "e0"]), 4).await.unwrap(), 1);
     // The event comes again, and somebody decided on an old version: nothing changes.
-    assert_eq!(
-        state.update_run(update(1, Some("e1")), 5).await.unwrap(),
-        Updated::AlreadySeen
-    );
+    let again = RunUpdate {
+        actions: &[],
+        ..update(1, &["e1"])
+    };
     assert!(matches!(
-        state.update_run(update(0, None), 6).await,
+        state.update_run(again, 5).await,
+        Err(StateError::Exists { .. })
+    ));
+    assert!(matches!(
+        state.update_run(update(0, &[]), 6).await,
         Err(StateError::Conflict { .. })
     ));
     // An action's key that is taken undoes the whole transition.
-    assert!(state.update_run(update(1, None), 7).await.is_err());
+    assert!(state.update_run(update(1, &[]), 7).await.is_err());
     let stored = state.run(&running.id).await.unwrap().unwrap();
     assert_eq!(
         (stored.version, stored.machine, stored.summary.state),
         (1, machine.clone(), RunState::Running)
     );
-    assert!(state.run_event_seen(&running.id, "e1").await.unwrap());
-    assert!(!state.run_event_seen(&running.id, "e2").await.unwrap());
+    assert_eq!(
+        state
+            .run_events_seen(&running.id, &["e0", "e1", "e2"])
+            .await
+            .unwrap(),
+        BTreeSet::from(["e0".to_owned(), "e1".to_owned()])
+    );
 
     let pending = |actions: &[u32]| {
         actions
@@ -149,6 +157,13 @@ async fn a_transition_and_its_actions_are_one() {
     assert_eq!(state.pending_actions().await.unwrap(), pending(&[0, 1, 2]));
     state.action_done(&running.id, AttemptNo(1), 1, 8).await.unwrap();
     assert_eq!(state.pending_actions().await.unwrap(), pending(&[0, 2]));
+    let done = RunUpdate {
+        actions: &[],
+        done: &[(AttemptNo(1), 0)],
+        ..update(1, &[])
+    };
+    assert_eq!(state.update_run(done, 9).await.unwrap(), 2);
+    assert_eq!(state.pending_actions().await.unwrap(), pending(&[2]));
 }
 
 #[tokio::test]
@@ -365,10 +380,11 @@ async fn a_pin_is_found_by_other_runs_until_it_is_taken_away() {
         let update = RunUpdate {
             run: &a.id,
             expected_version: version,
-            machine: &a.machine,
+            machine: &a.machine.to_string(),
             summary: &a.summary,
             actions: &[],
-            event_id: None,
+            event_ids: &[],
+            done: &[],
             pins: Some(&pinned),
         };
         state.update_run(update, 2).await.unwrap();

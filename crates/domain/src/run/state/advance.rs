@@ -13,7 +13,7 @@ use crate::run::checkpoint::{Checkpoint, Storage, resume_point};
 use crate::run::knob::{ChangeId, Verdict, spec_with};
 use crate::run::spec::Spec;
 use crate::run::state::change::Wish;
-use crate::run::state::machine::{Attempt, FaultKind, Machine, NodeTask, Wished};
+use crate::run::state::machine::{Attempt, FaultKind, Machine, NodePhase, NodeTask, Wished};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
 use crate::run::state::settle::Beginning;
 use crate::run::state::stop::StopPoint;
@@ -180,7 +180,50 @@ pub enum Task {
     },
 }
 
+impl Action {
+    /// Returns true if it is a command for this node.
+    #[must_use]
+    pub fn is_for(&self, node: &NodeName) -> bool {
+        matches!(&self.task, Task::Command { node: to, .. } if to == node)
+    }
+
+    /// Returns true if it removes checkpoints.
+    #[must_use]
+    pub fn removes(&self) -> bool {
+        matches!(
+            &self.task,
+            Task::Command {
+                command: NodeCommand::Remove(_),
+                ..
+            }
+        )
+    }
+}
+
 impl Machine {
+    /// Returns true if a command that was not accepted is still wanted: not of an attempt that is over, and no start of one that is being stopped.
+    #[must_use]
+    pub fn is_due(&self, action: &Action) -> bool {
+        let Task::Command { command, .. } = &action.task else {
+            return false;
+        };
+        match command {
+            // Given to any attempt, and only good as long as nothing in it has been pinned or gone on from.
+            NodeCommand::Remove(order) => self.may_still_remove(order),
+            // Of before the upgrade: nobody asked who wrote what it removes.
+            NodeCommand::Checkpoints(_) => false,
+            NodeCommand::Stop { .. } => self.is_live(action.attempt),
+            _ => self.is_live(action.attempt) && !self.is_stopping(),
+        }
+    }
+
+    /// Returns true if a node that has not ended its part is not heard.
+    #[must_use]
+    pub fn has_node_away(&self) -> bool {
+        let away = |task: &NodeTask| task.phase != NodePhase::Ended && task.away_since_ms.is_some();
+        self.current().nodes.iter().any(away)
+    }
+
     /// A new run, and the first thing to do for it. The spec has no problems.
     #[must_use]
     pub fn submit(id: RunId, spec: Spec, now_ms: TimestampMs) -> (Self, Vec<Action>) {
@@ -211,33 +254,41 @@ impl Machine {
     }
 }
 
-/// What a run becomes by an event, and what is to be done. An event that means nothing to it (late, repeated, of another
-/// attempt) changes nothing.
+/// What a run becomes by an event, and what is to be done. See [`Machine::advance`].
 #[must_use]
 pub fn advance(machine: &Machine, event: &Event, now_ms: TimestampMs) -> (Machine, Vec<Action>) {
-    if machine.watched {
-        return (watched::advance(machine, event, now_ms), Vec::new());
-    }
     let mut next = machine.clone();
-    let mut actions = Vec::new();
-    let is_taken = match event {
-        Event::ResumeRequested { .. } => machine.state.is_final(),
-        Event::KnobsChanged { .. }
-        | Event::KnobsJudged { .. }
-        | Event::Restored { .. }
-        | Event::UnknownAttempt { .. } => true,
-        _ => !machine.state.is_final(),
-    };
-    if is_taken {
-        next.take(event, now_ms, &mut actions);
-        next.settle(now_ms, &mut actions);
-    }
-    next.take_of_checkpoints(event, now_ms, &mut actions);
-    next.take_from_inside(event);
+    let actions = next.advance(event, now_ms);
     (next, actions)
 }
 
 impl Machine {
+    /// Takes an event; returns what is to be done. An event that means nothing to the run (late, repeated, of another attempt) changes
+    /// nothing.
+    #[must_use = "actions must be stored with the run and carried out"]
+    pub fn advance(&mut self, event: &Event, now_ms: TimestampMs) -> Vec<Action> {
+        if self.watched {
+            *self = watched::advance(self, event, now_ms);
+            return Vec::new();
+        }
+        let mut actions = Vec::new();
+        let is_taken = match event {
+            Event::ResumeRequested { .. } => self.state.is_final(),
+            Event::KnobsChanged { .. }
+            | Event::KnobsJudged { .. }
+            | Event::Restored { .. }
+            | Event::UnknownAttempt { .. } => true,
+            _ => !self.state.is_final(),
+        };
+        if is_taken {
+            self.take(event, now_ms, &mut actions);
+            self.settle(now_ms, &mut actions);
+        }
+        self.take_of_checkpoints(event, now_ms, &mut actions);
+        self.take_from_inside(event);
+        actions
+    }
+
     fn take(&mut self, event: &Event, now_ms: TimestampMs, actions: &mut Vec<Action>) {
         match event {
             Event::Placed { attempt, nodes } => self.placed(*attempt, nodes, now_ms, actions),

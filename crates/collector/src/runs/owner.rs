@@ -1,0 +1,494 @@
+//! One task owns one run: it is the only writer of the run's state.
+//!
+//! ```text
+//! take ─▶ inbox ─▶ drain ─▶ check and advance each event ─▶ one transaction ─▶ commands sent, pages told ─▶ each sender answered
+//!                    ▲                                                                        │
+//!                    └──────────────── the next batch is what came meanwhile ─────────────────┘
+//! ```
+//! The state is in memory as long as the run is under way. Readers get the last stored state without asking the task. The task of a run that has
+//! ended ends itself when no event has come for a while; the next event loads the run again.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::ident::{AttemptNo, NodeName, RunId};
+use domain::run::state::{Action, Event, Machine, NodeReport, Task};
+use domain::time::TimestampMs;
+use store::state::runs::{RunAction, RunUpdate};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use super::stored::{read, stored_actions};
+use super::{RunError, SEND_AGAIN_TICKS, TICK};
+use crate::app::Shared;
+
+/// Requests that wait for one run's task. Each connection of an agent has at most one report on its way; who comes when it is full, waits.
+const INBOX_MAX: usize = 256;
+/// Events in one transaction: more would let the first sender wait for long.
+const BATCH_MAX: usize = 1_024;
+/// The task of a run that has ended is kept for this long after its last event.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The tasks of all runs that are under way, and of those that ended a moment ago.
+#[derive(Default)]
+pub(super) struct Owners {
+    by_run: Mutex<HashMap<RunId, Owner>>,
+    /// Held while a run is loaded or inserted: there is at most one task of a run.
+    loading: tokio::sync::Mutex<()>,
+    /// Held from the question which checkpoints are pinned until the answer is acted on: what a person pins meanwhile must not be removed.
+    pins: tokio::sync::Mutex<()>,
+}
+
+/// The way to a run's task.
+#[derive(Clone)]
+struct Owner {
+    inbox: mpsc::Sender<Request>,
+    stored: watch::Receiver<Arc<Machine>>,
+}
+
+/// Something for the task of a run.
+enum Request {
+    Take(Box<Taken>),
+    /// Sends commands again that were not accepted; to one node, or to all.
+    SendAgain {
+        actions: Vec<RunAction>,
+        to: Option<NodeName>,
+        reply: oneshot::Sender<Result<(), RunError>>,
+    },
+}
+
+/// An event, and who waits for it.
+pub(super) struct Taken {
+    event: Event,
+    /// The id by which a repeat is known.
+    id: Option<String>,
+    /// The action that is done by it.
+    done: Option<(AttemptNo, u32)>,
+    reply: Option<oneshot::Sender<Result<(), RunError>>>,
+}
+
+impl Taken {
+    /// An event that no one repeats.
+    pub(super) fn new(event: Event) -> Self {
+        Self {
+            event,
+            id: None,
+            done: None,
+            reply: None,
+        }
+    }
+
+    /// An event that its sender may repeat.
+    pub(super) fn with_id(event: Event, id: String, done: Option<(AttemptNo, u32)>) -> Self {
+        Self {
+            id: Some(id),
+            done,
+            ..Self::new(event)
+        }
+    }
+}
+
+impl Owners {
+    /// The last stored state of a run whose task is there.
+    pub(super) fn stored(&self, run: &RunId) -> Option<Arc<Machine>> {
+        self.lock().get(run).map(|owner| owner.stored.borrow().clone())
+    }
+
+    /// All runs that may still change, oldest first.
+    pub(super) fn unfinished(&self) -> Vec<Arc<Machine>> {
+        let owners = self.lock();
+        let machines = owners.values().map(|owner| owner.stored.borrow().clone());
+        let mut unfinished: Vec<_> = machines.filter(|machine| !machine.state.is_final()).collect();
+        unfinished.sort_by(|a, b| (a.submitted_ms, &a.id).cmp(&(b.submitted_ms, &b.id)));
+        unfinished
+    }
+
+    /// Inserts a run that is stored by `insert`, unless it is known; returns false if it is.
+    pub(super) async fn insert(
+        &self,
+        app: &Shared,
+        machine: Machine,
+        insert: impl Future<Output = Result<(), RunError>>,
+    ) -> Result<bool, RunError> {
+        let _alone = self.loading.lock().await;
+        if self.stored(&machine.id).is_some() || app.store.state.run(&machine.id).await?.is_some() {
+            return Ok(false);
+        }
+        insert.await?;
+        self.spawn(app, machine, 0);
+        Ok(true)
+    }
+
+    /// Takes an event, and waits until it is stored.
+    pub(super) async fn take(&self, app: &Shared, run: &RunId, mut taken: Taken) -> Result<(), RunError> {
+        let (reply, answer) = oneshot::channel();
+        taken.reply = Some(reply);
+        self.request(app, run, Request::Take(Box::new(taken)), answer)
+            .await
+    }
+
+    /// Sends commands of a run again, in turn with its other commands.
+    pub(super) async fn send_again(
+        &self,
+        app: &Shared,
+        run: &RunId,
+        actions: Vec<RunAction>,
+        to: Option<NodeName>,
+    ) -> Result<(), RunError> {
+        let (reply, answer) = oneshot::channel();
+        self.request(app, run, Request::SendAgain { actions, to, reply }, answer)
+            .await
+    }
+
+    async fn request(
+        &self,
+        app: &Shared,
+        run: &RunId,
+        mut request: Request,
+        answer: oneshot::Receiver<Result<(), RunError>>,
+    ) -> Result<(), RunError> {
+        loop {
+            let owner = self.owner(app, run).await?;
+            match owner.inbox.send(request).await {
+                Ok(()) => break,
+                // It has just ended itself.
+                Err(unsent) => request = unsent.0,
+            }
+        }
+        answer.await.unwrap_or_else(|_| Err(RunError::Busy(run.clone())))
+    }
+
+    /// The task of a run; loads the run if there is none.
+    async fn owner(&self, app: &Shared, run: &RunId) -> Result<Owner, RunError> {
+        let known = || self.lock().get(run).cloned();
+        if let Some(owner) = known().filter(|owner| !owner.inbox.is_closed()) {
+            return Ok(owner);
+        }
+        let _alone = self.loading.lock().await;
+        if let Some(mut owner) = known() {
+            if !owner.inbox.is_closed() {
+                return Ok(owner);
+            }
+            // It still stores what had come before it ended.
+            while owner.stored.changed().await.is_ok() {}
+        }
+        let record = app.store.state.run(run).await?;
+        let record = record.ok_or_else(|| RunError::Unknown(run.clone()))?;
+        let version = record.version;
+        Ok(self.spawn(app, read(record)?, version))
+    }
+
+    fn spawn(&self, app: &Shared, machine: Machine, version: i64) -> Owner {
+        let run = machine.id.clone();
+        let (inbox, requests) = mpsc::channel(INBOX_MAX);
+        let (stored, receiver) = watch::channel(Arc::new(machine));
+        let owner = Owner {
+            inbox,
+            stored: receiver,
+        };
+        self.lock().insert(run.clone(), owner.clone());
+        let task = OwnerTask {
+            app: Arc::clone(app),
+            run,
+            version,
+            stored,
+        };
+        app.spawn(task.run(requests));
+        owner
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RunId, Owner>> {
+        self.by_run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct OwnerTask {
+    app: Shared,
+    run: RunId,
+    version: i64,
+    stored: watch::Sender<Arc<Machine>>,
+}
+
+/// What a batch makes of a run.
+struct Batch {
+    machine: Machine,
+    actions: Vec<Action>,
+    /// The state after each event that changed what others are told about at once: the run's state, or its attempt.
+    stages: Vec<Arc<Machine>>,
+    ids: HashSet<String>,
+    done: Vec<(AttemptNo, u32)>,
+    replies: Vec<oneshot::Sender<Result<(), RunError>>>,
+}
+
+impl OwnerTask {
+    async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut tick, mut last_event, mut batch) = (0_u64, Instant::now(), Vec::new());
+        loop {
+            let is_final = self.stored.borrow().state.is_final();
+            tokio::select! {
+                count = requests.recv_many(&mut batch, BATCH_MAX) => {
+                    if count == 0 {
+                        break;
+                    }
+                    last_event = Instant::now();
+                    self.serve(std::mem::take(&mut batch)).await;
+                }
+                _ = ticks.tick(), if !is_final => {
+                    tick += 1;
+                    self.tick(tick.is_multiple_of(SEND_AGAIN_TICKS)).await;
+                }
+                () = sleep_until(last_event + IDLE), if is_final => requests.close(),
+            }
+        }
+        self.app.runs.owners.lock().remove(&self.run);
+    }
+
+    /// Events of a batch are stored together; between them commands are sent again in turn.
+    async fn serve(&mut self, requests: Vec<Request>) {
+        let mut events = Vec::new();
+        for request in requests {
+            match request {
+                Request::Take(taken) => events.push(*taken),
+                Request::SendAgain { actions, to, reply } => {
+                    self.take(std::mem::take(&mut events)).await;
+                    let _gone = reply.send(self.send_again(&actions, to.as_ref()).await);
+                }
+            }
+        }
+        self.take(events).await;
+    }
+
+    async fn tick(&mut self, is_tenth: bool) {
+        let machine = self.stored.borrow().clone();
+        let runs = &self.app.runs;
+        let mut events = runs.seen_of_nodes(&machine, self.app.now_ms());
+        if is_tenth || machine.has_node_away() {
+            events.extend(runs.stepped(&machine).await);
+        }
+        events.push(Event::Tick);
+        self.take(events.into_iter().map(Taken::new).collect()).await;
+    }
+
+    async fn take(&mut self, mut events: Vec<Taken>) {
+        if events.is_empty() {
+            return;
+        }
+        let touches_pins = events.iter().any(|taken| is_about_pins(&taken.event));
+        let app = Arc::clone(&self.app);
+        let _alone = match touches_pins {
+            true => Some(app.runs.owners.pins.lock().await),
+            false => None,
+        };
+        let before = self.stored.borrow().clone();
+        match self.stored_batch(&before, &mut events).await {
+            Ok(batch) => self.tell(&before, batch).await,
+            Err(error) => {
+                tracing::error!(run = %self.run, %error, "a change of a run cannot be stored");
+                let mut replies = events.into_iter().filter_map(|taken| taken.reply);
+                // Each sender tries again; the first one gets the reason.
+                if let Some(first) = replies.next() {
+                    let _gone = first.send(Err(error));
+                }
+                for reply in replies {
+                    let _gone = reply.send(Err(RunError::Busy(self.run.clone())));
+                }
+            }
+        }
+    }
+
+    /// Advances the run and stores what it became. Those who wait stay in `events` until it is stored.
+    async fn stored_batch(
+        &mut self,
+        before: &Arc<Machine>,
+        events: &mut Vec<Taken>,
+    ) -> Result<Batch, RunError> {
+        let (app, now_ms) = (Arc::clone(&self.app), self.app.now_ms());
+        let ids: Vec<&str> = events.iter().filter_map(|taken| taken.id.as_deref()).collect();
+        let seen = app.store.state.run_events_seen(&self.run, &ids).await?;
+        let mut batch = Batch {
+            machine: Machine::clone(before),
+            actions: Vec::new(),
+            stages: Vec::new(),
+            ids: HashSet::new(),
+            done: Vec::new(),
+            replies: Vec::new(),
+        };
+        if let Some(paths) = reported_paths(events) {
+            let pinned = self.pinned_by_others(&batch.machine, paths).await?;
+            batch.advance(&app, &Event::PinnedByOthers { paths: pinned }, now_ms);
+        }
+        events.retain_mut(|taken| batch.take(&app, &seen, taken, now_ms));
+        let is_changed = !batch.ids.is_empty() || !batch.actions.is_empty() || batch.machine != **before;
+        if is_changed {
+            let json = serde_json::to_string(&batch.machine).map_err(|source| RunError::Stored {
+                run: self.run.clone(),
+                source,
+            })?;
+            let pinned = &batch.machine.storage.pinned;
+            let update = RunUpdate {
+                run: &self.run,
+                expected_version: self.version,
+                machine: &json,
+                summary: &batch.machine.summary(),
+                actions: &stored_actions(&batch.actions),
+                event_ids: &batch.ids.iter().map(String::as_str).collect::<Vec<_>>(),
+                done: &batch.done,
+                pins: (*pinned != before.storage.pinned).then_some(pinned),
+            };
+            self.version = app.store.state.update_run(update, now_ms).await?;
+            self.stored.send_replace(Arc::new(batch.machine.clone()));
+        }
+        batch.replies = events.drain(..).filter_map(|taken| taken.reply).collect();
+        Ok(batch)
+    }
+
+    /// Carries out what is stored, and answers those who wait.
+    async fn tell(&self, before: &Arc<Machine>, batch: Batch) {
+        let app = &self.app;
+        // In the order of the events: a stop must not overtake the start it ends.
+        app.runs.send_commands(&self.run, &batch.actions);
+        let last = self.stored.borrow().clone();
+        let mut told = before;
+        for stage in batch.stages.iter().chain([&last]) {
+            if stage != told {
+                app.runs.tell(app, Some(told), stage).await;
+                told = stage;
+            }
+        }
+        for reply in batch.replies {
+            let _gone = reply.send(Ok(()));
+        }
+        let places = batch
+            .actions
+            .into_iter()
+            .filter(|action| matches!(action.task, Task::Place { .. }));
+        let places: Vec<Action> = places.collect();
+        if !places.is_empty() {
+            let (app, run) = (Arc::clone(app), self.run.clone());
+            let placing = Arc::clone(&app);
+            app.spawn(async move {
+                // What does not succeed is tried again at the next tick.
+                if let Err(error) = placing.runs.find_nodes(&placing, &run, &places).await {
+                    tracing::error!(%run, %error, "nodes cannot be looked for");
+                }
+            });
+        }
+    }
+
+    async fn pinned_by_others(
+        &self,
+        machine: &Machine,
+        mut paths: BTreeSet<String>,
+    ) -> Result<BTreeSet<String>, RunError> {
+        paths.extend(machine.checkpoints.iter().map(|one| one.path.clone()));
+        let paths = paths.iter().map(String::as_str).collect();
+        Ok(self.app.store.state.pinned_by_others(&self.run, &paths).await?)
+    }
+
+    /// Sends commands that were never accepted again; those of attempts that are over, and starts of attempts that are being stopped, are dropped.
+    async fn send_again(&mut self, actions: &[RunAction], to: Option<&NodeName>) -> Result<(), RunError> {
+        let app = Arc::clone(&self.app);
+        for stored in actions {
+            let Ok(task @ Task::Command { .. }) = serde_json::from_value(stored.action.clone()) else {
+                continue;
+            };
+            let action = Action {
+                attempt: stored.attempt,
+                n: stored.n,
+                task,
+            };
+            if to.is_some_and(|to| !action.is_for(to)) {
+                continue;
+            }
+            let _alone = match action.removes() {
+                true => Some(app.runs.owners.pins.lock().await),
+                false => None,
+            };
+            if action.removes() {
+                let machine = self.stored.borrow().clone();
+                let paths = self.pinned_by_others(&machine, BTreeSet::new()).await?;
+                let mut events = vec![Taken::new(Event::PinnedByOthers { paths })];
+                self.stored_batch(&machine, &mut events).await?;
+            }
+            if self.stored.borrow().is_due(&action) {
+                app.runs.send_commands(&self.run, &[action]);
+            } else {
+                let (attempt, n) = (action.attempt, action.n);
+                app.store
+                    .state
+                    .action_done(&self.run, attempt, n, app.now_ms())
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Batch {
+    /// Takes an event; returns false if its sender has been answered.
+    fn take(
+        &mut self,
+        app: &Shared,
+        seen: &BTreeSet<String>,
+        taken: &mut Taken,
+        now_ms: TimestampMs,
+    ) -> bool {
+        let is_repeat = |id: &String| seen.contains(id) || self.ids.contains(id);
+        if taken.id.as_ref().is_some_and(is_repeat) {
+            return true;
+        }
+        if let Err(error) = app.runs.check_part(&self.machine, &taken.event) {
+            if let Some(reply) = taken.reply.take() {
+                let _gone = reply.send(Err(error));
+            }
+            return false;
+        }
+        self.advance(app, &taken.event, now_ms);
+        self.ids.extend(taken.id.clone());
+        self.done.extend(taken.done);
+        true
+    }
+
+    /// Before the event comes a restore that the run has not taken into account yet.
+    fn advance(&mut self, app: &Shared, event: &Event, now_ms: TimestampMs) {
+        let restored = app.runs.unknown.restore_of(&self.machine);
+        let restored = restored.map(|restored_ms| Event::Restored { restored_ms });
+        for event in restored.iter().chain([event]) {
+            let stage = |machine: &Machine| (machine.state, machine.current().no);
+            let before = stage(&self.machine);
+            self.actions.extend(self.machine.advance(event, now_ms));
+            if stage(&self.machine) != before {
+                self.stages.push(Arc::new(self.machine.clone()));
+            }
+        }
+    }
+}
+
+/// Returns true if the event may remove checkpoints, or says which are kept.
+fn is_about_pins(event: &Event) -> bool {
+    matches!(event, Event::CheckpointPinned { .. }) || paths_of(event).is_some()
+}
+
+/// The checkpoints that events report, if one of them may remove checkpoints: a pin of any run holds by path.
+fn reported_paths(events: &[Taken]) -> Option<BTreeSet<String>> {
+    let mut removing = events
+        .iter()
+        .filter_map(|taken| paths_of(&taken.event))
+        .peekable();
+    removing.peek()?;
+    Some(removing.flatten().collect())
+}
+
+fn paths_of(event: &Event) -> Option<Vec<String>> {
+    match event {
+        Event::Reported {
+            report: NodeReport::Checkpoints(report),
+            ..
+        } => Some(report.checkpoints.iter().map(|one| one.path.clone()).collect()),
+        Event::PruneRequested { .. } => Some(Vec::new()),
+        _ => None,
+    }
+}
