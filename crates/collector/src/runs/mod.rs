@@ -139,8 +139,8 @@ pub enum RunError {
     /// The values of its secrets.
     #[error("the run's secrets cannot be kept; look at the space and the rights of the data folder")]
     Secrets(#[source] std::io::Error),
-    /// Someone else changed it, again and again.
-    #[error("run {0} changes too quickly; try again")]
+    /// The change was not stored, together with those of others.
+    #[error("run {0} could not be changed now; try again")]
     Busy(RunId),
 }
 
