@@ -1,5 +1,6 @@
 //! Checkpoints of runs: the list, pins, pruning, and what of them the event log tells.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use domain::api::checkpoints::{CheckpointList, PruneAnswer, PruneCheckpoints};
@@ -57,13 +58,23 @@ impl Runs {
     /// A run that knows which of its checkpoints other runs have pinned.
     pub(super) async fn with_pins(&self, app: &Shared, run: &RunId) -> Result<Arc<Machine>, RunError> {
         let machine = self.machine(run).await?;
-        let paths = machine.checkpoints.iter().map(|one| one.path.as_str()).collect();
-        let paths = self.state.pinned_by_others(run, &paths).await?;
+        let paths = self.pinned_by_others(&machine, BTreeSet::new()).await?;
         if paths == machine.storage.pinned_by_others {
             return Ok(machine);
         }
         self.take(app, run, Event::PinnedByOthers { paths }).await?;
         self.machine(run).await
+    }
+
+    /// Which of the run's checkpoints, and of those that are reported now, other runs have pinned.
+    pub(super) async fn pinned_by_others(
+        &self,
+        machine: &Machine,
+        reported: BTreeSet<String>,
+    ) -> Result<BTreeSet<String>, RunError> {
+        let known = machine.checkpoints.iter().map(|one| one.path.as_str());
+        let paths = known.chain(reported.iter().map(String::as_str)).collect();
+        Ok(self.state.pinned_by_others(&machine.id, &paths).await?)
     }
 }
 

@@ -1,11 +1,11 @@
 //! What agents are told, and what their coming and going means to runs: commands, places, leftovers, the clock.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::state::{ATTEMPT_MAX, Action, Event, Machine, NodeCommand, NodePhase, NodeTask, Task};
 use domain::time::TimestampMs;
-use store::state::runs::RunAction;
 
 use super::place::{self, TooFew};
 use super::stored::unless_unreadable;
@@ -108,12 +108,19 @@ impl Runs {
 
     /// Sends commands that were never accepted again, to one node or to all.
     pub(super) async fn send_pending(&self, app: &Shared, to: Option<&NodeName>) -> Result<(), RunError> {
-        let mut by_run: BTreeMap<RunId, Vec<RunAction>> = BTreeMap::new();
-        for (run, action) in self.state.pending_actions().await? {
-            by_run.entry(run).or_default().push(action);
+        let mut by_run: BTreeMap<RunId, Vec<Action>> = BTreeMap::new();
+        for (run, stored) in self.state.pending_actions().await? {
+            let Ok(task @ Task::Command { .. }) = serde_json::from_value(stored.action) else {
+                continue;
+            };
+            let (attempt, n) = (stored.attempt, stored.n);
+            let command = Action { attempt, n, task };
+            if to.is_none_or(|to| command.is_for(to)) {
+                by_run.entry(run).or_default().push(command);
+            }
         }
-        for (run, actions) in by_run {
-            let sent = self.owners.send_again(app, &run, actions, to.cloned()).await;
+        for (run, commands) in by_run {
+            let sent = self.owners.send_again(app, &run, commands).await;
             unless_unreadable(sent)?;
         }
         Ok(())
@@ -194,12 +201,9 @@ impl Runs {
     /// What no run's own task does: waiting runs look for nodes, and commands that were not accepted are sent again.
     pub(super) async fn tick(&self, app: &Shared, send_again: bool) -> Result<(), RunError> {
         self.give_up_awaited(app).await?;
-        if self
-            .owners
-            .unfinished()
-            .iter()
-            .any(|run| run.current().nodes.is_empty())
-        {
+        let waits = |run: &Arc<Machine>| run.current().nodes.is_empty();
+        // Now and then also what runs that have ended had waited for: it is noted as done then.
+        if send_again || self.owners.unfinished().iter().any(waits) {
             for (run, action) in self.state.pending_actions().await? {
                 if let Ok(Task::Place { nodes }) = serde_json::from_value(action.action) {
                     let placed = self.place(app, &run, action.attempt, action.n, nodes).await;

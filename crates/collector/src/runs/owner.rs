@@ -12,10 +12,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::ident::{AttemptNo, NodeName, RunId};
+use domain::ident::{AttemptNo, RunId};
 use domain::run::state::{Action, Event, Machine, NodeReport, Task};
 use domain::time::TimestampMs;
-use store::state::runs::{RunAction, RunUpdate};
+use store::state::runs::RunUpdate;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
@@ -50,10 +50,9 @@ struct Owner {
 /// Something for the task of a run.
 enum Request {
     Take(Box<Taken>),
-    /// Sends commands again that were not accepted; to one node, or to all.
+    /// Sends commands again that were not accepted.
     SendAgain {
-        actions: Vec<RunAction>,
-        to: Option<NodeName>,
+        commands: Vec<Action>,
         reply: oneshot::Sender<Result<(), RunError>>,
     },
 }
@@ -133,11 +132,10 @@ impl Owners {
         &self,
         app: &Shared,
         run: &RunId,
-        actions: Vec<RunAction>,
-        to: Option<NodeName>,
+        commands: Vec<Action>,
     ) -> Result<(), RunError> {
         let (reply, answer) = oneshot::channel();
-        self.request(app, run, Request::SendAgain { actions, to, reply }, answer)
+        self.request(app, run, Request::SendAgain { commands, reply }, answer)
             .await
     }
 
@@ -218,6 +216,12 @@ struct Batch {
     stages: Vec<Arc<Machine>>,
     ids: HashSet<String>,
     done: Vec<(AttemptNo, u32)>,
+}
+
+/// What remains to be done for a batch that is stored.
+struct Stored {
+    actions: Vec<Action>,
+    stages: Vec<Arc<Machine>>,
     replies: Vec<oneshot::Sender<Result<(), RunError>>>,
 }
 
@@ -252,9 +256,9 @@ impl OwnerTask {
         for request in requests {
             match request {
                 Request::Take(taken) => events.push(*taken),
-                Request::SendAgain { actions, to, reply } => {
+                Request::SendAgain { commands, reply } => {
                     self.take(std::mem::take(&mut events)).await;
-                    let _gone = reply.send(self.send_again(&actions, to.as_ref()).await);
+                    let _gone = reply.send(self.send_again(commands).await);
                 }
             }
         }
@@ -283,10 +287,11 @@ impl OwnerTask {
             false => None,
         };
         let before = self.stored.borrow().clone();
-        match self.stored_batch(&before, &mut events).await {
-            Ok(batch) => self.tell(&before, batch).await,
+        match self.store(&before, &mut events).await {
+            Ok(stored) => self.tell(&before, stored).await,
             Err(error) => {
                 tracing::error!(run = %self.run, %error, "a change of a run cannot be stored");
+                self.reload().await;
                 let mut replies = events.into_iter().filter_map(|taken| taken.reply);
                 // Each sender tries again; the first one gets the reason.
                 if let Some(first) = replies.next() {
@@ -300,11 +305,7 @@ impl OwnerTask {
     }
 
     /// Advances the run and stores what it became. Those who wait stay in `events` until it is stored.
-    async fn stored_batch(
-        &mut self,
-        before: &Arc<Machine>,
-        events: &mut Vec<Taken>,
-    ) -> Result<Batch, RunError> {
+    async fn store(&mut self, before: &Arc<Machine>, events: &mut Vec<Taken>) -> Result<Stored, RunError> {
         let (app, now_ms) = (Arc::clone(&self.app), self.app.now_ms());
         let ids: Vec<&str> = events.iter().filter_map(|taken| taken.id.as_deref()).collect();
         let seen = app.store.state.run_events_seen(&self.run, &ids).await?;
@@ -314,54 +315,80 @@ impl OwnerTask {
             stages: Vec::new(),
             ids: HashSet::new(),
             done: Vec::new(),
-            replies: Vec::new(),
         };
-        if let Some(paths) = reported_paths(events) {
-            let pinned = self.pinned_by_others(&batch.machine, paths).await?;
-            batch.advance(&app, &Event::PinnedByOthers { paths: pinned }, now_ms);
+        if let Some(reported) = reported_paths(events) {
+            let paths = app.runs.pinned_by_others(&batch.machine, reported).await?;
+            batch.advance(&app, &Event::PinnedByOthers { paths }, now_ms);
         }
         events.retain_mut(|taken| batch.take(&app, &seen, taken, now_ms));
-        let is_changed = !batch.ids.is_empty() || !batch.actions.is_empty() || batch.machine != **before;
-        if is_changed {
-            let json = serde_json::to_string(&batch.machine).map_err(|source| RunError::Stored {
+        let Batch {
+            machine,
+            actions,
+            stages,
+            ids,
+            done,
+        } = batch;
+        if !ids.is_empty() || !actions.is_empty() || machine != **before {
+            let json = serde_json::to_string(&machine).map_err(|source| RunError::Stored {
                 run: self.run.clone(),
                 source,
             })?;
-            let pinned = &batch.machine.storage.pinned;
+            let pinned = &machine.storage.pinned;
             let update = RunUpdate {
                 run: &self.run,
                 expected_version: self.version,
                 machine: &json,
-                summary: &batch.machine.summary(),
-                actions: &stored_actions(&batch.actions),
-                event_ids: &batch.ids.iter().map(String::as_str).collect::<Vec<_>>(),
-                done: &batch.done,
+                summary: &machine.summary(),
+                actions: &stored_actions(&actions),
+                event_ids: &ids.iter().map(String::as_str).collect::<Vec<_>>(),
+                done: &done,
                 pins: (*pinned != before.storage.pinned).then_some(pinned),
             };
             self.version = app.store.state.update_run(update, now_ms).await?;
-            self.stored.send_replace(Arc::new(batch.machine.clone()));
+            self.stored.send_replace(Arc::new(machine));
         }
-        batch.replies = events.drain(..).filter_map(|taken| taken.reply).collect();
-        Ok(batch)
+        Ok(Stored {
+            actions,
+            stages,
+            replies: events.drain(..).filter_map(|taken| taken.reply).collect(),
+        })
+    }
+
+    /// Reads the run again after an error: the transaction may have been stored all the same.
+    async fn reload(&mut self) {
+        match self.app.store.state.run(&self.run).await {
+            Ok(Some(record)) => {
+                let version = record.version;
+                match read(record) {
+                    Ok(machine) => {
+                        self.version = version;
+                        self.stored.send_replace(Arc::new(machine));
+                    }
+                    Err(error) => tracing::error!(run = %self.run, %error, "a run cannot be read again"),
+                }
+            }
+            Ok(None) => {}
+            Err(error) => tracing::error!(run = %self.run, %error, "a run cannot be read again"),
+        }
     }
 
     /// Carries out what is stored, and answers those who wait.
-    async fn tell(&self, before: &Arc<Machine>, batch: Batch) {
+    async fn tell(&self, before: &Arc<Machine>, stored: Stored) {
         let app = &self.app;
         // In the order of the events: a stop must not overtake the start it ends.
-        app.runs.send_commands(&self.run, &batch.actions);
+        app.runs.send_commands(&self.run, &stored.actions);
         let last = self.stored.borrow().clone();
         let mut told = before;
-        for stage in batch.stages.iter().chain([&last]) {
+        for stage in stored.stages.iter().chain([&last]) {
             if stage != told {
                 app.runs.tell(app, Some(told), stage).await;
                 told = stage;
             }
         }
-        for reply in batch.replies {
+        for reply in stored.replies {
             let _gone = reply.send(Ok(()));
         }
-        let places = batch
+        let places = stored
             .actions
             .into_iter()
             .filter(|action| matches!(action.task, Task::Place { .. }));
@@ -378,48 +405,26 @@ impl OwnerTask {
         }
     }
 
-    async fn pinned_by_others(
-        &self,
-        machine: &Machine,
-        mut paths: BTreeSet<String>,
-    ) -> Result<BTreeSet<String>, RunError> {
-        paths.extend(machine.checkpoints.iter().map(|one| one.path.clone()));
-        let paths = paths.iter().map(String::as_str).collect();
-        Ok(self.app.store.state.pinned_by_others(&self.run, &paths).await?)
-    }
-
-    /// Sends commands that were never accepted again; those of attempts that are over, and starts of attempts that are being stopped, are dropped.
-    async fn send_again(&mut self, actions: &[RunAction], to: Option<&NodeName>) -> Result<(), RunError> {
+    /// Sends commands that were never accepted again; those that are not wanted any more are dropped.
+    async fn send_again(&mut self, commands: Vec<Action>) -> Result<(), RunError> {
         let app = Arc::clone(&self.app);
-        for stored in actions {
-            let Ok(task @ Task::Command { .. }) = serde_json::from_value(stored.action.clone()) else {
-                continue;
-            };
-            let action = Action {
-                attempt: stored.attempt,
-                n: stored.n,
-                task,
-            };
-            if to.is_some_and(|to| !action.is_for(to)) {
-                continue;
-            }
-            let _alone = match action.removes() {
-                true => Some(app.runs.owners.pins.lock().await),
-                false => None,
-            };
-            if action.removes() {
+        for command in commands {
+            let _alone = if command.removes() {
+                let alone = app.runs.owners.pins.lock().await;
                 let machine = self.stored.borrow().clone();
-                let paths = self.pinned_by_others(&machine, BTreeSet::new()).await?;
+                let paths = app.runs.pinned_by_others(&machine, BTreeSet::new()).await?;
                 let mut events = vec![Taken::new(Event::PinnedByOthers { paths })];
-                self.stored_batch(&machine, &mut events).await?;
-            }
-            if self.stored.borrow().is_due(&action) {
-                app.runs.send_commands(&self.run, &[action]);
+                self.store(&machine, &mut events).await?;
+                Some(alone)
             } else {
-                let (attempt, n) = (action.attempt, action.n);
-                app.store
-                    .state
-                    .action_done(&self.run, attempt, n, app.now_ms())
+                None
+            };
+            if self.stored.borrow().is_due(&command) {
+                app.runs.send_commands(&self.run, &[command]);
+            } else {
+                let state = &app.store.state;
+                state
+                    .action_done(&self.run, command.attempt, command.n, app.now_ms())
                     .await?;
             }
         }

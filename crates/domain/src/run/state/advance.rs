@@ -210,7 +210,7 @@ impl Machine {
         match command {
             // Given to any attempt, and only good as long as nothing in it has been pinned or gone on from.
             NodeCommand::Remove(order) => self.may_still_remove(order),
-            // Of before the upgrade: nobody asked who wrote what it removes.
+            // Older collectors gave this order without checking who wrote the checkpoints.
             NodeCommand::Checkpoints(_) => false,
             NodeCommand::Stop { .. } => self.is_live(action.attempt),
             _ => self.is_live(action.attempt) && !self.is_stopping(),
