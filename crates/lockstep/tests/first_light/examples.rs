@@ -88,8 +88,10 @@ fn check(example: &Example) {
         let output = child.wait_with_output().unwrap();
         assert!(
             output.status.success(),
-            "{} by {what}: {output:?}",
-            example.script
+            "{} by {what}: {}\n{}",
+            example.script,
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
         );
         text(&output)
     });
