@@ -73,6 +73,18 @@ pub struct TlsFiles {
 }
 
 impl Config {
+    /// Where people find this collector, for links in messages.
+    #[must_use]
+    pub fn external_url(&self) -> String {
+        match &self.public_url {
+            Some(url) => url.trim_end_matches('/').to_owned(),
+            None => {
+                let scheme = if self.tls.is_some() { "https" } else { "http" };
+                format!("{scheme}://{}", self.listen)
+            }
+        }
+    }
+
     /// Loopback, no TLS, a generated admin token.
     #[must_use]
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {

@@ -12,6 +12,7 @@ mod admin_file;
 mod known;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -27,7 +28,6 @@ use store::state::sessions::BrowserSession;
 use store::state::tokens::SecretHash;
 use tokio::time::MissedTickBehavior;
 
-use crate::app::Shared;
 use crate::config::{Config, Secret};
 use crate::error::StartError;
 use known::Known;
@@ -373,12 +373,12 @@ impl Tokens {
 }
 
 /// Writes to the database when tokens were used, until the collector stops.
-pub(crate) async fn store_uses(app: Shared) {
+pub(crate) async fn store_uses(tokens: Arc<Tokens>) {
     let mut ticks = tokio::time::interval(STORE_USES_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        app.tokens.store_uses().await;
+        tokens.store_uses().await;
     }
 }
 

@@ -6,7 +6,7 @@ use domain::run::state::{Action, Machine};
 use rand::RngExt;
 use store::state::runs::{RunAction, RunRecord};
 
-use super::RunError;
+use super::error::RunError;
 
 /// Letters of a run id behind its name: 31 bits of them, no vowels, so no words.
 const ID_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz23456789";

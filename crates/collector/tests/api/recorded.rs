@@ -122,7 +122,7 @@ async fn submit(server: &Server, story: &Story) {
             action: serde_json::to_value(&action.task).unwrap(),
         })
         .collect();
-    let state = &server.running.app.store.state;
+    let state = &server.running.app.state;
     state.insert_run(&record, &actions, now_ms).await.unwrap();
 }
 

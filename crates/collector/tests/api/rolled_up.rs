@@ -31,7 +31,7 @@ async fn four_hours() -> (Server, i64) {
 }
 
 async fn age(server: &Server, days: i64) {
-    let store = &server.running.app.store.series;
+    let store = &server.running.app.series;
     store.seal_now().await.unwrap();
     store
         .retain_now(collector::clock::now_ms() + days * DAY_MS)

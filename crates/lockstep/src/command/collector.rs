@@ -193,10 +193,10 @@ fn reload_at_hangup(running: &Running) -> Result<(), Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut hangups = signal(SignalKind::hangup())?;
     let app = running.app.clone();
-    running.app.spawn(async move {
+    running.app.tasks.spawn(async move {
         while hangups.recv().await.is_some() {
             // The log has it, and the rules before stay in force.
-            let _told = app.alerts.reload(&app).await;
+            let _told = app.alerts.reload(&app.engine).await;
         }
     });
     Ok(())
