@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use wire::proto::telemetry_down;
 
 use crate::harness::{ADMIN, Agent, Server, answer, config, until};
+use crate::remote_write::{push, series};
 
 const POWER: &str = "gpu_power_watts";
 
@@ -201,27 +202,21 @@ async fn check(server: &Server, query: &str) -> CheckReport {
     }
 }
 
-/// A collector with 300 samples of one series, half of them sealed.
+/// A collector with 300 samples of one series, half of them sealed. They come without an agent: a node would have series of its own.
 async fn filled() -> Server {
     let server = Server::start().await;
-    let mut agent = Agent::connect(&server, ADMIN, "n1").await.unwrap();
-    agent.define("live", 0, &[(POWER, "0")]).await;
     let start_ms = now_ms() - 600_000;
-    for seq in 1..=150_u64 {
-        let value = (seq as f64).sin();
-        agent
-            .sample("live", seq, start_ms + seq as i64 * 1_000, &[value])
-            .await;
-    }
-    agent.acked("live", 150).await;
+    let labels = [("__name__", POWER), ("node", "n1"), ("gpu", "0")];
+    let points = |seqs: std::ops::RangeInclusive<i64>| {
+        seqs.map(|seq| (start_ms + seq * 1_000, (seq as f64).sin()))
+            .collect::<Vec<_>>()
+    };
+    let (status, body) = push(&server, &[series(&labels, &points(1..=150))]).await;
+    assert!(status.is_success(), "{body}");
     let compact = server.request(Method::POST, "/api/store/compact");
     assert_eq!(compact.send().await.unwrap().status(), StatusCode::NO_CONTENT);
-    for seq in 151..=300_u64 {
-        agent
-            .sample("live", seq, start_ms + seq as i64 * 1_000, &[1.0])
-            .await;
-    }
-    agent.acked("live", 300).await;
+    let (status, body) = push(&server, &[series(&labels, &points(151..=300))]).await;
+    assert!(status.is_success(), "{body}");
     server
 }
 
