@@ -12,8 +12,8 @@ use domain::api::session::Role;
 use listener::{Connections, HEAD_WITHIN, Limits, OpenFiles, guard};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use store::Store;
 use store::state::StateError;
-use store::{Store, StoreConfig};
 use tokio::task::JoinHandle;
 
 use crate::app::{App, Checking, StartedAt};
@@ -148,29 +148,10 @@ impl Running {
 }
 
 async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), StartError> {
-    let mut store_config = StoreConfig::new(&config.data_dir);
-    if let Some(retention_ms) = config.retention_ms {
-        store_config.retention_ms = retention_ms;
-    }
-    if let Some(out_of_order_ms) = config.out_of_order_ms {
-        store_config.out_of_order_ms = out_of_order_ms;
-    }
-    if let Some(series_max) = config.series_max {
-        store_config.series_max = series_max;
-    }
-    if let Some(rollup_1m_ms) = config.retention_1m_ms {
-        store_config.rollup_1m_ms = rollup_1m_ms;
-    }
-    if let Some(rollup_1h_ms) = config.retention_1h_ms {
-        store_config.rollup_1h_ms = rollup_1h_ms;
-    }
-    store_config.size_max_bytes = config.retention_bytes;
-    store_config.min_free_bytes = config.min_free_bytes;
-    store_config.chunk_cache_bytes_max = config.query_cache_bytes;
-    let store = Store::open(store_config)
+    let store = Store::open(config.store.clone())
         .await
         .map_err(|source| StartError::Store {
-            path: config.data_dir.clone(),
+            path: config.store.data_dir.clone(),
             source: Box::new(source),
         })?;
     let (tokens, created) = Tokens::open(&config, store.state.clone(), clock::now_ms()).await?;

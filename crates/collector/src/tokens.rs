@@ -97,7 +97,7 @@ impl Tokens {
     ) -> Result<(Self, Option<Secret>), StartError> {
         let (admin, created) = match &config.admin_token {
             Some(given) => (given.clone(), false),
-            None => admin_file::read_or_create(&config.data_dir.join("admin.token"))?,
+            None => admin_file::read_or_create(&config.data_dir().join("admin.token"))?,
         };
         let load = |source: StateError| StartError::Load {
             what: "tokens",

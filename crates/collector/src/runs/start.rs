@@ -50,7 +50,7 @@ impl Runs {
         self.tasks.spawn(Arc::clone(self).send_pending_again());
         self.tasks.spawn(Arc::clone(self).follow_changes());
         self.tasks
-            .spawn(Arc::clone(self).keep_logs_within(logs_kept_ms(config)));
+            .spawn(Arc::clone(self).keep_logs_within(logs_kept_ms(&config.store)));
         Ok(())
     }
 
@@ -91,8 +91,6 @@ impl Runs {
 }
 
 /// As long as the run's series by the minute: what can be seen of a run and what it said go together.
-fn logs_kept_ms(config: &Config) -> i64 {
-    let defaults = StoreConfig::new(&config.data_dir);
-    let samples_ms = config.retention_ms.unwrap_or(defaults.retention_ms);
-    samples_ms.max(config.retention_1m_ms.unwrap_or(defaults.rollup_1m_ms))
+fn logs_kept_ms(store: &StoreConfig) -> i64 {
+    store.retention_ms.max(store.rollup_1m_ms)
 }

@@ -57,8 +57,8 @@ async fn replay(messages: &[Recorded]) {
     assert!(story.steps_ms.len() > 5 && story.commands.len() >= 2);
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.retention_ms = Some(AGE_MS_MAX);
-    config.out_of_order_ms = Some(AGE_MS_MAX);
+    config.store.retention_ms = AGE_MS_MAX;
+    config.store.out_of_order_ms = AGE_MS_MAX;
     let server = Server::start_with(folder, config).await;
     submit(&server, &story).await;
     let mut agent = Replayer::connect(&server, messages).await;

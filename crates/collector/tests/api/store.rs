@@ -362,7 +362,7 @@ async fn turned_away(server: &Server, seq: u64, time_ms: i64) -> Option<String> 
 async fn below_the_floor_samples_are_refused_and_it_is_told_everywhere() {
     let folder = tempfile::tempdir().unwrap();
     let mut starved = config(folder.path());
-    starved.min_free_bytes = Some(1 << 60);
+    starved.store.min_free_bytes = Some(1 << 60);
     let server = Server::start_with(folder, starved).await;
 
     let said = turned_away(&server, 1, now_ms()).await.unwrap();
@@ -460,7 +460,7 @@ impl Drop for SmallDisk {
 
 async fn fill_and_empty(disk: &SmallDisk, floor: u64, leave: u64) {
     let mut small = config(&disk.data());
-    small.min_free_bytes = Some(floor);
+    small.store.min_free_bytes = Some(floor);
     let server = Server::start_with(tempfile::tempdir().unwrap(), small).await;
     let start_ms = now_ms();
     assert_eq!(turned_away(&server, 1, start_ms).await, None);

@@ -12,7 +12,7 @@ use domain::series::{METRIC_NAME, Matcher, SelectError};
 use domain::time::{DisplayDuration, TimestampMs};
 use serde::Serialize;
 use serde_json::{Value, json};
-use store::{SeriesStore, StoreConfig};
+use store::SeriesStore;
 
 use super::answer::{ANSWER_SAMPLES_MAX, success};
 use crate::app::StartedAt;
@@ -56,13 +56,13 @@ pub(super) async fn runtime_info(
         "GOMEMLIMIT": 0,
         "GOGC": "",
         "GODEBUG": "",
-        "storageRetention": DisplayDuration(kept(&config).retention_ms).to_string(),
+        "storageRetention": DisplayDuration(config.store.retention_ms).to_string(),
     }))
 }
 
 /// The limits of queries and of the store, under the names that Prometheus has for them.
 pub(super) async fn flags(State(config): State<Arc<Config>>) -> Response {
-    let kept = kept(&config);
+    let kept = &config.store;
     told(BTreeMap::from([
         (
             "query.lookback-delta",
@@ -93,7 +93,7 @@ pub(super) async fn flags(State(config): State<Arc<Config>>) -> Response {
 
 /// What a Prometheus that did the same would be told: nothing is scraped, samples come from agents and by remote write.
 pub(super) async fn config(State(config): State<Arc<Config>>) -> Response {
-    let kept = kept(&config);
+    let kept = &config.store;
     let yaml = format!(
         "# Lockstep has no Prometheus configuration: agents and remote write bring the samples.\n\
          global:\n  evaluation_interval: 1s\n\
@@ -120,14 +120,6 @@ pub(super) async fn tsdb(
 
 fn told<T: Serialize>(data: T) -> Response {
     success(data, Vec::new())
-}
-
-fn kept(config: &Config) -> StoreConfig {
-    let mut kept = StoreConfig::new(&config.data_dir);
-    kept.retention_ms = config.retention_ms.unwrap_or(kept.retention_ms);
-    kept.out_of_order_ms = config.out_of_order_ms.unwrap_or(kept.out_of_order_ms);
-    kept.size_max_bytes = config.retention_bytes;
-    kept
 }
 
 fn rfc3339(time_ms: TimestampMs) -> String {
