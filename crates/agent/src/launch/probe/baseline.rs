@@ -14,11 +14,15 @@ use domain::time::TimestampMs;
 /// Differences that are remembered; with fewer than `DIFFERENCES_MIN` nothing is said.
 const DIFFERENCES_MAX: usize = 256;
 const DIFFERENCES_MIN: usize = 16;
-/// If most losses are far above the first one, the noise is at most this share of the first loss: a run that explodes in its first steps has
-/// no other loss to compare with.
+/// If the loss does not come back near the first one, the noise is at most this share of the first loss: a run that explodes in its first
+/// steps has no other loss to compare with.
 const FIRST_LOSS_SHARE_MAX: f64 = 0.08;
 /// A loss is far above the first one beyond this multiple of it. The loss of one small batch may be several times that of the next.
 const FIRST_LOSS_MULTIPLE_MAX: f64 = 4.0;
+/// The loss comes back near the first one if one in so many does. The first batch may by chance have a loss that is a fifth of the usual one.
+const NEAR_FIRST_ONE_IN: usize = 16;
+/// Losses that are the first ones, after which the loss comes back or does not.
+const FIRST_LOSSES: usize = 8;
 /// A difference beyond this many times the noise is an event, not noise.
 const NOISE_MULTIPLE_MAX: f64 = 20.0;
 const MINUTE_MS: i64 = 60_000;
@@ -35,7 +39,8 @@ pub(super) struct LossNoise {
     differences: VecDeque<f64>,
     /// The same differences, smallest first.
     sorted: Vec<f64>,
-    /// Of the last losses, at most `DIFFERENCES_MAX`: whether each was near the first one.
+    count: usize,
+    /// Of the last losses, at most `DIFFERENCES_MAX` and without the first ones: whether each was near the first one.
     near_first: VecDeque<bool>,
 }
 
@@ -49,8 +54,11 @@ impl LossNoise {
         if self.near_first.len() == DIFFERENCES_MAX {
             self.near_first.pop_front();
         }
-        self.near_first
-            .push_back(loss.abs() <= FIRST_LOSS_MULTIPLE_MAX * first.abs());
+        if self.count >= FIRST_LOSSES {
+            self.near_first
+                .push_back(loss.abs() <= FIRST_LOSS_MULTIPLE_MAX * first.abs());
+        }
+        self.count += 1;
         let Some(last) = self.last.replace(loss) else {
             return;
         };
@@ -75,14 +83,14 @@ impl LossNoise {
         self.sorted.partition_point(|known| *known < difference)
     }
 
-    /// The 90th percentile of the differences, bounded by the first loss if most losses are far above it.
+    /// The 90th percentile of the differences, bounded by the first loss if the loss does not come back near it.
     pub(super) fn value(&self) -> Option<f64> {
         if self.sorted.len() < DIFFERENCES_MIN {
             return None;
         }
         let noise = self.sorted[self.sorted.len() * 9 / 10];
         let near = self.near_first.iter().filter(|near| **near).count();
-        if 2 * near >= self.near_first.len() {
+        if NEAR_FIRST_ONE_IN * near >= self.near_first.len() {
             return Some(noise);
         }
         Some(noise.min(FIRST_LOSS_SHARE_MAX * self.first?.abs()))
@@ -180,6 +188,20 @@ mod tests {
             }
         }
         let (value, above_best) = (noise.value().expect("enough losses"), 6.0 - 0.1);
+        assert!(above_best < 50.0 * value, "{value}");
+    }
+
+    /// The same, where the first batch has by chance a fifth of the usual loss.
+    #[test]
+    fn a_first_loss_that_is_small_by_chance_does_not_bound_the_noise() {
+        let mut noise = LossNoise::default();
+        noise.take(0.2);
+        for _ in 0..100 {
+            for loss in [1.0, 0.9, 2.1, 1.1, 0.9, 1.4, 0.6, 3.0, 0.13] {
+                noise.take(loss);
+            }
+        }
+        let (value, above_best) = (noise.value().expect("enough losses"), 3.0 - 0.13);
         assert!(above_best < 50.0 * value, "{value}");
     }
 
