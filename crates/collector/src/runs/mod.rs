@@ -252,7 +252,7 @@ impl Runs {
         if let Err(error) = self.find_nodes(app, &machine.id, &actions).await {
             tracing::error!(run = %machine.id, %error, "nodes cannot be looked for");
         }
-        Ok(self.machine(&machine.id).await?.view())
+        Ok(RunView::from(&*self.machine(&machine.id).await?))
     }
 
     /// Fills in what a run's page does not show, in a spec that was copied from it.

@@ -185,7 +185,7 @@ impl Runs {
             };
             return self.take(app, run, event).await;
         }
-        let excluded = &machine.current().excluded;
+        let excluded = &machine.current().placement.excluded;
         let candidates = place::candidates(app, &self.agents, (&self.by_node(), &self.unknown), excluded);
         match place::choose(candidates, count) {
             Ok(nodes) => {
@@ -221,7 +221,11 @@ impl Runs {
     /// How far the ranks have come, by their series: while they step, a node that is not heard is only out of sight.
     pub(super) async fn stepped(&self, run: &Machine) -> Option<Event> {
         let step = self.steps(run).await.into_values().max()?;
-        let is_further = run.current().step.is_none_or(|before| before < step);
+        let is_further = run
+            .current()
+            .progress
+            .highest_step
+            .is_none_or(|before| before < step);
         is_further.then_some(Event::Stepped {
             attempt: run.current().no,
             step,

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use domain::ident::{AttemptNo, RunId};
 use domain::run::state::{Action, Event, Machine, NodeReport, Task};
+use domain::run::stored::V1;
 use domain::time::TimestampMs;
 use store::state::runs::RunUpdate;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -329,7 +330,7 @@ impl OwnerTask {
             done,
         } = batch;
         if !ids.is_empty() || !actions.is_empty() || machine != **before {
-            let json = serde_json::to_string(&machine).map_err(|source| RunError::Stored {
+            let json = serde_json::to_string(&V1::from(&machine)).map_err(|source| RunError::Stored {
                 run: self.run.clone(),
                 source,
             })?;
@@ -338,7 +339,7 @@ impl OwnerTask {
                 run: &self.run,
                 expected_version: self.version,
                 machine: &json,
-                summary: &machine.summary(),
+                summary: &(&machine).into(),
                 actions: &stored_actions(&actions),
                 event_ids: &ids.iter().map(String::as_str).collect::<Vec<_>>(),
                 done: &done,

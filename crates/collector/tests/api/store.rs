@@ -232,7 +232,10 @@ async fn a_check_reads_everything_and_finds_a_flipped_bit() {
     assert!(report.is_clean(), "{:?}", report.problems);
     assert!(report.full);
     // The collector's own `node_up` may be there already.
-    assert!(report.series >= 1 && report.groups >= 1 && report.samples >= 150, "{report:?}");
+    assert!(
+        report.series >= 1 && report.groups >= 1 && report.samples >= 150,
+        "{report:?}"
+    );
     assert!(report.batch_samples >= 150, "{report:?}");
 
     let viewer = server.token(Role::Viewer, None).await.token;

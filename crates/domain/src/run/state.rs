@@ -39,6 +39,7 @@
 //! | `restore` | attempts that a restored backup does not know |
 
 mod advance;
+mod attempt;
 mod bounded;
 mod change;
 mod judge;
@@ -57,14 +58,13 @@ mod restore;
 mod series;
 mod settle;
 mod stop;
-mod view;
 mod watched;
 
 pub use advance::{Action, Event, Task, advance};
+pub use attempt::{Attempt, AttemptKnobs, Exclusion, Fault, FaultKind, Findings, Placement, Progress};
 pub use change::{CannotChange, Wish};
-pub use machine::{
-    Attempt, Exclusion, Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished,
-};
+pub(crate) use judge::{is_cascade, named_rank};
+pub use machine::{Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished};
 pub use memory::{Memory, Shortage};
 pub use outcome::{Cause, Explanation, Outcome};
 pub use patience::{ABANDON_AFTER_MS, ALL_AWAY_MS, LOST_AFTER_MS, PREPARE_TIMEOUT_MS};

@@ -111,14 +111,14 @@ fn facts(machine: &Machine, attempt: &Attempt) -> BTreeMap<String, String> {
     for (name, value) in &at_launch {
         facts.insert(format!("knobs.{name}"), value.clone());
     }
-    for live in attempt.live.iter().filter(|live| live.is_made()) {
+    for live in attempt.knobs.live.iter().filter(|live| live.is_made()) {
         turned_in_place(live, &mut facts);
     }
     let nodes: Vec<&str> = attempt.nodes.iter().map(|task| task.node.as_str()).collect();
     facts.insert("nodes".into(), nodes.join(", "));
     let world: usize = attempt.nodes.iter().map(|task| task.ranks.len()).sum();
     facts.insert("world_size".into(), world.to_string());
-    if let Some(from) = &attempt.resumed_from {
+    if let Some(from) = &attempt.placement.resumed_from {
         facts.insert("resumed_from".into(), from.path.clone());
     }
     if let Some(found) = attempt.nodes.first().and_then(|task| task.prepared.as_ref()) {
@@ -133,7 +133,7 @@ fn facts(machine: &Machine, attempt: &Attempt) -> BTreeMap<String, String> {
         ];
         facts.extend(versions.map(|(name, value)| (name.to_owned(), value.clone())));
     }
-    if let Some(ran) = &attempt.provenance {
+    if let Some(ran) = &attempt.findings.provenance {
         let packages = ran.packages.iter().filter_map(|package| package.split_once("=="));
         facts.extend(packages.map(|(name, version)| (format!("packages.{name}"), version.to_owned())));
         let others = [

@@ -7,13 +7,14 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::runs::ResumedFrom;
 use crate::ident::{AttemptNo, NodeName, RunId};
+use crate::run::checkpoint::ResumedFrom;
 use crate::run::checkpoint::{Checkpoint, Storage, resume_point};
 use crate::run::knob::{ChangeId, Verdict, spec_with};
 use crate::run::spec::Spec;
+use crate::run::state::attempt::{Attempt, FaultKind, Placement};
 use crate::run::state::change::Wish;
-use crate::run::state::machine::{Attempt, FaultKind, Machine, NodePhase, NodeTask, Wished};
+use crate::run::state::machine::{Machine, NodePhase, NodeTask, Wished};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
 use crate::run::state::settle::Beginning;
 use crate::run::state::stop::StopPoint;
@@ -248,8 +249,12 @@ impl Machine {
             restored_ms: None,
         };
         let mut actions = Vec::new();
-        machine.begin_attempt(Beginning::asked("submitted"), now_ms, &mut actions);
-        machine.current_mut().knobs = machine.spec.knobs_set();
+        machine.begin_attempt(
+            Beginning::requested("submitted", Placement::default()),
+            now_ms,
+            &mut actions,
+        );
+        machine.current_mut().knobs.values = machine.spec.knobs_set();
         (machine, actions)
     }
 }
@@ -348,16 +353,21 @@ impl Machine {
             return;
         }
         self.outcome = None;
-        let spec = Box::new(spec_with(&self.spec, &self.current().knobs));
+        let spec = Box::new(spec_with(&self.spec, &self.current().knobs.values));
         let nnodes = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         let current = self.current_mut();
-        current.placed_ms = Some(now_ms);
+        current.placement.placed_ms = Some(now_ms);
         current.nodes = nodes.iter().cloned().map(NodeTask::new).collect();
         // One that is given after all was let back, for want of others.
         current
+            .placement
             .excluded
             .retain(|excluded| !nodes.contains(&excluded.node));
-        let resume_from = current.resumed_from.as_ref().map(|from| from.path.clone());
+        let resume_from = current
+            .placement
+            .resumed_from
+            .as_ref()
+            .map(|from| from.path.clone());
         for (node_rank, node) in (0..).zip(nodes) {
             actions.push(current.command(
                 node,
@@ -378,6 +388,7 @@ impl Machine {
             return;
         }
         let unfit = current
+            .placement
             .excluded
             .iter()
             .find(|excluded| excluded.fault.kind == FaultKind::Unfit);
@@ -416,11 +427,12 @@ impl Machine {
         self.state = RunState::Queued;
         self.ended_ms = None;
         self.outcome = None;
-        let beginning = Beginning {
+        let placement = Placement {
             resumed_from,
-            anew: chosen,
-            ..Beginning::asked("resumed by a person")
+            start_chosen_by_user: chosen,
+            ..Placement::default()
         };
+        let beginning = Beginning::requested("resumed by a person", placement);
         self.begin_attempt(beginning, now_ms, actions);
     }
 
@@ -429,11 +441,19 @@ impl Machine {
     #[must_use]
     pub fn resume_point(&self) -> Option<ResumedFrom> {
         let named = || {
-            let chosen = self.attempts.iter().rev().find(|attempt| attempt.anew);
-            chosen.and_then(|attempt| attempt.resumed_from.clone())
+            let chosen = self
+                .attempts
+                .iter()
+                .rev()
+                .find(|attempt| attempt.placement.start_chosen_by_user);
+            chosen.and_then(|attempt| attempt.placement.resumed_from.clone())
         };
-        let asked = self.attempts.iter().rev().find(|attempt| attempt.asked);
-        let Some(chosen) = asked.filter(|attempt| attempt.anew) else {
+        let asked = self
+            .attempts
+            .iter()
+            .rev()
+            .find(|attempt| attempt.requested_by_user);
+        let Some(chosen) = asked.filter(|attempt| attempt.placement.start_chosen_by_user) else {
             let doubted = |path: &str| {
                 let mut all = self.checkpoints.iter();
                 all.any(|checkpoint| checkpoint.path == path && checkpoint.doubt.is_some())
@@ -453,9 +473,9 @@ impl Machine {
     fn stepped(&mut self, step: u64, now_ms: TimestampMs) {
         let attempt = self.current_mut();
         let began = attempt.ranks().next().is_some();
-        if began && attempt.step.is_none_or(|before| before < step) {
-            attempt.step = Some(step);
-            attempt.moved_ms = Some(now_ms);
+        if began && attempt.progress.highest_step.is_none_or(|before| before < step) {
+            attempt.progress.highest_step = Some(step);
+            attempt.progress.last_progress_ms = Some(now_ms);
         }
     }
 
@@ -468,10 +488,12 @@ impl Machine {
                 .map_or_else(|| "restart".into(), |o| format!("restart after {}", o.cause));
             let beginning = Beginning {
                 cause,
-                asked: false,
-                anew: false,
-                resumed_from: self.resume_point(),
-                excluded: super::policy::exclusions(self.current()),
+                requested_by_user: false,
+                placement: Placement {
+                    excluded: super::policy::exclusions(self.current()),
+                    resumed_from: self.resume_point(),
+                    ..Placement::default()
+                },
             };
             self.begin_attempt(beginning, now_ms, actions);
         }

@@ -19,7 +19,8 @@ use crate::run::knob::{
     ANSWERS_MAX, Change, ChangeId, KnobAnswer, KnobDiff, Pending, Verdict, current, known, place, turn,
 };
 use crate::run::state::advance::Action;
-use crate::run::state::machine::{Attempt, Machine, Wished};
+use crate::run::state::attempt::{AttemptKnobs, Placement};
+use crate::run::state::machine::{Machine, Wished};
 use crate::run::state::policy;
 use crate::run::state::settle::Beginning;
 use crate::run::state::stop::StopPoint;
@@ -167,7 +168,7 @@ impl Machine {
 
     /// Whether ranks of the current attempt could not take it back in place when that was tried by itself: they would say so again.
     fn refused_to_take_back(&self, id: ChangeId) -> bool {
-        let mut live = self.current().live.iter();
+        let mut live = self.current().knobs.live.iter();
         live.any(|live| {
             !live.is_made() && live.change.reason.is_some() && live.change.taken_back() == Some(id)
         })
@@ -197,8 +198,8 @@ impl Machine {
     /// All that were made, in their order.
     pub(super) fn changes(&self) -> impl Iterator<Item = (ChangeId, &Change)> {
         self.attempts.iter().flat_map(|attempt| {
-            let own = attempt.change.as_deref().map(|change| (0, change));
-            let live = attempt.live.iter().filter(|live| live.is_made());
+            let own = attempt.knobs.change.as_deref().map(|change| (0, change));
+            let live = attempt.knobs.live.iter().filter(|live| live.is_made());
             let live = live.map(|live| (live.no, &live.change));
             let attempt = attempt.no;
             own.into_iter()
@@ -221,7 +222,7 @@ impl Machine {
 
     /// What setting these would change; none when all are so.
     fn diff_of(&self, set: &BTreeMap<String, String>) -> Result<Option<Change>, CannotChange> {
-        let knobs = &self.current().knobs;
+        let knobs = &self.current().knobs.values;
         let mut change = Change::default();
         for (name, new) in set {
             let how = place(&self.spec, name).map_err(|message| refused(name, message))?;
@@ -292,7 +293,7 @@ impl Machine {
     }
 
     fn pending_of(&self, change: Change, from_start: bool) -> Pending {
-        let mut knobs = self.current().knobs.clone();
+        let mut knobs = self.current().knobs.values.clone();
         turn(&mut knobs, &change);
         Pending {
             change,
@@ -338,9 +339,9 @@ impl Machine {
     pub(super) fn change_mut(&mut self, id: ChangeId) -> Option<&mut Change> {
         let made = self.attempts.iter_mut().find(|made| made.no == id.attempt)?;
         if id.live == 0 {
-            return made.change.as_deref_mut();
+            return made.knobs.change.as_deref_mut();
         }
-        let live = made.live.iter_mut().find(|live| live.no == id.live);
+        let live = made.knobs.live.iter_mut().find(|live| live.no == id.live);
         live.map(|live| &mut live.change)
     }
 
@@ -386,8 +387,7 @@ impl Machine {
         } else {
             policy::exclusions(self.current())
         };
-        let chosen = self.attempts.iter().rfind(|attempt| attempt.asked);
-        let anew = pending.from_start || chosen.is_some_and(|attempt| attempt.anew);
+        let chosen = self.attempts.iter().rfind(|attempt| attempt.requested_by_user);
         let resumed_from = if pending.from_start {
             None
         } else {
@@ -396,20 +396,22 @@ impl Machine {
         self.wished = Wished::Run;
         self.state = super::RunState::Queued;
         (self.ended_ms, self.outcome, self.restart_at_ms) = (None, None, None);
-        let beginning = Beginning {
-            resumed_from,
-            anew,
+        let placement = Placement {
             excluded,
-            ..Beginning::asked(pending.change.cause())
+            resumed_from,
+            start_chosen_by_user: pending.from_start
+                || chosen.is_some_and(|attempt| attempt.placement.start_chosen_by_user),
+            ..Placement::default()
         };
+        let beginning = Beginning::requested(pending.change.cause(), placement);
         self.begin_attempt(beginning, now_ms, actions);
         let attempt = self.current_mut();
-        attempt.knobs = pending.knobs;
-        attempt.change = Some(Box::new(pending.change));
+        attempt.knobs.values = pending.knobs;
+        attempt.knobs.change = Some(Box::new(pending.change));
     }
 }
 
-impl Attempt {
+impl AttemptKnobs {
     /// Once for each knob and outcome: all ranks say the same.
     pub(super) fn note_answer(&mut self, answer: &KnobAnswer) {
         let same = |known: &KnobAnswer| {

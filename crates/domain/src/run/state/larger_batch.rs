@@ -55,7 +55,8 @@ impl Machine {
             && self.pending.is_none()
             && self.trains()
             && self.cannot_change().is_none();
-        let known = current(&self.spec, &self.current().knobs, KNOB).and_then(|text| text.parse().ok());
+        let known =
+            current(&self.spec, &self.current().knobs.values, KNOB).and_then(|text| text.parse().ok());
         due.then_some((id.attempt, known))
     }
 
@@ -102,7 +103,7 @@ impl Machine {
         let tries = |change: &Change| change.follows.is_some() && !proved(change);
         let no = self.current().no;
         let over = self.wished != Wished::Run || matches!(outcome.cause, Cause::Succeeded | Cause::Stopped);
-        if over || self.pending.is_some() || !self.current().change.as_deref().is_some_and(tries) {
+        if over || self.pending.is_some() || !self.current().knobs.change.as_deref().is_some_and(tries) {
             return;
         }
         let (decision, why) = if outcome.cause.says_nothing_of_training() {

@@ -16,8 +16,9 @@ use crate::run::knob::{
     ANSWERS_MAX, Change, How, KnobAnswer, KnobDiff, LIVE_MAX, LiveChange, LiveState, known, turn, turn_back,
 };
 use crate::run::state::advance::Action;
+use crate::run::state::attempt::Attempt;
 use crate::run::state::change::Wish;
-use crate::run::state::machine::{Attempt, Machine, NodePhase, NodeTask, RankTask};
+use crate::run::state::machine::{Machine, NodePhase, NodeTask, RankTask};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
 use crate::time::TimestampMs;
 
@@ -44,16 +45,16 @@ impl Machine {
             && self.trains()
             && !self.is_stopping()
             && attempt.nodes.iter().all(knows)
-            && attempt.live.len() < LIVE_MAX
+            && attempt.knobs.live.len() < LIVE_MAX
     }
 
     /// Asks every rank for it.
     pub(super) fn turn_live(&mut self, change: Change, now_ms: TimestampMs, actions: &mut Vec<Action>) {
         self.leave_live(now_ms);
         let attempt = self.current_mut();
-        turn(&mut attempt.knobs, &change);
-        let no = attempt.live.last().map_or(1, |last| last.no + 1);
-        attempt.live.push(LiveChange {
+        turn(&mut attempt.knobs.values, &change);
+        let no = attempt.knobs.live.last().map_or(1, |last| last.no + 1);
+        attempt.knobs.live.push(LiveChange {
             no,
             asked_ms: now_ms,
             step: attempt.last_step(),
@@ -67,7 +68,9 @@ impl Machine {
     fn tell_live(&mut self, actions: &mut Vec<Action>) {
         let nodes: Vec<NodeName> = self.busy_nodes().cloned().collect();
         let attempt = self.current_mut();
-        let Some(live) = attempt.live.last() else { return };
+        let Some(live) = attempt.knobs.live.last() else {
+            return;
+        };
         let value = |diff: &KnobDiff| match live.state {
             LiveState::Refused => diff.old.clone(),
             _ => diff.new.clone(),
@@ -81,7 +84,7 @@ impl Machine {
             .iter()
             .map(|node| attempt.command(node, command.clone()))
             .collect();
-        if let Some(live) = attempt.live.last_mut() {
+        if let Some(live) = attempt.knobs.live.last_mut() {
             live.orders.extend(orders.iter().map(|order| order.n));
         }
         actions.extend(orders);
@@ -93,7 +96,12 @@ impl Machine {
         match report {
             NodeReport::Refused { command, reason } => {
                 let ours = |live: &LiveChange| live.orders.iter().any(|order| u64::from(*order) == *command);
-                let refused = attempt.live.iter().find(|live| ours(live)).map(|live| live.no);
+                let refused = attempt
+                    .knobs
+                    .live
+                    .iter()
+                    .find(|live| ours(live))
+                    .map(|live| live.no);
                 if let Some(no) = refused {
                     attempt.refuse_live(no, reason, now_ms);
                 }
@@ -111,7 +119,7 @@ impl Machine {
 
     /// What waits for ranks waits no more; they may take it over still, and the next attempt has it.
     pub(super) fn leave_live(&mut self, now_ms: TimestampMs) {
-        let live = self.current_mut().live.iter_mut();
+        let live = self.current_mut().knobs.live.iter_mut();
         for left in live.filter(|live| live.state == LiveState::Asked) {
             left.state = LiveState::Left;
             left.settled_ms = Some(now_ms);
@@ -123,7 +131,7 @@ impl Machine {
         if self.is_stopping() {
             return;
         }
-        let last = self.current_mut().live.last_mut();
+        let last = self.current_mut().knobs.live.last_mut();
         let Some(refused) = last.filter(|live| live.state == LiveState::Refused && !live.put_back) else {
             return;
         };
@@ -157,7 +165,7 @@ impl Attempt {
     pub(super) fn settle_live(&mut self, now_ms: TimestampMs) {
         let running = |(rank, task): (Rank, &RankTask)| task.exit.is_none().then_some(rank);
         let all: Vec<Rank> = self.global_ranks().filter_map(running).collect();
-        let mut live = self.live.iter_mut();
+        let mut live = self.knobs.live.iter_mut();
         let Some(live) = live.find(|live| live.state == LiveState::Asked) else {
             return;
         };
@@ -173,11 +181,11 @@ impl Attempt {
         live.settled_ms = Some(now_ms);
         live.refused = Some(why.to_owned());
         let change = live.change.clone();
-        turn_back(&mut self.knobs, &change);
+        turn_back(&mut self.knobs.values, &change);
     }
 
     fn asked_live(&mut self, no: u32) -> Option<&mut LiveChange> {
-        let mut live = self.live.iter_mut();
+        let mut live = self.knobs.live.iter_mut();
         live.find(|live| live.no == no && live.state == LiveState::Asked)
     }
 
@@ -191,8 +199,8 @@ impl Attempt {
     /// The knobs as its ranks got them when they started.
     #[must_use]
     pub fn knobs_at_launch(&self) -> BTreeMap<String, String> {
-        let mut knobs = self.knobs.clone();
-        for live in self.live.iter().rev().filter(|live| live.is_made()) {
+        let mut knobs = self.knobs.values.clone();
+        for live in self.knobs.live.iter().rev().filter(|live| live.is_made()) {
             turn_back(&mut knobs, &live.change);
         }
         knobs

@@ -14,10 +14,9 @@
 //! up and comes back is told to stop what it holds before it is given anything new.
 
 use crate::ident::{NodeName, Rank};
+use crate::run::state::attempt::{Attempt, Fault, FaultKind};
 use crate::run::state::judge::{early, node_lost};
-use crate::run::state::machine::{
-    Attempt, Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall,
-};
+use crate::run::state::machine::{Looked, Machine, NodePhase, NodeTask, RankTask, Stall};
 use crate::run::state::policy::has_budget;
 use crate::run::state::{Cause, Outcome, StallCause};
 use crate::time::TimestampMs;
@@ -89,7 +88,7 @@ impl Machine {
             (true, false) => return None,
             (false, _) => patience_ms,
         };
-        let moved_ms = attempt.moved_ms.unwrap_or(i64::MIN);
+        let moved_ms = attempt.progress.last_progress_ms.unwrap_or(i64::MIN);
         let no_step = now_ms.saturating_sub(moved_ms) > patience_ms;
         let silent = |task: &&NodeTask| no_step && task.is_silent(now_ms, patience_ms);
         let task = attempt.nodes.iter().find(silent)?;
@@ -108,7 +107,7 @@ impl Machine {
 
     fn late_check(&self, now_ms: TimestampMs) -> Option<Overdue> {
         let attempt = self.current();
-        let asked_ms = attempt.placed_ms.unwrap_or(attempt.started_ms);
+        let asked_ms = attempt.placement.placed_ms.unwrap_or(attempt.started_ms);
         if now_ms - asked_ms <= PREPARE_TIMEOUT_MS {
             return None;
         }
@@ -124,7 +123,7 @@ impl Machine {
     /// A node that is away is to blame before one that only does not answer.
     fn late_measurement(&self, now_ms: TimestampMs) -> Option<Overdue> {
         let attempt = self.current();
-        let check = attempt.bandwidth.as_ref()?;
+        let check = attempt.findings.bandwidth.as_ref()?;
         if !check.is_late(&self.spec, now_ms) {
             return None;
         }
@@ -142,7 +141,7 @@ impl Machine {
     fn stuck(&self, now_ms: TimestampMs) -> Option<Overdue> {
         let timeout_ms = self.spec.stall_timeout_ms()?;
         let attempt = self.current();
-        let moved_ms = attempt.moved_ms.unwrap_or(i64::MIN);
+        let moved_ms = attempt.progress.last_progress_ms.unwrap_or(i64::MIN);
         let is_due = |stall: &Stall| match stall.cause {
             StallCause::Stopped => now_ms - stall.since_ms >= timeout_ms.min(STOPPED_MS),
             StallCause::Uninterruptible => now_ms - stall.since_ms >= timeout_ms,
@@ -185,7 +184,8 @@ impl Machine {
             .collect();
         let last_work = left.is_empty() || left == [0];
         let quiet = attempt
-            .moved_ms
+            .progress
+            .last_progress_ms
             .is_some_and(|moved| now_ms - moved >= patience_ms);
         if last_work || !quiet || !attempt.made_progress() {
             return None;

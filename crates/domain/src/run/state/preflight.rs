@@ -11,7 +11,8 @@ pub(super) use bandwidth::verdict;
 
 use crate::ident::NodeName;
 use crate::run::spec::Spec;
-use crate::run::state::machine::{Attempt, Looked};
+use crate::run::state::attempt::Attempt;
+use crate::run::state::machine::Looked;
 use crate::run::state::protocol::Prepared;
 
 /// Below this much free space where checkpoints go, a person should know: the smallest optimizer state of a model worth several nodes.

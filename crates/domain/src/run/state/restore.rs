@@ -11,6 +11,7 @@
 
 use crate::ident::{AttemptNo, NodeName};
 use crate::run::state::advance::{Action, Task};
+use crate::run::state::attempt::Placement;
 use crate::run::state::judge::stopped;
 use crate::run::state::machine::{Machine, NodePhase, Wished};
 use crate::run::state::settle::Beginning;
@@ -74,12 +75,13 @@ impl Machine {
         }
         let beginning = Beginning {
             cause: "a backup was restored".into(),
-            asked: current.asked,
-            anew: current.anew,
-            resumed_from: current.resumed_from.clone(),
-            excluded: current.excluded.clone(),
+            requested_by_user: current.requested_by_user,
+            placement: Placement {
+                placed_ms: None,
+                ..current.placement.clone()
+            },
         };
-        let change = self.current_mut().change.take();
+        let change = self.current_mut().knobs.change.take();
         self.current_mut().left_alone = true;
         let message = "a backup was restored that was made before this attempt had begun to run".to_owned();
         self.end_attempt(outcome(None, message), now_ms);
@@ -89,7 +91,7 @@ impl Machine {
             return;
         }
         self.begin_attempt(beginning, now_ms, actions);
-        self.current_mut().change = change;
+        self.current_mut().knobs.change = change;
     }
 
     /// A node holds an attempt that is not known.

@@ -1,12 +1,11 @@
 //! What follows from the situation a run is in: who is told to start or stop, whether the attempt is over, which state that is.
 
-use crate::api::runs::{Provenance, ResumedFrom};
 use crate::ident::NodeName;
 use crate::run::knob::spec_with;
-use crate::run::spec::Spec;
 use crate::run::state::advance::{Action, Task};
+use crate::run::state::attempt::{Attempt, Placement};
 use crate::run::state::judge::{judge, stopped};
-use crate::run::state::machine::{Attempt, Exclusion, Looked, Machine, NodePhase, NodeTask, Wished};
+use crate::run::state::machine::{Looked, Machine, NodePhase, NodeTask, Wished};
 use crate::run::state::patience::{FAILURE_GRACE_MS, LOST_AFTER_MS};
 use crate::run::state::policy::{self, Next};
 use crate::run::state::preflight::{compare, unshared, verdict};
@@ -19,21 +18,19 @@ use crate::time::TimestampMs;
 const MEASURE_SAVED: &str = "LOCKSTEP_MEASURE_SAVED";
 
 /// What an attempt begins with.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Beginning {
     pub(super) cause: String,
-    pub(super) asked: bool,
-    pub(super) anew: bool,
-    pub(super) resumed_from: Option<ResumedFrom>,
-    pub(super) excluded: Vec<Exclusion>,
+    pub(super) requested_by_user: bool,
+    pub(super) placement: Placement,
 }
 
 impl Beginning {
-    pub(super) fn asked(cause: &str) -> Self {
+    pub(super) fn requested(cause: &str, placement: Placement) -> Self {
         Self {
             cause: cause.into(),
-            asked: true,
-            ..Self::default()
+            requested_by_user: true,
+            placement,
         }
     }
 }
@@ -42,7 +39,7 @@ impl Machine {
     /// Whether nothing of the current attempt is to be started any more.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
-        self.wished != Wished::Run || self.current().failing_since_ms.is_some()
+        self.wished != Wished::Run || self.current().progress.failing_since_ms.is_some()
     }
 
     /// Issues what the new situation asks for and derives the state from it.
@@ -77,12 +74,10 @@ impl Machine {
         let mut attempt = Attempt::new(self.next_attempt(), beginning.cause, now_ms);
         self.unknown_attempt = None;
         if let Some(last) = self.attempts.last() {
-            attempt.knobs.clone_from(&last.knobs);
+            attempt.knobs.values.clone_from(&last.knobs.values);
         }
-        attempt.asked = beginning.asked;
-        attempt.anew = beginning.anew;
-        attempt.resumed_from = beginning.resumed_from;
-        attempt.excluded = beginning.excluded;
+        attempt.requested_by_user = beginning.requested_by_user;
+        attempt.placement = beginning.placement;
         actions.push(attempt.action(Task::Place {
             nodes: self.spec.node_count(),
         }));
@@ -148,7 +143,7 @@ impl Machine {
             .into_iter()
             .chain(unshared(&spec, self.current()))
             .chain(verdict.warnings);
-        self.current_mut().warnings = warnings.collect();
+        self.current_mut().findings.warnings = warnings.collect();
         if let Some((outcome, fault)) = verdict.refusal {
             if let Some((node, fault)) = fault
                 && let Some(task) = self.current_mut().task_mut(&node)
@@ -157,8 +152,9 @@ impl Machine {
             }
             return self.fail(Some(outcome), now_ms);
         }
-        let spec = spec_with(&self.spec, &self.current().knobs);
-        self.current_mut().provenance = Some(provenance(&spec, &first));
+        let spec = spec_with(&self.spec, &self.current().knobs.values);
+        self.current_mut().findings.provenance =
+            Some(first.provenance.clone().unwrap_or_default().with_spec(&spec));
         self.start(first, actions);
     }
 
@@ -169,7 +165,7 @@ impl Machine {
         };
         let nnodes = u32::try_from(attempt.nodes.len()).unwrap_or(u32::MAX);
         let start = Start {
-            spec: spec_with(&self.spec, &attempt.knobs),
+            spec: spec_with(&self.spec, &attempt.knobs.values),
             node_rank: 0,
             nnodes,
             nproc,
@@ -179,8 +175,12 @@ impl Machine {
                 first.address
             },
             master_port: first.port,
-            resume_from: attempt.resumed_from.as_ref().map(|from| from.path.clone()),
-            resume_step: attempt.resumed_from.as_ref().and_then(|from| from.step),
+            resume_from: attempt
+                .placement
+                .resumed_from
+                .as_ref()
+                .map(|from| from.path.clone()),
+            resume_step: attempt.placement.resumed_from.as_ref().and_then(|from| from.step),
             is_first: self.is_first_start(),
             ..Start::default()
         };
@@ -206,7 +206,9 @@ impl Machine {
     /// Whether no attempt before the current one was started: one that was has its provenance.
     fn is_first_start(&self) -> bool {
         let (_, earlier) = self.attempts.split_last().expect("a run has its first attempt");
-        earlier.iter().all(|attempt| attempt.provenance.is_none())
+        earlier
+            .iter()
+            .all(|attempt| attempt.findings.provenance.is_none())
     }
 
     fn end_attempt_when_over(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {
@@ -314,60 +316,5 @@ fn stopped_after(outcome: Outcome) -> Outcome {
     Outcome {
         message: format!("stopped as asked; before that, {}", outcome.message).into(),
         ..stopped()
-    }
-}
-
-/// What the first node found, and what the run was given.
-fn provenance(spec: &Spec, first: &Prepared) -> Provenance {
-    Provenance {
-        seed: seed(spec),
-        env: spec
-            .env
-            .iter()
-            .map(|(name, value)| (name.clone(), disclosed(name, value)))
-            .collect(),
-        ..first.provenance.clone().unwrap_or_default()
-    }
-}
-
-/// Of a recipe's settings, the script's arguments or the environment, in this order.
-fn seed(spec: &Spec) -> Option<String> {
-    let argument = || {
-        let mut args = spec.args.iter();
-        while let Some(arg) = args.next() {
-            match arg.split_once('=') {
-                Some(("--seed", value)) => return Some(value.to_owned()),
-                None if arg == "--seed" => return args.next().cloned(),
-                _ => {}
-            }
-        }
-        None
-    };
-    let variable = |name: &str| spec.env.get(name).cloned();
-    spec.set
-        .get("seed")
-        .cloned()
-        .or_else(argument)
-        .or_else(|| variable("SEED"))
-        .or_else(|| variable("PL_GLOBAL_SEED"))
-}
-
-/// What looks like a secret by its name is kept with the run, not shown with every attempt.
-fn disclosed(name: &str, value: &str) -> String {
-    let name = name.to_ascii_uppercase();
-    let secret = [
-        "TOKEN",
-        "SECRET",
-        "PASSWORD",
-        "PASSWD",
-        "CREDENTIAL",
-        "API_KEY",
-        "ACCESS_KEY",
-        "PRIVATE_KEY",
-    ];
-    if secret.iter().any(|word| name.contains(word)) {
-        "(not shown)".into()
-    } else {
-        value.into()
     }
 }

@@ -10,7 +10,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::runs::StopView;
 use crate::ident::{AttemptNo, NodeName};
 use crate::run::checkpoint::{Checkpoint, resume_point};
 use crate::run::state::advance::Action;
@@ -86,7 +85,7 @@ impl Machine {
     }
 
     /// The stop that waits, or waited, in the current attempt.
-    pub(super) fn stop_plan(&self) -> Option<&StopPlan> {
+    pub(crate) fn stop_plan(&self) -> Option<&StopPlan> {
         let no = self.current().no;
         self.stop.as_ref().filter(|plan| plan.attempt == no)
     }
@@ -244,24 +243,6 @@ impl StopPlan {
 // === how it looks ===
 
 impl Machine {
-    /// The stop that is under way or waits; nothing once the run has ended.
-    #[must_use]
-    pub fn stop_view(&self) -> Option<StopView> {
-        if self.state.is_final() || (self.wished == Wished::Run && self.stop_plan().is_none()) {
-            return None;
-        }
-        let point = self.stop_plan().map(|plan| plan.point);
-        let after_step = match point {
-            Some(StopPoint::Step(step)) => Some(step),
-            _ => None,
-        };
-        Some(StopView {
-            after_step,
-            after_checkpoint: point == Some(StopPoint::Checkpoint),
-            steps_lost: None,
-        })
-    }
-
     /// What a resumed run would have to repeat if this one ended now: the steps since the furthest complete checkpoint, all of them
     /// without one. `None` where it is not known at which step a checkpoint was made.
     #[must_use]

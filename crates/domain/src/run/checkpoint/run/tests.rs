@@ -218,7 +218,7 @@ fn what_was_there_before_is_gone_on_from_only_when_a_person_names_it() {
         };
         machine = advance(&machine, &end, 15).0;
     }
-    let named = crate::api::runs::ResumedFrom {
+    let named = crate::run::checkpoint::ResumedFrom {
         path: "/c/step-900".into(),
         step: Some(900),
     };

@@ -9,12 +9,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::runs::{BandwidthFigure, BandwidthView};
 use crate::ident::NodeName;
-use crate::run::bandwidth::{BandwidthWish, Culprit, Figure, Judgement, judge, pairs, rounds};
+use crate::run::bandwidth::{Culprit, Figure, Judgement, judge, pairs, rounds};
 use crate::run::spec::Spec;
 use crate::run::state::advance::Action;
-use crate::run::state::machine::{Attempt, Fault, FaultKind};
+use crate::run::state::attempt::{Attempt, Fault, FaultKind};
 use crate::run::state::protocol::{Measure, Measured, NodeCommand};
 use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
@@ -68,7 +67,7 @@ impl BandwidthCheck {
 impl Attempt {
     pub(in crate::run::state) fn measured(&mut self, node: &NodeName, measured: &Measured) {
         let rank = self.nodes.iter().position(|task| task.node == *node);
-        if let (Some(check), Some(rank)) = (&mut self.bandwidth, rank) {
+        if let (Some(check), Some(rank)) = (&mut self.findings.bandwidth, rank) {
             check.answered(u32::try_from(rank).unwrap_or(u32::MAX), measured);
         }
     }
@@ -84,7 +83,7 @@ impl Attempt {
         if spec.preflight_bandwidth.is_off() || rounds(nodes) == 0 {
             return false;
         }
-        let round = match &self.bandwidth {
+        let round = match &self.findings.bandwidth {
             None => 0,
             Some(check) if !check.waiting.is_empty() => return true,
             Some(check) => check.round + 1,
@@ -93,7 +92,7 @@ impl Attempt {
             self.close_doors();
             return false;
         }
-        let check = self.bandwidth.get_or_insert_default();
+        let check = self.findings.bandwidth.get_or_insert_default();
         (check.round, check.rounds, check.since_ms) = (round, rounds(nodes), now_ms);
         let pairs = pairs(nodes, round);
         check.waiting = pairs.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
@@ -145,33 +144,8 @@ impl Attempt {
         }
     }
 
-    /// What was measured, as the API shows it.
-    pub(in crate::run::state) fn bandwidth_view(&self, wish: &BandwidthWish) -> Option<BandwidthView> {
-        let check = self.bandwidth.as_ref()?;
-        let name = |node: u32| self.name(node).to_owned();
-        let judged = judge(&check.figures, wish);
-        let limit = judged.limit_mib_s;
-        Some(BandwidthView {
-            rounds: check.rounds,
-            rounds_done: check.round + u32::from(check.waiting.is_empty()),
-            usual_mib_s: judged.usual_mib_s,
-            slow_below_mib_s: (limit > 0.0).then_some(limit),
-            slow_as_asked: wish.min_mib_s.is_some_and(|asked| asked >= limit),
-            figures: check
-                .figures
-                .iter()
-                .map(|figure| BandwidthFigure {
-                    from: name(figure.from),
-                    to: name(figure.to),
-                    mib_s: figure.mib_s,
-                    slow: figure.mib_s.is_some_and(|mib_s| mib_s < limit),
-                    problem: figure.problem.clone(),
-                })
-                .collect(),
-        })
-    }
-
-    fn name(&self, node: u32) -> &str {
+    /// A node's name by its place among the attempt's nodes.
+    pub(crate) fn name(&self, node: u32) -> &str {
         self.nodes
             .get(node as usize)
             .map_or("?", |task| task.node.as_str())
@@ -188,7 +162,7 @@ pub(in crate::run::state) struct Verdict {
 
 /// Judges when all rounds are over.
 pub(in crate::run::state) fn verdict(spec: &Spec, attempt: &Attempt) -> Verdict {
-    let Some(check) = &attempt.bandwidth else {
+    let Some(check) = &attempt.findings.bandwidth else {
         return Verdict::default();
     };
     let judged = judge(&check.figures, &spec.preflight_bandwidth);
@@ -268,7 +242,7 @@ fn culprit_text(attempt: &Attempt, culprit: &Culprit, usual: f64) -> String {
 }
 
 fn pair_text(attempt: &Attempt, (from, to, mib_s): (u32, u32, f64), usual: f64) -> String {
-    let problem = attempt.bandwidth.iter().flat_map(|check| &check.figures);
+    let problem = attempt.findings.bandwidth.iter().flat_map(|check| &check.figures);
     let problem = problem
         .filter(|figure| (figure.from, figure.to) == (from, to) && !figure.problem.is_empty())
         .map(|figure| format!(" ({})", figure.problem))
