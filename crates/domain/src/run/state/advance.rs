@@ -12,12 +12,13 @@ use crate::run::checkpoint::ResumedFrom;
 use crate::run::checkpoint::{Checkpoint, Storage, resume_point};
 use crate::run::knob::{ChangeId, Verdict, spec_with};
 use crate::run::spec::Spec;
-use crate::run::state::attempt::{Attempt, FaultKind, Placement};
+use crate::run::state::attempt::{FaultKind, Placement};
 use crate::run::state::change::Wish;
 use crate::run::state::machine::{Machine, NodePhase, NodeTask, Wished};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
 use crate::run::state::settle::Beginning;
 use crate::run::state::stop::StopPoint;
+use crate::run::state::transition::{Action, Task, Transition};
 use crate::run::state::{Cause, Outcome, RunState, watched};
 use crate::time::TimestampMs;
 
@@ -152,55 +153,6 @@ pub enum Event {
     Tick,
 }
 
-/// Something to do, after the state that asked for it is stored. `(run, attempt, n)` names it for good.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Action {
-    /// The attempt it belongs to.
-    pub attempt: AttemptNo,
-    /// Its number within the attempt, from 1.
-    pub n: u32,
-    /// What to do.
-    pub task: Task,
-}
-
-/// What to do.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "task", rename_all = "snake_case")]
-pub enum Task {
-    /// Find this many nodes, then tell by `Placed`.
-    Place {
-        /// How many.
-        nodes: u32,
-    },
-    /// Bring a command to a node, again and again until it accepts or refuses.
-    Command {
-        /// The node.
-        node: NodeName,
-        /// The command.
-        command: NodeCommand,
-    },
-}
-
-impl Action {
-    /// Returns true if it is a command for this node.
-    #[must_use]
-    pub fn is_for(&self, node: &NodeName) -> bool {
-        matches!(&self.task, Task::Command { node: to, .. } if to == node)
-    }
-
-    /// Returns true if it removes checkpoints.
-    #[must_use]
-    pub fn removes(&self) -> bool {
-        matches!(
-            &self.task,
-            Task::Command {
-                command: NodeCommand::Remove(_),
-                ..
-            }
-        )
-    }
-}
-
 impl Machine {
     /// Returns true if a command that was not accepted is still wanted: not of an attempt that is over, and no start of one that is being stopped.
     #[must_use]
@@ -248,12 +200,9 @@ impl Machine {
             unknown_attempt: None,
             restored_ms: None,
         };
-        let mut actions = Vec::new();
-        machine.begin_attempt(
-            Beginning::requested("submitted", Placement::default()),
-            now_ms,
-            &mut actions,
-        );
+        let mut transition = Transition::new(&mut machine, now_ms);
+        transition.begin_attempt(Beginning::requested("submitted", Placement::default()));
+        let actions = transition.into_actions();
         machine.current_mut().knobs.values = machine.spec.knobs_set();
         (machine, actions)
     }
@@ -276,7 +225,6 @@ impl Machine {
             *self = watched::advance(self, event, now_ms);
             return Vec::new();
         }
-        let mut actions = Vec::new();
         let is_taken = match event {
             Event::ResumeRequested { .. } => self.state.is_final(),
             Event::KnobsChanged { .. }
@@ -285,78 +233,72 @@ impl Machine {
             | Event::UnknownAttempt { .. } => true,
             _ => !self.state.is_final(),
         };
+        let mut transition = Transition::new(self, now_ms);
         if is_taken {
-            self.take(event, now_ms, &mut actions);
-            self.settle(now_ms, &mut actions);
+            transition.take(event);
+            transition.settle();
         }
-        self.take_of_checkpoints(event, now_ms, &mut actions);
+        transition.take_of_checkpoints(event);
+        let actions = transition.into_actions();
         self.take_from_inside(event);
         actions
     }
+}
 
-    fn take(&mut self, event: &Event, now_ms: TimestampMs, actions: &mut Vec<Action>) {
+impl Transition<'_> {
+    fn take(&mut self, event: &Event) {
+        let now_ms = self.now_ms;
         match event {
-            Event::Placed { attempt, nodes } => self.placed(*attempt, nodes, now_ms, actions),
-            Event::CannotPlace { reason, hopeless } => self.cannot_place(reason, *hopeless, now_ms),
+            Event::Placed { attempt, nodes } => self.placed(*attempt, nodes),
+            Event::CannotPlace { reason, hopeless } => self.run.cannot_place(reason, *hopeless, now_ms),
             Event::Reported {
                 attempt,
                 node,
                 report,
-            } if self.is_live(*attempt) => {
-                self.reported(node, report, now_ms);
-            }
+            } if self.run.is_live(*attempt) => self.run.reported(node, report, now_ms),
             Event::Reported { .. } => {}
             Event::StopRequested { grace_ms, after } => {
-                self.pending = None;
-                self.stop_requested(*grace_ms, *after, actions);
+                self.run.pending = None;
+                self.stop_requested(*grace_ms, *after);
             }
-            Event::ResumeRequested { from, from_start } => {
-                self.resume(from.clone(), *from_start, now_ms, actions);
-            }
+            Event::ResumeRequested { from, from_start } => self.resume(from.clone(), *from_start),
             Event::KnobsChanged {
                 wish,
                 grace_ms,
                 after,
-            } => {
-                self.knobs_changed(wish, (*grace_ms, *after), now_ms, actions);
-            }
+            } => self.knobs_changed(wish, *grace_ms, *after),
             Event::KnobsJudged {
                 attempt,
                 live,
                 verdict,
             } => {
                 let (attempt, live) = (*attempt, *live);
-                self.knobs_judged(ChangeId { attempt, live }, verdict);
+                self.run.knobs_judged(ChangeId { attempt, live }, verdict);
             }
-            Event::NoLargerBatch { attempt, why } => self.no_larger_batch(*attempt, why),
-            Event::Stepped { attempt, step } if self.is_live(*attempt) => self.stepped(*step, now_ms),
+            Event::NoLargerBatch { attempt, why } => self.run.no_larger_batch(*attempt, why),
+            Event::Stepped { attempt, step } if self.run.is_live(*attempt) => self.run.stepped(*step, now_ms),
             Event::Stepped { .. } => {}
-            Event::CollectorStarted => self.collector_started(now_ms),
-            Event::NodeLost { node } => self.node_lost(node, now_ms),
-            Event::NodeBack { node, holds } => self.node_back(node, *holds, now_ms),
-            Event::Restored { restored_ms } => self.restored(*restored_ms, now_ms, actions),
-            Event::UnknownAttempt { node, attempt } => self.unknown_attempt(node, *attempt, now_ms),
-            Event::Tick => self.tick(now_ms, actions),
+            Event::CollectorStarted => self.run.collector_started(now_ms),
+            Event::NodeLost { node } => self.run.node_lost(node, now_ms),
+            Event::NodeBack { node, holds } => self.run.node_back(node, *holds, now_ms),
+            Event::Restored { restored_ms } => self.restored(*restored_ms),
+            Event::UnknownAttempt { node, attempt } => self.run.unknown_attempt(node, *attempt, now_ms),
+            Event::Tick => self.tick(),
             Event::CheckpointPinned { .. } | Event::PinnedByOthers { .. } | Event::PruneRequested { .. } => {}
         }
     }
 
-    fn placed(
-        &mut self,
-        attempt: AttemptNo,
-        nodes: &[NodeName],
-        now_ms: TimestampMs,
-        actions: &mut Vec<Action>,
-    ) {
-        let waits = self.is_live(attempt) && self.current().nodes.is_empty() && self.wished == Wished::Run;
+    fn placed(&mut self, attempt: AttemptNo, nodes: &[NodeName]) {
+        let run = &mut *self.run;
+        let waits = run.is_live(attempt) && run.current().nodes.is_empty() && run.wished == Wished::Run;
         if !waits || nodes.is_empty() {
             return;
         }
-        self.outcome = None;
-        let spec = Box::new(spec_with(&self.spec, &self.current().knobs.values));
+        run.outcome = None;
+        let spec = Box::new(spec_with(&run.spec, &run.current().knobs.values));
         let nnodes = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
-        let current = self.current_mut();
-        current.placement.placed_ms = Some(now_ms);
+        let current = run.current_mut();
+        current.placement.placed_ms = Some(self.now_ms);
         current.nodes = nodes.iter().cloned().map(NodeTask::new).collect();
         // One that is given after all was let back, for want of others.
         current
@@ -369,18 +311,57 @@ impl Machine {
             .as_ref()
             .map(|from| from.path.clone());
         for (node_rank, node) in (0..).zip(nodes) {
-            actions.push(current.command(
-                node,
-                NodeCommand::Prepare {
-                    spec: spec.clone(),
-                    node_rank,
-                    nnodes,
-                    resume_from: resume_from.clone(),
-                },
-            ));
+            let prepare = NodeCommand::Prepare {
+                spec: spec.clone(),
+                node_rank,
+                nnodes,
+                resume_from: resume_from.clone(),
+            };
+            self.command(node, prepare);
         }
     }
 
+    fn resume(&mut self, from: Option<ResumedFrom>, from_start: bool) {
+        let chosen = from_start || from.is_some();
+        let resumed_from = match from {
+            _ if from_start => None,
+            None => self.run.resume_point(),
+            chosen => chosen,
+        };
+        self.run.queue_again();
+        let placement = Placement {
+            resumed_from,
+            start_chosen_by_user: chosen,
+            ..Placement::default()
+        };
+        let beginning = Beginning::requested("resumed by a person", placement);
+        self.begin_attempt(beginning);
+    }
+
+    fn tick(&mut self) {
+        let run = &mut *self.run;
+        if run.restart_at_ms.is_some_and(|at| at <= self.now_ms) && run.wished == Wished::Run {
+            run.restart_at_ms = None;
+            let cause = run
+                .outcome
+                .take()
+                .map_or_else(|| "restart".into(), |o| format!("restart after {}", o.cause));
+            let beginning = Beginning {
+                cause,
+                requested_by_user: false,
+                placement: Placement {
+                    excluded: super::policy::exclusions(run.current()),
+                    resumed_from: run.resume_point(),
+                    ..Placement::default()
+                },
+            };
+            self.begin_attempt(beginning);
+        }
+        self.run.lose_patience(self.now_ms);
+    }
+}
+
+impl Machine {
     /// Waits, unless the only nodes there are cannot run it: then waiting is no use.
     fn cannot_place(&mut self, reason: &str, hopeless: bool, now_ms: TimestampMs) {
         let current = self.current();
@@ -408,32 +389,6 @@ impl Machine {
         self.end_attempt(outcome.clone(), now_ms);
         self.finish(RunState::Failed, now_ms);
         self.outcome = Some(outcome);
-    }
-
-    fn resume(
-        &mut self,
-        from: Option<ResumedFrom>,
-        from_start: bool,
-        now_ms: TimestampMs,
-        actions: &mut Vec<Action>,
-    ) {
-        let chosen = from_start || from.is_some();
-        let resumed_from = match from {
-            _ if from_start => None,
-            None => self.resume_point(),
-            chosen => chosen,
-        };
-        self.wished = Wished::Run;
-        self.state = RunState::Queued;
-        self.ended_ms = None;
-        self.outcome = None;
-        let placement = Placement {
-            resumed_from,
-            start_chosen_by_user: chosen,
-            ..Placement::default()
-        };
-        let beginning = Beginning::requested("resumed by a person", placement);
-        self.begin_attempt(beginning, now_ms, actions);
     }
 
     /// Where the next attempt goes on: from a checkpoint of this run, or else from the one that a person named last. Once a person has chosen,
@@ -470,6 +425,12 @@ impl Machine {
         resume_point(&since).or_else(named)
     }
 
+    /// Another attempt follows one after which the run had ended, or was to end.
+    pub(super) fn queue_again(&mut self) {
+        (self.wished, self.state) = (Wished::Run, RunState::Queued);
+        (self.ended_ms, self.outcome, self.restart_at_ms) = (None, None, None);
+    }
+
     fn stepped(&mut self, step: u64, now_ms: TimestampMs) {
         let attempt = self.current_mut();
         let began = attempt.ranks().next().is_some();
@@ -477,27 +438,6 @@ impl Machine {
             attempt.progress.highest_step = Some(step);
             attempt.progress.last_progress_ms = Some(now_ms);
         }
-    }
-
-    fn tick(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {
-        if self.restart_at_ms.is_some_and(|at| at <= now_ms) && self.wished == Wished::Run {
-            self.restart_at_ms = None;
-            let cause = self
-                .outcome
-                .take()
-                .map_or_else(|| "restart".into(), |o| format!("restart after {}", o.cause));
-            let beginning = Beginning {
-                cause,
-                requested_by_user: false,
-                placement: Placement {
-                    excluded: super::policy::exclusions(self.current()),
-                    resumed_from: self.resume_point(),
-                    ..Placement::default()
-                },
-            };
-            self.begin_attempt(beginning, now_ms, actions);
-        }
-        self.lose_patience(now_ms);
     }
 }
 
@@ -510,25 +450,6 @@ impl Wished {
                 grace_ms: before.min(grace_ms),
             },
         }
-    }
-}
-
-impl Attempt {
-    pub(super) fn action(&mut self, task: Task) -> Action {
-        let n = self.next_action;
-        self.next_action += 1;
-        Action {
-            attempt: self.no,
-            n,
-            task,
-        }
-    }
-
-    pub(super) fn command(&mut self, node: &NodeName, command: NodeCommand) -> Action {
-        self.action(Task::Command {
-            node: node.clone(),
-            command,
-        })
     }
 }
 

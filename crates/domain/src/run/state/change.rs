@@ -18,14 +18,13 @@ use crate::ident::AttemptNo;
 use crate::run::knob::{
     ANSWERS_MAX, Change, ChangeId, KnobAnswer, KnobDiff, Pending, Verdict, current, known, place, turn,
 };
-use crate::run::state::advance::Action;
 use crate::run::state::attempt::{AttemptKnobs, Placement};
 use crate::run::state::machine::{Machine, Wished};
 use crate::run::state::policy;
 use crate::run::state::settle::Beginning;
 use crate::run::state::stop::StopPoint;
+use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome};
-use crate::time::TimestampMs;
 
 /// Other knobs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -302,34 +301,6 @@ impl Machine {
         }
     }
 
-    // === what happens ===
-
-    pub(super) fn knobs_changed(
-        &mut self,
-        wish: &Wish,
-        (grace_ms, after): (u64, Option<StopPoint>),
-        now_ms: TimestampMs,
-        actions: &mut Vec<Action>,
-    ) {
-        let Ok(Some(pending)) = self.change_for(wish) else {
-            return;
-        };
-        if self.turns_live(wish, &pending.change) {
-            return self.turn_live(pending.change, now_ms, actions);
-        }
-        self.leave_live(now_ms);
-        self.pending = Some(Box::new(pending));
-        if self.current().ended_ms.is_some() {
-            return self.begin_pending(now_ms, actions);
-        }
-        match after {
-            Some(point @ StopPoint::Step(_)) if self.trains() && !self.is_stopping() => {
-                self.plan_stop(point, grace_ms, actions);
-            }
-            _ => self.wished = self.wished.or_stop(grace_ms),
-        }
-    }
-
     pub(super) fn knobs_judged(&mut self, id: ChangeId, verdict: &Verdict) {
         if let Some(change) = self.change_mut(id) {
             change.verdict = Some(verdict.clone());
@@ -344,70 +315,88 @@ impl Machine {
         let live = made.knobs.live.iter_mut().find(|live| live.no == id.live);
         live.map(|live| &mut live.change)
     }
+}
+
+// === what happens ===
+
+impl Transition<'_> {
+    pub(super) fn knobs_changed(&mut self, wish: &Wish, grace_ms: u64, after: Option<StopPoint>) {
+        let run = &mut *self.run;
+        let Ok(Some(pending)) = run.change_for(wish) else {
+            return;
+        };
+        if run.turns_live(wish, &pending.change) {
+            return self.turn_live(pending.change);
+        }
+        run.leave_live(self.now_ms);
+        run.pending = Some(Box::new(pending));
+        if run.current().ended_ms.is_some() {
+            return self.begin_pending();
+        }
+        match after {
+            Some(point @ StopPoint::Step(_)) if run.trains() && !run.is_stopping() => {
+                self.plan_stop(point, grace_ms);
+            }
+            _ => run.wished = run.wished.or_stop(grace_ms),
+        }
+    }
 
     /// What follows an attempt that is over, when a change waits for it: the next, unless the training came to its end by itself.
     /// Gives back the outcome where nothing follows.
-    pub(super) fn followed_by_change(
-        &mut self,
-        outcome: Outcome,
-        now_ms: TimestampMs,
-        actions: &mut Vec<Action>,
-    ) -> Option<Outcome> {
-        if self.unknown_attempt.is_some() {
-            self.pending = None;
+    pub(super) fn followed_by_change(&mut self, outcome: Outcome) -> Option<Outcome> {
+        let run = &mut *self.run;
+        if run.unknown_attempt.is_some() {
+            run.pending = None;
             return Some(outcome);
         }
-        self.take_failed_trial_back(&outcome);
-        let Some(pending) = &self.pending else {
+        run.take_failed_trial_back(&outcome);
+        let Some(pending) = &run.pending else {
             return Some(outcome);
         };
         let words = pending.change.words();
         if outcome.cause == Cause::Succeeded {
-            self.pending = None;
+            run.pending = None;
             let message = format!("{}, before {words} could be applied", outcome.message).into();
             return Some(Outcome { message, ..outcome });
         }
-        let message = match (&outcome.cause, self.when_stopped()) {
+        let message = match (&outcome.cause, run.when_stopped()) {
             (Cause::Stopped, Some(when)) => format!("ended to apply {words}, {when}").into(),
             (Cause::Stopped, None) => format!("ended to apply {words}").into(),
             _ => outcome.message,
         };
-        self.end_attempt(Outcome { message, ..outcome }, now_ms);
-        self.begin_pending(now_ms, actions);
+        run.end_attempt(Outcome { message, ..outcome }, self.now_ms);
+        self.begin_pending();
         None
     }
 
-    fn begin_pending(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {
-        let Some(pending) = self.pending.take() else {
+    fn begin_pending(&mut self) {
+        let run = &mut *self.run;
+        let Some(pending) = run.pending.take() else {
             return;
         };
         // A person who resumes a run has looked at its nodes; while it goes on, what failed it is known to nobody else.
-        let excluded = if self.state.is_final() {
+        let excluded = if run.state.is_final() {
             Vec::new()
         } else {
-            policy::exclusions(self.current())
+            policy::exclusions(run.current())
         };
-        let chosen = self.attempts.iter().rfind(|attempt| attempt.requested_by_user);
-        let resumed_from = if pending.from_start {
-            None
-        } else {
-            self.resume_point()
-        };
-        self.wished = Wished::Run;
-        self.state = super::RunState::Queued;
-        (self.ended_ms, self.outcome, self.restart_at_ms) = (None, None, None);
+        let chosen = run.attempts.iter().rfind(|attempt| attempt.requested_by_user);
         let placement = Placement {
             excluded,
-            resumed_from,
+            resumed_from: if pending.from_start {
+                None
+            } else {
+                run.resume_point()
+            },
             start_chosen_by_user: pending.from_start
                 || chosen.is_some_and(|attempt| attempt.placement.start_chosen_by_user),
             ..Placement::default()
         };
-        let beginning = Beginning::requested(pending.change.cause(), placement);
-        self.begin_attempt(beginning, now_ms, actions);
-        let attempt = self.current_mut();
-        attempt.knobs.values = pending.knobs;
-        attempt.knobs.change = Some(Box::new(pending.change));
+        run.queue_again();
+        self.begin_attempt(Beginning::requested(pending.change.cause(), placement));
+        let knobs = &mut self.run.current_mut().knobs;
+        knobs.values = pending.knobs;
+        knobs.change = Some(Box::new(pending.change));
     }
 }
 

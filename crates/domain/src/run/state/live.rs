@@ -15,11 +15,11 @@ use crate::ident::{NodeName, Rank};
 use crate::run::knob::{
     ANSWERS_MAX, Change, How, KnobAnswer, KnobDiff, LIVE_MAX, LiveChange, LiveState, known, turn, turn_back,
 };
-use crate::run::state::advance::Action;
 use crate::run::state::attempt::Attempt;
 use crate::run::state::change::Wish;
 use crate::run::state::machine::{Machine, NodePhase, NodeTask, RankTask};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
+use crate::run::state::transition::Transition;
 use crate::time::TimestampMs;
 
 impl Machine {
@@ -46,48 +46,6 @@ impl Machine {
             && !self.is_stopping()
             && attempt.nodes.iter().all(knows)
             && attempt.knobs.live.len() < LIVE_MAX
-    }
-
-    /// Asks every rank for it.
-    pub(super) fn turn_live(&mut self, change: Change, now_ms: TimestampMs, actions: &mut Vec<Action>) {
-        self.leave_live(now_ms);
-        let attempt = self.current_mut();
-        turn(&mut attempt.knobs.values, &change);
-        let no = attempt.knobs.live.last().map_or(1, |last| last.no + 1);
-        attempt.knobs.live.push(LiveChange {
-            no,
-            asked_ms: now_ms,
-            step: attempt.last_step(),
-            change,
-            ..LiveChange::default()
-        });
-        self.tell_live(actions);
-    }
-
-    /// Brings the last change in place, as it stands, to the nodes.
-    fn tell_live(&mut self, actions: &mut Vec<Action>) {
-        let nodes: Vec<NodeName> = self.busy_nodes().cloned().collect();
-        let attempt = self.current_mut();
-        let Some(live) = attempt.knobs.live.last() else {
-            return;
-        };
-        let value = |diff: &KnobDiff| match live.state {
-            LiveState::Refused => diff.old.clone(),
-            _ => diff.new.clone(),
-        };
-        let set = live.change.set.iter();
-        let command = NodeCommand::TurnLive {
-            live: live.no,
-            set: set.map(|diff| (diff.knob.clone(), value(diff))).collect(),
-        };
-        let orders: Vec<Action> = nodes
-            .iter()
-            .map(|node| attempt.command(node, command.clone()))
-            .collect();
-        if let Some(live) = attempt.knobs.live.last_mut() {
-            live.orders.extend(orders.iter().map(|order| order.n));
-        }
-        actions.extend(orders);
     }
 
     /// What a report means to the change in place that waits. True when it was about that alone.
@@ -125,18 +83,58 @@ impl Machine {
             left.settled_ms = Some(now_ms);
         }
     }
+}
+
+impl Transition<'_> {
+    /// Asks every rank for it.
+    pub(super) fn turn_live(&mut self, change: Change) {
+        self.run.leave_live(self.now_ms);
+        let attempt = self.run.current_mut();
+        turn(&mut attempt.knobs.values, &change);
+        let no = attempt.knobs.live.last().map_or(1, |last| last.no + 1);
+        attempt.knobs.live.push(LiveChange {
+            no,
+            asked_ms: self.now_ms,
+            step: attempt.last_step(),
+            change,
+            ..LiveChange::default()
+        });
+        self.tell_live();
+    }
+
+    /// Brings the last change in place, as it stands, to the nodes.
+    fn tell_live(&mut self) {
+        let nodes: Vec<NodeName> = self.run.busy_nodes().cloned().collect();
+        let Some(live) = self.run.current().knobs.live.last() else {
+            return;
+        };
+        let value = |diff: &KnobDiff| match live.state {
+            LiveState::Refused => diff.old.clone(),
+            _ => diff.new.clone(),
+        };
+        let set = live.change.set.iter();
+        let command = NodeCommand::TurnLive {
+            live: live.no,
+            set: set.map(|diff| (diff.knob.clone(), value(diff))).collect(),
+        };
+        let command = |node| self.command(node, command.clone());
+        let orders: Vec<u32> = nodes.iter().map(command).collect();
+        if let Some(live) = self.run.current_mut().knobs.live.last_mut() {
+            live.orders.extend(orders);
+        }
+    }
 
     /// Some ranks may have taken over what another refused, or be about to.
-    pub(super) fn put_live_back(&mut self, actions: &mut Vec<Action>) {
-        if self.is_stopping() {
+    pub(super) fn put_live_back(&mut self) {
+        if self.run.is_stopping() {
             return;
         }
-        let last = self.current_mut().knobs.live.last_mut();
+        let last = self.run.current_mut().knobs.live.last_mut();
         let Some(refused) = last.filter(|live| live.state == LiveState::Refused && !live.put_back) else {
             return;
         };
         refused.put_back = true;
-        self.tell_live(actions);
+        self.tell_live();
     }
 }
 

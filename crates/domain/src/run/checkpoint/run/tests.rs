@@ -4,7 +4,7 @@ use super::*;
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::checkpoint::{Checkpoint, Origin, Sight};
 use crate::run::spec::Spec;
-use crate::run::state::{NodeEnd, RunState, advance};
+use crate::run::state::{Action, NodeEnd, RunState, Task, advance};
 
 fn node(name: &str) -> NodeName {
     NodeName::new(name).expect("a name")

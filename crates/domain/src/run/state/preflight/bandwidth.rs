@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::ident::NodeName;
 use crate::run::bandwidth::{Culprit, Figure, Judgement, judge, pairs, rounds};
 use crate::run::spec::Spec;
-use crate::run::state::advance::Action;
 use crate::run::state::attempt::{Attempt, Fault, FaultKind};
 use crate::run::state::protocol::{Measure, Measured, NodeCommand};
+use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
 
@@ -72,45 +72,52 @@ impl Attempt {
         }
     }
 
+    /// The secrets have done their work.
+    fn close_doors(&mut self) {
+        for found in self.nodes.iter_mut().filter_map(|task| task.prepared.as_mut()) {
+            found.door = Default::default();
+        }
+    }
+
+    /// A node's name by its place among the attempt's nodes.
+    pub(crate) fn name(&self, node: u32) -> &str {
+        self.nodes
+            .get(node as usize)
+            .map_or("?", |task| task.node.as_str())
+    }
+}
+
+impl Transition<'_> {
     /// Has the next round measured when it is time; whether an answer is still to come.
-    pub(in crate::run::state) fn measure(
-        &mut self,
-        spec: &Spec,
-        now_ms: TimestampMs,
-        actions: &mut Vec<Action>,
-    ) -> bool {
-        let nodes = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
-        if spec.preflight_bandwidth.is_off() || rounds(nodes) == 0 {
+    pub(in crate::run::state) fn measure(&mut self) -> bool {
+        let wish = &self.run.spec.preflight_bandwidth;
+        let nodes = u32::try_from(self.run.current().nodes.len()).unwrap_or(u32::MAX);
+        if wish.is_off() || rounds(nodes) == 0 {
             return false;
         }
-        let round = match &self.findings.bandwidth {
+        let round = match &self.run.current().findings.bandwidth {
             None => 0,
             Some(check) if !check.waiting.is_empty() => return true,
             Some(check) => check.round + 1,
         };
         if round >= rounds(nodes) {
-            self.close_doors();
+            self.run.current_mut().close_doors();
             return false;
         }
-        let check = self.findings.bandwidth.get_or_insert_default();
-        (check.round, check.rounds, check.since_ms) = (round, rounds(nodes), now_ms);
+        let check = self.run.current_mut().findings.bandwidth.get_or_insert_default();
+        (check.round, check.rounds, check.since_ms) = (round, rounds(nodes), self.now_ms);
         let pairs = pairs(nodes, round);
         check.waiting = pairs.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
         for (a, b) in pairs {
-            self.tell_pair(spec, round, (a, b), actions);
+            self.tell_pair(round, a, b);
         }
         true
     }
 
     /// The lower rank listens, at the port it has leased; the other one comes with its secret.
-    fn tell_pair(
-        &mut self,
-        spec: &Spec,
-        round: u32,
-        (listens, comes): (u32, u32),
-        actions: &mut Vec<Action>,
-    ) {
-        let task = &self.nodes[listens as usize];
+    fn tell_pair(&mut self, round: u32, listens: u32, comes: u32) {
+        let (spec, nodes) = (&self.run.spec, &self.run.current().nodes);
+        let task = &nodes[listens as usize];
         let host = task.prepared.clone().unwrap_or_default();
         let measure = Measure {
             round,
@@ -127,28 +134,15 @@ impl Attempt {
             peer: String::new(),
         };
         for (node, peer) in [(listens, comes), (comes, listens)] {
-            let name = self.nodes[node as usize].node.clone();
+            let nodes = &self.run.current().nodes;
+            let name = nodes[node as usize].node.clone();
             let command = NodeCommand::Measure(Measure {
                 listens: node == listens,
-                peer: self.nodes[peer as usize].node.to_string(),
+                peer: nodes[peer as usize].node.to_string(),
                 ..measure.clone()
             });
-            actions.push(self.command(&name, command));
+            self.command(&name, command);
         }
-    }
-
-    /// The secrets have done their work.
-    fn close_doors(&mut self) {
-        for found in self.nodes.iter_mut().filter_map(|task| task.prepared.as_mut()) {
-            found.door = Default::default();
-        }
-    }
-
-    /// A node's name by its place among the attempt's nodes.
-    pub(crate) fn name(&self, node: u32) -> &str {
-        self.nodes
-            .get(node as usize)
-            .map_or("?", |task| task.node.as_str())
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::run::knob::LiveState;
-use crate::run::state::{FaultKind, NodePhase, StopPoint};
+use crate::run::state::{Attempt, FaultKind, NodePhase, StopPoint};
 
 const WALKS: u64 = 10_000;
 const STEPS: u32 = 30;
