@@ -4,12 +4,12 @@
 //! attempt. Its multi-node restart hangs or fails when one node fails alone; gangs are restarted by
 //! [`advance`](crate::run::state::advance).
 
+pub use crate::run::launch::Launch;
+
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use crate::ident::{AttemptNo, NodeName, RunId};
-use crate::run::container::{Contained, Place};
+use crate::run::container::Place;
 use crate::run::spec::{Backend, Spec};
 use crate::run::state::Start;
 
@@ -34,26 +34,6 @@ pub struct Paths {
     pub kineto: Option<String>,
     /// What the node has for the run's container; none without one.
     pub container: Option<Place>,
-}
-
-/// What the shim starts.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Launch {
-    /// Program and arguments.
-    pub argv: Vec<String>,
-    /// Variables set on top of the inherited ones.
-    pub env: BTreeMap<String, String>,
-    /// Working directory.
-    pub workdir: String,
-    /// Processes on this node.
-    pub nproc: u32,
-    /// The place in the world of the first of them.
-    pub first_rank: u32,
-    /// Where torchrun puts a folder with each rank's output.
-    pub log_dir: String,
-    /// The container that it all runs in; then the program is its runtime's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container: Option<Contained>,
 }
 
 /// The command that starts one node's ranks.
@@ -102,7 +82,7 @@ pub fn launch(run: &RunId, attempt: AttemptNo, node: &NodeName, start: &Start, p
                 .get("PYTHONPATH")
                 .is_some_and(|path| !path.is_empty());
             let inject = format!("{}/inject", paths.companions);
-            wish.around(launch, secrets, &paths.folder, &inject, own_path, place)
+            launch.inside(wish, place, secrets, &paths.folder, &inject, own_path)
         }
         _ => launch,
     }
@@ -175,23 +155,6 @@ fn environment(
     }
     env.entry("LOCKSTEP_PROBE".into()).or_insert_with(|| "on".into());
     env
-}
-
-impl Launch {
-    /// The command line for people to read and repeat in a shell.
-    #[must_use]
-    pub fn shell_line(&self) -> String {
-        let words: Vec<String> = self.argv.iter().map(|word| quoted(word)).collect();
-        words.join(" ")
-    }
-}
-
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

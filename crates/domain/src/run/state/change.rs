@@ -107,7 +107,7 @@ impl Machine {
                 };
                 let auto_revert = auto_revert
                     .or(self.spec.auto_revert)
-                    .unwrap_or_else(|| set.contains_key("activation_checkpointing"));
+                    .unwrap_or_else(|| set.keys().any(|name| saves_memory(name)));
                 let change = Change {
                     auto_revert,
                     try_larger_batch: self.tries_larger_batch(&change, *try_larger_batch)?,
@@ -410,6 +410,10 @@ impl AttemptKnobs {
             self.answers.push(answer.clone());
         }
     }
+}
+
+fn saves_memory(name: &str) -> bool {
+    known(name).is_ok_and(|knob| knob.memory_saver_off.is_some())
 }
 
 fn canonical(set: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, CannotChange> {
