@@ -56,10 +56,21 @@ pub struct Difference {
     pub b: Option<String>,
 }
 
+/// One of the two attempts that are compared.
+#[derive(Debug, Clone, Copy)]
+pub struct Compared<'a> {
+    /// Its run.
+    pub run: &'a Machine,
+    /// The attempt.
+    pub attempt: &'a Attempt,
+    /// What its series say.
+    pub trace: &'a Trace,
+}
+
 /// Compares two attempts with what was read of their series.
 #[must_use]
-pub fn compare(a: (&Machine, &Attempt, &Trace), b: (&Machine, &Attempt, &Trace)) -> Comparison {
-    let (facts_a, facts_b) = (facts(a.0, a.1), facts(b.0, b.1));
+pub fn compare(a: &Compared<'_>, b: &Compared<'_>) -> Comparison {
+    let (facts_a, facts_b) = (facts(a.run, a.attempt), facts(b.run, b.attempt));
     let names: BTreeSet<&String> = facts_a.keys().chain(facts_b.keys()).collect();
     let differs = |name: &&&String| facts_a.get(**name) != facts_b.get(**name);
     let mut differences: Vec<Difference> = names
@@ -73,11 +84,11 @@ pub fn compare(a: (&Machine, &Attempt, &Trace), b: (&Machine, &Attempt, &Trace))
         .collect();
     let truncated = differences.len() > DIFFERENCES_MAX;
     differences.truncate(DIFFERENCES_MAX);
-    let mut figures = Verdict::measured(a.2, b.2);
+    let mut figures = Verdict::measured(a.trace, b.trace);
     figures.summary = figures.evidence();
     Comparison {
-        a: side(a.0, a.1),
-        b: side(b.0, b.1),
+        a: side(a.run, a.attempt),
+        b: side(b.run, b.attempt),
         differences,
         truncated,
         figures,

@@ -27,7 +27,7 @@ mod value;
 mod verdict;
 
 pub use change::{ANSWERS_MAX, Change, How, KnobAnswer, KnobDiff, Pending};
-pub use compare::{Comparison, Difference, Side, compare};
+pub use compare::{Compared, Comparison, Difference, Side, compare};
 pub use figures::{Figures, Median, Memory, MemoryKind, StepSample, Trace, WARM_UP_STEPS};
 pub use live::{ChangeId, LIVE_MAX, LiveChange, LiveState, turn, turn_back};
 pub use place::{LOCKSTEP_KNOBS, current, place, spec_with};

@@ -5,8 +5,6 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
-
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::checkpoint::ResumedFrom;
 use crate::run::checkpoint::{Checkpoint, Storage, resume_point};
@@ -23,8 +21,7 @@ use crate::run::state::{Cause, Outcome, RunState, watched};
 use crate::time::TimestampMs;
 
 /// Something happened to a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq)]
 #[expect(
     clippy::large_enum_variant,
     reason = "events are taken one by one; none is kept in numbers"
@@ -42,7 +39,6 @@ pub enum Event {
         /// What it waits for.
         reason: String,
         /// Were all nodes free, there would still be too few without those that are excluded.
-        #[serde(default)]
         hopeless: bool,
     },
     /// A node reports.
@@ -59,16 +55,13 @@ pub enum Event {
         /// Time between SIGTERM and SIGKILL.
         grace_ms: u64,
         /// The moment to wait for; none to stop at once.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<StopPoint>,
     },
     /// A person wants a run that has ended to go on.
     ResumeRequested {
         /// The checkpoint to go on from; the last complete one when empty.
-        #[serde(default)]
         from: Option<ResumedFrom>,
         /// Begin anew instead.
-        #[serde(default)]
         from_start: bool,
     },
     /// Other knobs are wished: by a person, or for a verdict.
@@ -78,7 +71,6 @@ pub enum Event {
         /// Time between SIGTERM and SIGKILL for what runs.
         grace_ms: u64,
         /// The step to stop it after; none to stop it at once.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<StopPoint>,
     },
     /// What became of an attempt's change of knobs, as far as series tell now.
@@ -86,7 +78,6 @@ pub enum Event {
         /// The attempt that made the change.
         attempt: AttemptNo,
         /// Which of its changes in place, from 1; 0 for the one it was made for.
-        #[serde(default)]
         live: u32,
         /// What became of it.
         verdict: Box<Verdict>,
@@ -122,7 +113,6 @@ pub enum Event {
     /// A person wants checkpoints removed that no rule keeps; also after the end of the run.
     PruneRequested {
         /// Keep this many of the last ones instead of what the run says.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         keep_last: Option<u32>,
     },
     /// A node's agent lost its connection.

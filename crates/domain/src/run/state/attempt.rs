@@ -112,6 +112,14 @@ pub struct Exclusion {
     pub fault: Fault,
 }
 
+impl Exclusion {
+    pub(super) fn away(node: &NodeName, reason: String) -> Self {
+        let kind = FaultKind::Away;
+        let (node, fault) = (node.clone(), Fault { kind, reason });
+        Self { node, fault }
+    }
+}
+
 /// What is wrong with a node, as far as one run can tell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fault {

@@ -12,8 +12,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use crate::ident::AttemptNo;
 use crate::run::knob::{
     ANSWERS_MAX, Change, ChangeId, KnobAnswer, KnobDiff, Pending, Verdict, current, known, place, turn,
@@ -27,45 +25,34 @@ use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome};
 
 /// Other knobs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "wish", rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Wish {
     /// Set some.
     Apply {
         /// Each with its value.
         set: BTreeMap<String, String>,
         /// Take it back by itself when the verdict is against it; as the spec says when empty.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         auto_revert: Option<bool>,
         /// Begin anew, from no checkpoint.
-        #[serde(default)]
         from_start: bool,
         /// Another attempt, also where the ranks could take it over in place.
-        #[serde(default)]
         restart: bool,
         /// Try a doubled `micro_batch` by itself once it is kept; as the spec says when empty.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         try_larger_batch: Option<bool>,
         /// It is that trial, for the change of this attempt.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         follows: Option<AttemptNo>,
     },
     /// Take the last change back that was not taken back yet.
     Revert {
         /// The attempt that made it, when it must be this one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         attempt: Option<AttemptNo>,
         /// Which of that attempt's changes in place, when it is one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         live: Option<u32>,
         /// Why, when no person asks.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// Begin anew, from no checkpoint.
-        #[serde(default)]
         from_start: bool,
         /// Another attempt, also where the ranks could take it back in place.
-        #[serde(default)]
         restart: bool,
     },
 }

@@ -2,12 +2,19 @@
 
 use crate::ident::NodeName;
 use crate::run::state::advance::Event;
-use crate::run::state::attempt::{Fault, FaultKind};
+use crate::run::state::attempt::{Exclusion, Fault, FaultKind};
 use crate::run::state::judge::trouble;
 use crate::run::state::machine::{Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished};
 use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
 use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
+
+/// A failure that no rank reported, and the node that is to blame for it, if one is.
+#[derive(Debug)]
+pub(super) struct NodeFailure {
+    pub(super) outcome: Outcome,
+    pub(super) exclusion: Option<Exclusion>,
+}
 
 impl Machine {
     pub(super) fn reported(&mut self, node: &NodeName, report: &NodeReport, now_ms: TimestampMs) {
@@ -84,6 +91,16 @@ impl Machine {
             attempt.progress.first_failure = trouble;
             attempt.progress.first_failure_ms = Some(now_ms);
         }
+    }
+
+    /// The same, when a node is to blame for it: the next attempt goes elsewhere.
+    pub(super) fn fail_at_node(&mut self, failure: NodeFailure, now_ms: TimestampMs) {
+        if let Some(Exclusion { node, fault }) = failure.exclusion
+            && let Some(task) = self.current_mut().task_mut(&node)
+        {
+            task.fault.get_or_insert(fault);
+        }
+        self.fail(Some(failure.outcome), now_ms);
     }
 
     pub(super) fn node_lost(&mut self, node: &NodeName, now_ms: TimestampMs) {

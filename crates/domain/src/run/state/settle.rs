@@ -173,13 +173,8 @@ impl Transition<'_> {
             .chain(unshared(&run.spec, run.current()))
             .chain(verdict.warnings);
         run.current_mut().findings.warnings = warnings.collect();
-        if let Some((outcome, fault)) = verdict.refusal {
-            if let Some((node, fault)) = fault
-                && let Some(task) = run.current_mut().task_mut(&node)
-            {
-                task.fault.get_or_insert(fault);
-            }
-            return run.fail(Some(outcome), self.now_ms);
+        if let Some(refusal) = verdict.refusal {
+            return run.fail_at_node(refusal, self.now_ms);
         }
         let spec = spec_with(&run.spec, &run.current().knobs.values);
         run.current_mut().findings.provenance =

@@ -10,10 +10,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ident::NodeName;
-use crate::run::bandwidth::{Culprit, Figure, Judgement, judge, pairs, rounds};
+use crate::run::bandwidth::{Culprit, Figure, Judgement, PairRate, judge, pairs, rounds};
 use crate::run::spec::Spec;
-use crate::run::state::attempt::{Attempt, Fault, FaultKind};
+use crate::run::state::attempt::{Attempt, Exclusion, Fault, FaultKind};
 use crate::run::state::protocol::{Measure, Measured, NodeCommand};
+use crate::run::state::report::NodeFailure;
 use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
@@ -151,7 +152,7 @@ impl Transition<'_> {
 pub(in crate::run::state) struct Verdict {
     pub(in crate::run::state) warnings: Vec<String>,
     /// Why it is refused, and whom the next attempt is not to be given.
-    pub(in crate::run::state) refusal: Option<(Outcome, Option<(NodeName, Fault)>)>,
+    pub(in crate::run::state) refusal: Option<NodeFailure>,
 }
 
 /// Judges when all rounds are over.
@@ -165,7 +166,7 @@ pub(in crate::run::state) fn verdict(spec: &Spec, attempt: &Attempt) -> Verdict 
         .culprits
         .iter()
         .map(|culprit| culprit_text(attempt, culprit, usual));
-    let of_pairs = judged.slow.iter().map(|pair| pair_text(attempt, *pair, usual));
+    let of_pairs = judged.slow.iter().map(|pair| pair_text(attempt, pair, usual));
     let unmeasured = check
         .figures
         .iter()
@@ -189,11 +190,7 @@ pub(in crate::run::state) fn verdict(spec: &Spec, attempt: &Attempt) -> Verdict 
 }
 
 /// With a culprit another node may take its place; a pair alone is nobody's, and would be as slow again.
-fn refusal(
-    attempt: &Attempt,
-    judged: &Judgement,
-    slow: &[String],
-) -> Option<(Outcome, Option<(NodeName, Fault)>)> {
+fn refusal(attempt: &Attempt, judged: &Judgement, slow: &[String]) -> Option<NodeFailure> {
     let message = format!("{}; the run asks to be refused then", slow.join("; "));
     let Some(culprit) = judged.culprits.first() else {
         let first = &attempt.nodes.first()?.node;
@@ -201,17 +198,20 @@ fn refusal(
             node: None,
             ..Outcome::at_node(Cause::Mismatch, first, message)
         };
-        return Some((outcome, None));
+        return Some(NodeFailure {
+            outcome,
+            exclusion: None,
+        });
     };
     let node = attempt.nodes.get(culprit.node as usize)?.node.clone();
     let fault = Fault {
         kind: FaultKind::Unfit,
         reason: slow.first()?.clone(),
     };
-    Some((
-        Outcome::at_node(Cause::PrepareFailed, &node, message),
-        Some((node, fault)),
-    ))
+    Some(NodeFailure {
+        outcome: Outcome::at_node(Cause::PrepareFailed, &node, message),
+        exclusion: Some(Exclusion { node, fault }),
+    })
 }
 
 fn culprit_text(attempt: &Attempt, culprit: &Culprit, usual: f64) -> String {
@@ -235,7 +235,8 @@ fn culprit_text(attempt: &Attempt, culprit: &Culprit, usual: f64) -> String {
     )
 }
 
-fn pair_text(attempt: &Attempt, (from, to, mib_s): (u32, u32, f64), usual: f64) -> String {
+fn pair_text(attempt: &Attempt, pair: &PairRate, usual: f64) -> String {
+    let PairRate { from, to, mib_s } = *pair;
     let problem = attempt.findings.bandwidth.iter().flat_map(|check| &check.figures);
     let problem = problem
         .filter(|figure| (figure.from, figure.to) == (from, to) && !figure.problem.is_empty())
