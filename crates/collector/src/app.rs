@@ -1,121 +1,76 @@
-//! What every part of the collector can reach.
+//! The collector's parts, as the state of the router: each handler takes the parts that it uses.
 
 use std::sync::Arc;
 
-use domain::event::Event;
+use axum::extract::FromRef;
 use domain::time::TimestampMs;
-use store::Store;
-use store::state::StateError;
-use store::state::audit::AuditEntry;
+use store::{SeriesStore, StateStore, Store};
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::changes::{Change, Changes};
+use crate::changes::Changes;
 use crate::config::Config;
-use crate::diagnose::Alerts;
+use crate::diagnose::{Alerts, Engine};
 use crate::evaluator::Evaluator;
-use crate::ingest::WaitingStreams;
-use crate::ingest::remote_write::RemoteWrite;
-use crate::ingest::telemetry::node_series::NodeSeries;
+use crate::event_log::EventLog;
+use crate::http::remote_write::RemoteWrite;
+use crate::ingest::Ingest;
 use crate::live::Live;
 use crate::runs::Runs;
 use crate::self_metrics::SelfMetrics;
-use crate::state_series::StateSeries;
+use crate::tasks::Tasks;
 use crate::tokens::Tokens;
 
-/// The application, as handlers and background tasks hold it.
-pub type Shared = Arc<App>;
-
-/// All parts of one collector.
+/// All parts of one collector that handlers use. Cheap to clone.
+#[derive(Clone, FromRef)]
 pub struct App {
     /// What it was told at the start.
-    pub config: Config,
+    pub config: Arc<Config>,
     /// When it started.
-    pub started_ms: TimestampMs,
-    /// Series and state.
-    pub store: Store,
-    /// Rules and our own questions go through here.
+    pub started: StartedAt,
+    /// Series and state together, for checks and backups.
+    pub store: Arc<Store>,
+    /// Series.
+    pub series: SeriesStore,
+    /// State.
+    pub state: StateStore,
+    /// Questions of clients go through here. The rules have slots of their own: a flood of dashboards must not hold them up.
     pub evaluator: Evaluator,
-    /// The same for clients, with slots of its own: a flood of dashboards must not hold up the rules.
-    pub client_evaluator: Evaluator,
     /// Which nodes are heard.
-    pub live: Live,
+    pub live: Arc<Live>,
     /// Managed runs.
-    pub runs: Runs,
-    /// The state of runs and nodes, as rules see it.
-    pub(crate) state_series: StateSeries,
+    pub runs: Arc<Runs>,
     /// Rules and what became of them.
     pub alerts: Alerts,
+    /// What rules are evaluated with.
+    pub engine: Arc<Engine>,
     /// Who may do what.
-    pub tokens: Tokens,
-    /// Streams of agents that have not sent their hello.
-    pub waiting_streams: WaitingStreams,
-    /// Samples of agents that may be between their streams and the store.
-    pub telemetry_room: Arc<Semaphore>,
-    /// Turns of agents' streams to read what will wait for that room.
-    pub telemetry_turns: Arc<Semaphore>,
-    /// Series that each node has defined lately.
-    pub(crate) node_series: NodeSeries,
+    pub tokens: Arc<Tokens>,
     /// What remote write keeps between requests.
-    pub remote_write: RemoteWrite,
+    pub remote_write: Arc<RemoteWrite>,
+    /// What the streams of agents use.
+    pub(crate) ingest: Arc<Ingest>,
+    /// What people read of events and of each other's actions.
+    pub events: EventLog,
     /// Tells browsers what changed.
     pub changes: Changes,
     /// What the collector says about itself on `/metrics`.
-    pub metrics: SelfMetrics,
-    /// Taken while the store is checked: one check at a time reads through all files.
-    pub checking: Arc<Semaphore>,
-    /// Cancelled when the collector stops; streams and background tasks end by it.
-    pub stopping: CancellationToken,
-    /// Background tasks: waited for at the end.
-    pub tasks: TaskTracker,
+    pub metrics: Arc<SelfMetrics>,
+    /// One check of the store at a time.
+    pub checking: Checking,
+    /// Background tasks.
+    pub tasks: Tasks,
 }
 
-impl App {
-    /// Now, in milliseconds since the epoch.
-    #[must_use]
-    pub fn now_ms(&self) -> TimestampMs {
-        crate::clock::now_ms()
-    }
+/// When the collector started.
+#[derive(Debug, Clone, Copy)]
+pub struct StartedAt(pub TimestampMs);
 
-    /// Runs `task` in the background until the collector stops; it is dropped at its next await then.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let stopping = self.stopping.clone();
-        self.tasks.spawn(async move {
-            tokio::select! {
-                () = stopping.cancelled() => {}
-                () = task => {}
-            }
-        });
-    }
+/// Taken while the store is checked: one check at a time reads through all files.
+#[derive(Debug, Clone)]
+pub struct Checking(pub Arc<Semaphore>);
 
-    /// Notes who is about to do what to what. An action that cannot be noted must not be carried out.
-    ///
-    /// # Errors
-    /// When the store fails.
-    pub async fn audit(&self, who: &str, what: &str, target: &str) -> Result<(), StateError> {
-        let entry = AuditEntry {
-            at_ms: self.now_ms(),
-            who: who.into(),
-            what: what.into(),
-            target: target.into(),
-        };
-        tracing::info!(who, what, target, "audit");
-        self.store.state.append_audit(&entry).await
-    }
-
-    /// Adds a line to the event log and tells the pages. A line that cannot be stored is at least in the process' own log.
-    pub async fn event(&self, event: Event) {
-        tracing::info!(
-            kind = event.kind,
-            node = event.node,
-            run = event.run,
-            "{}",
-            event.message
-        );
-        match self.store.state.append_event(&event).await {
-            Ok(()) => self.changes.send(Change::Events),
-            Err(error) => tracing::error!(%error, kind = event.kind, "an event could not be stored"),
-        }
+impl Default for Checking {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
     }
 }

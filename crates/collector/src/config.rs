@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use domain::bytes::DisplayBytes;
 use domain::time::DisplayDuration;
@@ -27,8 +27,8 @@ pub const ADMIN_TOKEN_CHARS_MIN: usize = 20;
 pub struct Config {
     /// Where to listen; port 0 picks a free one.
     pub listen: SocketAddr,
-    /// Where everything is kept.
-    pub data_dir: PathBuf,
+    /// Where everything is kept, for how long, and how much of it.
+    pub store: StoreConfig,
     /// Listen on a public address even without TLS.
     pub insecure_public: bool,
     /// Networks of the proxies in front of the collector: the address that they forward counts as the client's.
@@ -39,22 +39,6 @@ pub struct Config {
     pub admin_token: Option<Secret>,
     /// Where people find this collector, for links in messages; made from the listen address when none is given.
     pub public_url: Option<String>,
-    /// How long samples are kept, in milliseconds; the store's default when none is given.
-    pub retention_ms: Option<i64>,
-    /// How long their roll-ups to a minute are kept; 0 for none, the store's default when none is given.
-    pub retention_1m_ms: Option<i64>,
-    /// How long their roll-ups to an hour are kept; 0 for none, the store's default when none is given.
-    pub retention_1h_ms: Option<i64>,
-    /// The most that all of it may take on disk; beyond it the oldest go.
-    pub retention_bytes: Option<u64>,
-    /// How late a sample may come, in milliseconds; the store's default when none is given.
-    pub out_of_order_ms: Option<i64>,
-    /// The most series there may be; the store's default when none is given.
-    pub series_max: Option<usize>,
-    /// Free bytes of the disk below which no samples are taken; by the size of the disk when none is given.
-    pub min_free_bytes: Option<u64>,
-    /// The most memory for chunks that queries read; by the machine's memory when nothing is given.
-    pub query_cache_bytes: Option<u64>,
     /// Paths and patterns of rule files.
     pub rules: Vec<String>,
     /// Whether the rules that ship with Lockstep are in force.
@@ -73,25 +57,35 @@ pub struct TlsFiles {
 }
 
 impl Config {
+    /// The folder of all files.
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
+        &self.store.data_dir
+    }
+
+    /// Where people find this collector, for links in messages.
+    #[must_use]
+    pub fn external_url(&self) -> String {
+        match &self.public_url {
+            Some(url) => url.trim_end_matches('/').to_owned(),
+            None => {
+                let scheme = if self.tls.is_some() { "https" } else { "http" };
+                format!("{scheme}://{}", self.listen)
+            }
+        }
+    }
+
     /// Loopback, no TLS, a generated admin token.
     #[must_use]
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, PORT_DEFAULT)),
-            data_dir: data_dir.into(),
+            store: StoreConfig::new(data_dir),
             insecure_public: false,
             trusted_proxies: Vec::new(),
             tls: None,
             admin_token: None,
             public_url: None,
-            retention_ms: None,
-            retention_1m_ms: None,
-            retention_1h_ms: None,
-            retention_bytes: None,
-            out_of_order_ms: None,
-            series_max: None,
-            min_free_bytes: None,
-            query_cache_bytes: None,
             rules: Vec::new(),
             shipped_rules: true,
             evaluation_interval_ms: EVALUATION_INTERVAL_MS_DEFAULT,
@@ -114,9 +108,12 @@ impl Config {
 
     /// Refuses settings under which samples would be taken and thrown away at once, or never taken.
     fn check_store(&self) -> Result<(), StartError> {
-        let defaults = StoreConfig::new(&self.data_dir);
-        let retention_ms = self.retention_ms.unwrap_or(defaults.retention_ms);
-        let late_ms = self.out_of_order_ms.unwrap_or(defaults.out_of_order_ms);
+        let defaults = StoreConfig::new(self.data_dir());
+        let StoreConfig {
+            retention_ms,
+            out_of_order_ms: late_ms,
+            ..
+        } = self.store;
         let show = DisplayDuration;
         if retention_ms < RETENTION_MS_MIN {
             return Err(StartError::Setting(format!(
@@ -125,18 +122,18 @@ impl Config {
                 show(RETENTION_MS_MIN)
             )));
         }
-        if late_ms < 0 || (late_ms > retention_ms && self.out_of_order_ms.is_some()) {
+        if late_ms < 0 || (late_ms > retention_ms && late_ms != defaults.out_of_order_ms) {
             return Err(StartError::Setting(format!(
                 "--out-of-order {} is longer than --retention {}: what came so late would be dropped at once",
                 show(late_ms),
                 show(retention_ms)
             )));
         }
-        for (flag, rollup_ms) in [
-            ("--retention-1m", self.retention_1m_ms),
-            ("--retention-1h", self.retention_1h_ms),
+        for (flag, rollup_ms, default_ms) in [
+            ("--retention-1m", self.store.rollup_1m_ms, defaults.rollup_1m_ms),
+            ("--retention-1h", self.store.rollup_1h_ms, defaults.rollup_1h_ms),
         ] {
-            if let Some(rollup_ms) = rollup_ms.filter(|ms| *ms != 0 && *ms <= retention_ms) {
+            if rollup_ms != 0 && rollup_ms != default_ms && rollup_ms <= retention_ms {
                 return Err(StartError::Setting(format!(
                     "{flag} {} is not longer than --retention {}, for which the samples themselves are kept; make it longer, or 0 for \
                      no such roll-ups",
@@ -145,14 +142,18 @@ impl Config {
                 )));
             }
         }
-        if let Some(bytes) = self.retention_bytes.filter(|bytes| *bytes < RETENTION_BYTES_MIN) {
+        if let Some(bytes) = self
+            .store
+            .size_max_bytes
+            .filter(|bytes| *bytes < RETENTION_BYTES_MIN)
+        {
             return Err(StartError::Setting(format!(
                 "--retention-size {} is less than {}, in which nothing useful fits",
                 DisplayBytes(bytes),
                 DisplayBytes(RETENTION_BYTES_MIN)
             )));
         }
-        if self.series_max == Some(0) {
+        if self.store.series_max == 0 {
             return Err(StartError::Setting(
                 "--series-max 0 leaves no room for any series".into(),
             ));
@@ -222,11 +223,15 @@ mod tests {
     #[test]
     fn absurd_settings_of_the_store_are_refused_with_the_flag_to_change() {
         const HOUR_MS: i64 = 3_600_000;
-        let check = |retention_ms, out_of_order_ms, series_max| {
+        let check = |retention_ms: Option<i64>, out_of_order_ms: Option<i64>, series_max: Option<usize>| {
+            let defaults = StoreConfig::new("/nowhere");
             let config = Config {
-                retention_ms,
-                out_of_order_ms,
-                series_max,
+                store: StoreConfig {
+                    retention_ms: retention_ms.unwrap_or(defaults.retention_ms),
+                    out_of_order_ms: out_of_order_ms.unwrap_or(defaults.out_of_order_ms),
+                    series_max: series_max.unwrap_or(defaults.series_max),
+                    ..defaults
+                },
                 ..config("127.0.0.1:1")
             };
             config.check().map_err(|error| error.to_string())
@@ -247,10 +252,10 @@ mod tests {
             assert!(said.contains(flag), "{said}");
         }
         let mut rolled = config("127.0.0.1:1");
-        (rolled.retention_1m_ms, rolled.retention_1h_ms) = (Some(0), Some(24 * HOUR_MS));
+        (rolled.store.rollup_1m_ms, rolled.store.rollup_1h_ms) = (0, 24 * HOUR_MS);
         let said = rolled.check().expect_err("a day is less than 15").to_string();
         assert!(said.contains("--retention-1h 1d"), "{said}");
-        (rolled.retention_1h_ms, rolled.retention_bytes) = (Some(0), Some(1));
+        (rolled.store.rollup_1h_ms, rolled.store.size_max_bytes) = (0, Some(1));
         let said = rolled.check().expect_err("a byte").to_string();
         assert!(said.contains("--retention-size 1 B"), "{said}");
     }

@@ -153,7 +153,7 @@ impl Evaluator {
 
     /// What can be asked of the collector itself.
     #[must_use]
-    pub fn own(&self) -> &OwnSeries {
+    pub fn own(&self) -> &Arc<OwnSeries> {
         &self.own
     }
 

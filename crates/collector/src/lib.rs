@@ -21,8 +21,11 @@ pub mod own_series;
 pub mod self_metrics;
 pub mod tokens;
 
+mod append;
+mod event_log;
 mod space;
 mod state_series;
+mod tasks;
 
 pub mod ingest;
 
@@ -32,7 +35,7 @@ pub mod runs;
 
 pub mod http;
 
-pub use app::{App, Shared};
+pub use app::App;
 pub use config::{Config, Secret, TlsFiles};
 pub use error::StartError;
 pub use server::{Running, start};

@@ -9,10 +9,12 @@ use domain::api::nodes::{GpuView, NodeState, NodeView};
 use domain::event::{Event, Severity};
 use domain::ident::NodeName;
 use domain::time::TimestampMs;
+use store::StateStore;
 use store::state::nodes::NodeRecord;
 
-use crate::app::Shared;
-use crate::changes::Change;
+use crate::changes::{Change, Changes};
+use crate::clock;
+use crate::event_log::EventLog;
 
 /// A node that was silent for this long is down. Agents send every second; ten missed in a row are no accident.
 pub const SILENT_MS: i64 = 10_000;
@@ -219,35 +221,34 @@ impl LiveNode {
 }
 
 /// Watches for nodes that come and go, until the collector stops.
-pub(crate) async fn watch(app: Shared) {
+pub(crate) async fn watch(live: Arc<Live>, state: StateStore, changes: Changes, events: EventLog) {
     let mut ticks = tokio::time::interval(SWEEP_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    let mut persisted_ms = app.now_ms();
+    let mut persisted_ms = clock::now_ms();
     loop {
         ticks.tick().await;
-        let now_ms = app.now_ms();
-        let changed = app.live.sweep(now_ms);
+        let now_ms = clock::now_ms();
+        let changed = live.sweep(now_ms);
         if !changed.is_empty() {
-            app.changes.send(Change::Nodes);
+            changes.send(Change::Nodes);
         }
         for (node, up) in changed {
-            app.event(transition(&node, up, now_ms)).await;
+            events.append(transition(&node, up, now_ms)).await;
         }
         if now_ms - persisted_ms >= PERSIST_EVERY_MS {
             persisted_ms = now_ms;
-            persist(&app, now_ms).await;
+            persist(&live, &state, now_ms).await;
         }
     }
 }
 
-async fn persist(app: &Shared, now_ms: TimestampMs) {
-    for record in app
-        .live
-        .records()
+async fn persist(live: &Live, state: &StateStore, now_ms: TimestampMs) {
+    let records = live.records();
+    let living = records
         .iter()
-        .filter(|record| now_ms - record.seen_ms < SILENT_MS)
-    {
-        if let Err(error) = app.store.state.touch_node(&record.name, record.seen_ms).await {
+        .filter(|record| now_ms - record.seen_ms < SILENT_MS);
+    for record in living {
+        if let Err(error) = state.touch_node(&record.name, record.seen_ms).await {
             tracing::warn!(%error, node = %record.name, "could not note when a node was last heard");
         }
     }

@@ -12,26 +12,28 @@ use domain::api::session::Role;
 use listener::{Connections, HEAD_WITHIN, Limits, OpenFiles, guard};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use store::Store;
 use store::state::StateError;
-use store::{Store, StoreConfig};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::app::{App, Shared};
+use crate::app::{App, Checking, StartedAt};
 use crate::changes::Changes;
 use crate::config::{Config, Secret, TlsFiles};
+use crate::diagnose::{Alerts, Engine};
 use crate::error::StartError;
 use crate::evaluator::Evaluator;
-use crate::ingest::WaitingStreams;
-use crate::ingest::remote_write::{self, RemoteWrite};
-use crate::ingest::telemetry;
-use crate::ingest::telemetry::node_series::NodeSeries;
+use crate::event_log::EventLog;
+use crate::http::remote_write::RemoteWrite;
+use crate::ingest::{Bounds, Ingest};
 use crate::live::Live;
+use crate::notify::Notifier;
+use crate::own_series::OwnSeries;
+use crate::runs::Runs;
 use crate::self_metrics::SelfMetrics;
-use crate::state_series::{self, StateSeries};
+use crate::state_series::StateSeries;
+use crate::tasks::Tasks;
 use crate::tokens::Tokens;
+use crate::{clock, live, notify, runs, space, state_series, tokens};
 
 /// How long open requests may take once the collector stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -52,7 +54,7 @@ pub struct Running {
     /// The admin token, when it was made at this start: to be shown once.
     pub admin_token_created: Option<String>,
     /// Its parts, for the process around it.
-    pub app: Shared,
+    pub app: App,
     handle: Handle<SocketAddr>,
     serving: JoinHandle<io::Result<()>>,
 }
@@ -70,8 +72,8 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         source,
     })?;
     let tls = config.tls.as_ref().map(server_tls).transpose()?;
-    let (app, admin_token_created) = assemble(config).await?;
-    spawn_tasks(&app).await?;
+    let (app, background, admin_token_created) = assemble(config).await?;
+    spawn_tasks(&app, background).await?;
     let local_addr = listener.local_addr().map_err(|source| StartError::Listen {
         listen: app.config.listen,
         source,
@@ -119,108 +121,158 @@ impl Running {
     /// When the store fails.
     pub async fn join_token(&self) -> Result<String, StateError> {
         self.app
+            .events
             .audit("system", "token_create", "join token of the local agent")
             .await?;
-        let lifetime_s = Some(crate::tokens::JOIN_LIFETIME_S);
+        let lifetime_s = Some(tokens::JOIN_LIFETIME_S);
         let token = self
             .app
             .tokens
-            .create(Role::Join, "the local agent", lifetime_s, self.app.now_ms())
+            .create(Role::Join, "the local agent", lifetime_s, clock::now_ms())
             .await?;
         Ok(token.token)
     }
 
     /// Ends streams, lets open requests finish, writes out what is not yet written, and closes the store.
     pub async fn shutdown(self) {
-        self.app.stopping.cancel();
+        self.app.tasks.cancel();
         self.handle.graceful_shutdown(Some(GRACE));
         if !self.serving.is_finished() {
             let _stopped_either_way = self.serving.await;
         }
-        self.app.tasks.close();
-        self.app.tasks.wait().await;
-        let Store { series, state } = &self.app.store;
-        Store {
-            series: series.clone(),
-            state: state.clone(),
-        }
-        .close()
-        .await;
+        self.app.tasks.join().await;
+        let App { series, state, .. } = self.app;
+        Store { series, state }.close().await;
         tracing::info!("the collector has stopped");
     }
 }
 
-async fn assemble(config: Config) -> Result<(Shared, Option<Secret>), StartError> {
-    let mut store_config = StoreConfig::new(&config.data_dir);
-    if let Some(retention_ms) = config.retention_ms {
-        store_config.retention_ms = retention_ms;
-    }
-    if let Some(out_of_order_ms) = config.out_of_order_ms {
-        store_config.out_of_order_ms = out_of_order_ms;
-    }
-    if let Some(series_max) = config.series_max {
-        store_config.series_max = series_max;
-    }
-    if let Some(rollup_1m_ms) = config.retention_1m_ms {
-        store_config.rollup_1m_ms = rollup_1m_ms;
-    }
-    if let Some(rollup_1h_ms) = config.retention_1h_ms {
-        store_config.rollup_1h_ms = rollup_1h_ms;
-    }
-    store_config.size_max_bytes = config.retention_bytes;
-    store_config.min_free_bytes = config.min_free_bytes;
-    store_config.chunk_cache_bytes_max = config.query_cache_bytes;
-    let store = Store::open(store_config)
+async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), StartError> {
+    let store = Store::open(config.store.clone())
         .await
         .map_err(|source| StartError::Store {
-            path: config.data_dir.clone(),
+            path: config.store.data_dir.clone(),
             source: Box::new(source),
         })?;
-    let (tokens, created) = Tokens::open(&config, store.state.clone(), crate::clock::now_ms()).await?;
+    let (tokens, created) = Tokens::open(&config, store.state.clone(), clock::now_ms()).await?;
     let nodes = store.state.nodes().await.map_err(|error| StartError::Load {
         what: "nodes",
         source: Box::new(error),
     })?;
-    let metrics = SelfMetrics::default();
-    let alerts = crate::diagnose::Alerts::load(&config, metrics.registry());
+    let metrics = Arc::new(SelfMetrics::default());
+    let alerts = Alerts::load(&config, metrics.registry());
     let alerts = alerts.map_err(|error| StartError::Setting(error.to_string()))?;
-    let changes = Changes::default();
-    let evaluator = Evaluator::new(store.series.clone(), &metrics);
+    let (series, state) = (store.series.clone(), store.state.clone());
+    let (changes, tasks, notifier) = (Changes::default(), Tasks::default(), Notifier::default());
+    let (live, tokens) = (Arc::new(Live::from_records(nodes)), Arc::new(tokens));
+    let evaluator = Evaluator::new(series.clone(), &metrics);
+    let events = EventLog::new(state.clone(), changes.clone());
+    let state_series = Arc::new(StateSeries::default());
+    let known_alerts = alerts.clone();
+    let runs = Arc::new(Runs::new(
+        &config,
+        runs::Handles {
+            state: state.clone(),
+            changes: changes.clone(),
+            evaluator: evaluator.clone(),
+            events: events.clone(),
+            tasks: tasks.clone(),
+            live: Arc::clone(&live),
+            state_series: Arc::clone(&state_series),
+            metrics: Arc::clone(&metrics),
+            critical_nodes: Box::new(move || known_alerts.critical_nodes()),
+        },
+    ));
+    let engine = Arc::new(Engine {
+        evaluator: evaluator.clone(),
+        series: series.clone(),
+        state: state.clone(),
+        changes: changes.clone(),
+        metrics: Arc::clone(&metrics),
+        runs: Arc::clone(&runs),
+        notifier: notifier.clone(),
+        external_url: config.external_url(),
+        tasks: tasks.clone(),
+    });
+    let ingest = Arc::new(Ingest {
+        series: series.clone(),
+        state: state.clone(),
+        live: Arc::clone(&live),
+        runs: Arc::clone(&runs),
+        tokens: Arc::clone(&tokens),
+        events: events.clone(),
+        changes: changes.clone(),
+        metrics: Arc::clone(&metrics),
+        tasks: tasks.clone(),
+        bounds: Bounds::default(),
+    });
     let app = App {
-        started_ms: crate::clock::now_ms(),
-        runs: crate::runs::Runs::new(&config, store.state.clone(), changes.clone(), evaluator.clone()),
-        client_evaluator: evaluator.apart(),
-        evaluator,
-        live: Live::from_records(nodes),
+        started: StartedAt(clock::now_ms()),
+        remote_write: Arc::new(RemoteWrite::new(series.clone(), Arc::clone(&metrics))),
+        evaluator: evaluator.apart(),
+        config: Arc::new(config),
+        store: Arc::new(store),
+        checking: Checking::default(),
+        series,
+        state,
+        live,
+        runs,
         alerts,
+        engine,
         tokens,
-        waiting_streams: WaitingStreams::default(),
-        telemetry_room: Arc::new(Semaphore::new(telemetry::SAMPLES_TOGETHER_MAX)),
-        telemetry_turns: Arc::new(Semaphore::new(telemetry::TURNS)),
-        node_series: NodeSeries::default(),
-        state_series: StateSeries::default(),
-        remote_write: RemoteWrite::default(),
+        ingest,
+        events,
         changes,
         metrics,
-        checking: Arc::new(Semaphore::new(1)),
-        stopping: CancellationToken::new(),
-        tasks: TaskTracker::new(),
-        store,
-        config,
+        tasks,
     };
-    Ok((Arc::new(app), created))
+    let background = Background {
+        own: Arc::clone(evaluator.own()),
+        state_series,
+        notifier,
+    };
+    Ok((app, background, created))
 }
 
-async fn spawn_tasks(app: &Shared) -> Result<(), StartError> {
-    app.spawn(crate::live::watch(app.clone()));
-    app.spawn(remote_write::forget_idle(app.clone()));
-    app.spawn(crate::space::watch(app.clone()));
-    app.spawn(crate::tokens::store_uses(app.clone()));
-    crate::runs::start(app).await?;
-    app.spawn(state_series::write(app.clone()));
-    crate::diagnose::start(app).await?;
-    crate::notify::start(app).await?;
-    Ok(())
+/// What only background tasks use.
+struct Background {
+    own: Arc<OwnSeries>,
+    state_series: Arc<StateSeries>,
+    notifier: Notifier,
+}
+
+async fn spawn_tasks(app: &App, background: Background) -> Result<(), StartError> {
+    let App {
+        tasks,
+        series,
+        state,
+        events,
+        live,
+        ..
+    } = app;
+    let Background {
+        own,
+        state_series,
+        notifier,
+    } = background;
+    let watch = live::watch(
+        Arc::clone(live),
+        state.clone(),
+        app.changes.clone(),
+        events.clone(),
+    );
+    tasks.spawn(watch);
+    tasks.spawn(Arc::clone(&app.remote_write).forget_idle());
+    tasks.spawn(space::watch(series.clone(), own, events.clone()));
+    tasks.spawn(tokens::store_uses(Arc::clone(&app.tokens)));
+    app.runs.start(&app.config).await?;
+    tasks.spawn(state_series::write(
+        state_series,
+        Arc::clone(live),
+        series.clone(),
+    ));
+    app.alerts.start(&app.engine).await?;
+    notify::start(notifier, state.clone(), app.config.external_url(), tasks)
 }
 
 /// Without delay: the last piece of a long answer would wait until the client's system acknowledges the one before it, which it
@@ -228,7 +280,7 @@ async fn spawn_tasks(app: &Shared) -> Result<(), StartError> {
 fn serve(
     tcp: TcpListener,
     tls: Option<RustlsConfig>,
-    app: &Shared,
+    app: &App,
     handle: Handle<SocketAddr>,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
     let service = crate::http::router(app.clone()).into_make_service_with_connect_info::<SocketAddr>();

@@ -1,29 +1,33 @@
 //! Watches the room on the disk: tells rules, the event log and through them people when it begins to matter, and when it
 //! is over. The store itself decides when no samples are taken.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::api::store::{Blocked, DiskSpace};
 use domain::bytes::DisplayBytes;
 use domain::event::{Event, Severity};
 use domain::time::TimestampMs;
+use store::SeriesStore;
 
-use crate::app::Shared;
+use crate::clock;
+use crate::event_log::EventLog;
+use crate::own_series::OwnSeries;
 
 /// How often the disk is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Watches until the collector stops.
-pub(crate) async fn watch(app: Shared) {
+pub(crate) async fn watch(series: SeriesStore, own: Arc<OwnSeries>, events: EventLog) {
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut before = None;
     loop {
         ticks.tick().await;
-        let (now_ms, space) = (app.now_ms(), app.store.series.disk_space());
-        app.evaluator.own().note(now_ms, space);
+        let (now_ms, space) = (clock::now_ms(), series.disk_space());
+        own.note(now_ms, space);
         if let Some(event) = transition(before, &space, now_ms) {
-            app.event(event).await;
+            events.append(event).await;
         }
         before = space.blocked;
     }

@@ -8,26 +8,24 @@
 //! A series of state goes on as long as the state does: an alert on it neither ends while its condition holds nor outlives it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use domain::ident::{NodeName, RunId};
 use domain::run::state::Machine;
 use domain::series::{Labels, METRIC_NAME};
 use domain::time::TimestampMs;
+use store::SeriesStore;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::app::Shared;
-use crate::diagnose;
-use crate::live::Presence;
+use crate::live::{Live, Presence};
+use crate::{append, clock};
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// How long a run that has ended is shown: as long as somebody may want to hear of it.
 const ENDED_SHOWN_MS: i64 = 3_600_000;
 /// Runs that have ended and are shown; the oldest go first.
 const ENDED_SHOWN_MAX: usize = 1_000;
-/// Runs that are read at the start, the newest.
-const RUNS_AT_START: u32 = 200;
 /// After its own start, and after time in which it did not run, the collector cannot tell a node that is down from one that has not come back
 /// yet: agents return within a minute. A node that was heard since, and is not any more, is down.
 const DOUBT: Duration = Duration::from_secs(90);
@@ -89,31 +87,25 @@ impl StateSeries {
 }
 
 /// Writes the series until the collector stops.
-pub(crate) async fn write(app: Shared) {
-    match app.runs.newest(RUNS_AT_START).await {
-        Ok(runs) => runs.iter().for_each(|run| app.state_series.set_run(run)),
-        Err(error) => {
-            tracing::warn!(%error, "the state of runs that had ended before the start is not shown")
-        }
-    }
+pub(crate) async fn write(state: Arc<StateSeries>, live: Arc<Live>, store: SeriesStore) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut written: HashSet<Labels> = HashSet::new();
     let mut nodes = KnownNodes::new();
-    let mut clocks = Clocks::new(Instant::now(), app.now_ms());
+    let mut clocks = Clocks::new(Instant::now(), clock::now_ms());
     let mut failed = false;
     loop {
         ticks.tick().await;
-        let now_ms = app.now_ms();
+        let now_ms = clock::now_ms();
         let certainty = clocks.tick(Instant::now(), now_ms);
-        let mut series = app.state_series.of_runs(now_ms);
-        series.extend(node_series(&app, now_ms, certainty, &mut nodes));
-        let (series, is) = diagnose::with_ends(series, &written);
+        let mut series = state.of_runs(now_ms);
+        series.extend(node_series((&state, &live), now_ms, certainty, &mut nodes));
+        let (series, is) = append::with_ends(series, &written);
         if series.is_empty() {
             continue;
         }
-        match diagnose::append_now(&app, series, now_ms).await {
-            Ok(()) => (written, failed) = (is, false),
+        match append::append(&store, series, now_ms).await {
+            Ok(_) => (written, failed) = (is, false),
             Err(error) if !failed => {
                 tracing::warn!(%error, "the state of runs and nodes cannot be stored");
                 failed = true;
@@ -128,14 +120,14 @@ type KnownNodes = BTreeMap<NodeName, bool>;
 
 /// `node_up` of each node. One of which nothing certain can be said keeps the value it had, or has none.
 fn node_series(
-    app: &Shared,
+    (state, live): (&StateSeries, &Live),
     now_ms: TimestampMs,
     certainty: Certainty,
     known: &mut KnownNodes,
 ) -> Vec<(Labels, f64)> {
-    let busy = app.state_series.busy_nodes();
+    let busy = state.busy_nodes();
     let before = std::mem::take(known);
-    for (node, presence) in app.live.presences(now_ms) {
+    for (node, presence) in live.presences(now_ms) {
         let is_busy = busy.contains(&node);
         let up = is_up(presence, is_busy, certainty, before.get(&node).copied());
         known.extend(up.map(|up| (node, up)));

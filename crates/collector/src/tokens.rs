@@ -12,6 +12,7 @@ mod admin_file;
 mod known;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -27,7 +28,6 @@ use store::state::sessions::BrowserSession;
 use store::state::tokens::SecretHash;
 use tokio::time::MissedTickBehavior;
 
-use crate::app::Shared;
 use crate::config::{Config, Secret};
 use crate::error::StartError;
 use known::Known;
@@ -97,7 +97,7 @@ impl Tokens {
     ) -> Result<(Self, Option<Secret>), StartError> {
         let (admin, created) = match &config.admin_token {
             Some(given) => (given.clone(), false),
-            None => admin_file::read_or_create(&config.data_dir.join("admin.token"))?,
+            None => admin_file::read_or_create(&config.data_dir().join("admin.token"))?,
         };
         let load = |source: StateError| StartError::Load {
             what: "tokens",
@@ -373,12 +373,12 @@ impl Tokens {
 }
 
 /// Writes to the database when tokens were used, until the collector stops.
-pub(crate) async fn store_uses(app: Shared) {
+pub(crate) async fn store_uses(tokens: Arc<Tokens>) {
     let mut ticks = tokio::time::interval(STORE_USES_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        app.tokens.store_uses().await;
+        tokens.store_uses().await;
     }
 }
 

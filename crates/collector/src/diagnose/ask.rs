@@ -8,8 +8,7 @@ use domain::series::Labels;
 use domain::time::TimestampMs;
 use query::{Params, Query, Value};
 
-use crate::app::Shared;
-use crate::notify;
+use super::engine::Engine;
 
 /// Different queries that the templates of one rule may ask in one evaluation.
 const TEMPLATE_QUERIES_MAX: usize = 100;
@@ -17,8 +16,8 @@ const TEMPLATE_QUERIES_MAX: usize = 100;
 const TEMPLATE_ROUNDS_MAX: usize = 5;
 
 /// The series a query gives at a time.
-pub(super) async fn samples(app: &Shared, query: &Query, at_ms: TimestampMs) -> Answer {
-    let output = app
+pub(super) async fn samples(engine: &Engine, query: &Query, at_ms: TimestampMs) -> Answer {
+    let output = engine
         .evaluator
         .evaluate(query.clone(), Params::instant(at_ms))
         .await
@@ -42,22 +41,22 @@ pub(super) fn vector(value: Value) -> Option<Vec<(Labels, f64)>> {
 
 /// The alerts of an evaluation. Templates are filled in without waiting; a question they have is answered between two tries.
 pub(super) async fn instances(
-    app: &Shared,
+    engine: &Engine,
     instancing: &Instancing,
     found: Vec<(Labels, f64)>,
     limit: usize,
     at_ms: TimestampMs,
 ) -> Result<Vec<Instance>, String> {
-    let url = notify::external_url(app);
+    let url = &engine.external_url;
     let mut answers: HashMap<String, Answer> = HashMap::new();
     for _ in 1..TEMPLATE_ROUNDS_MAX {
-        let (instances, questions) = filled(instancing, &found, limit, at_ms, &url, &answers)?;
+        let (instances, questions) = filled(instancing, &found, limit, at_ms, url, &answers)?;
         if questions.is_empty() {
             return Ok(instances);
         }
         for question in questions {
             let answer = if answers.len() < TEMPLATE_QUERIES_MAX {
-                answer(app, &question, at_ms).await
+                answer(engine, &question, at_ms).await
             } else {
                 Err(format!(
                     "the templates of this rule ask more than {TEMPLATE_QUERIES_MAX} queries"
@@ -66,7 +65,7 @@ pub(super) async fn instances(
             answers.insert(question, answer);
         }
     }
-    filled(instancing, &found, limit, at_ms, &url, &answers).map(|(instances, _)| instances)
+    filled(instancing, &found, limit, at_ms, url, &answers).map(|(instances, _)| instances)
 }
 
 /// One try, and what it could not look up.
@@ -101,7 +100,7 @@ fn filled(
     Ok((instances, questions.into_inner()))
 }
 
-async fn answer(app: &Shared, text: &str, at_ms: TimestampMs) -> Answer {
+async fn answer(engine: &Engine, text: &str, at_ms: TimestampMs) -> Answer {
     let query = query::parse(text).map_err(|error| error.to_string())?;
-    samples(app, &query, at_ms).await
+    samples(engine, &query, at_ms).await
 }

@@ -5,7 +5,7 @@ use domain::api::alerts::AlertView;
 use domain::event::Severity;
 use domain::ident::{NodeName, RunId};
 
-use crate::app::Shared;
+use super::engine::Engine;
 
 /// A rule's word on it: `true` or `false`. Without one, critical alerts ask.
 const ANNOTATION: &str = "burst";
@@ -13,12 +13,12 @@ const ANNOTATION: &str = "burst";
 const NODES_OF_A_RUN_MAX: usize = 16;
 
 /// Asks the node an alert names, else the nodes of the run it names. Waits for no node.
-pub(super) async fn ask(app: &Shared, alert: &AlertView) {
+pub(super) async fn ask(engine: &Engine, alert: &AlertView) {
     if !wants(alert) {
         return;
     }
-    for node in concerned(app, alert).await {
-        app.runs.agents.want_burst(&node, &alert.rule);
+    for node in concerned(engine, alert).await {
+        engine.runs.agents.want_burst(&node, &alert.rule);
     }
 }
 
@@ -30,7 +30,7 @@ fn wants(alert: &AlertView) -> bool {
     }
 }
 
-async fn concerned(app: &Shared, alert: &AlertView) -> Vec<NodeName> {
+async fn concerned(engine: &Engine, alert: &AlertView) -> Vec<NodeName> {
     if let Some(node) = alert.labels.get("node") {
         return NodeName::new(node).into_iter().collect();
     }
@@ -38,7 +38,7 @@ async fn concerned(app: &Shared, alert: &AlertView) -> Vec<NodeName> {
         return Vec::new();
     };
     // A run that is not ours, or cannot be read, has no nodes to ask.
-    let mut nodes = app.runs.nodes_of(&run).await.unwrap_or_default();
+    let mut nodes = engine.runs.nodes_of(&run).await.unwrap_or_default();
     nodes.truncate(NODES_OF_A_RUN_MAX);
     nodes
 }

@@ -15,11 +15,11 @@ use tracing::{info, warn};
 
 use super::ask;
 use super::burst;
+use super::engine::Engine;
 use super::group::GroupState;
 use super::log_tail;
 use super::rule::{RuleState, Status};
 use super::view;
-use crate::app::Shared;
 use crate::changes::Change as Shown;
 
 /// Alerts one rule may have: a rule that matches everything is a mistake in the rule, not ten thousand faults.
@@ -37,15 +37,15 @@ impl RuleState {
     /// the rule and shown; its alerts and series stay as they are then.
     pub(super) async fn evaluate(
         &self,
-        app: &Shared,
+        engine: &Engine,
         group: &GroupState,
         at_ms: TimestampMs,
     ) -> Option<Vec<(Labels, f64)>> {
         let started = Instant::now();
         let result = if self.rule.is_alert() {
-            self.alert_on(app, group, at_ms).await
+            self.alert_on(engine, group, at_ms).await
         } else {
-            self.record(app, group, at_ms).await
+            self.record(engine, group, at_ms).await
         };
         let mut status = self.status();
         status.evaluated_ms = at_ms;
@@ -68,23 +68,23 @@ impl RuleState {
 
     async fn record(
         &self,
-        app: &Shared,
+        engine: &Engine,
         group: &GroupState,
         at_ms: TimestampMs,
     ) -> Result<Vec<(Labels, f64)>, String> {
         let (offset_ms, limit) = (group.definition.query_offset_ms, group.definition.limit);
-        let found = ask::samples(app, &self.query, at_ms - offset_ms).await?;
+        let found = ask::samples(engine, &self.query, at_ms - offset_ms).await?;
         record::recorded(&self.rule, found, limit).map_err(|error| error.to_string())
     }
 
     async fn alert_on(
         &self,
-        app: &Shared,
+        engine: &Engine,
         group: &GroupState,
         at_ms: TimestampMs,
     ) -> Result<Vec<(Labels, f64)>, String> {
         let query_ms = at_ms - group.definition.query_offset_ms;
-        let found = ask::samples(app, &self.query, query_ms).await?;
+        let found = ask::samples(engine, &self.query, query_ms).await?;
         if found.len() > ALERTS_PER_RULE_MAX {
             return Err(format!(
                 "the expression matches {} series, more than {ALERTS_PER_RULE_MAX}",
@@ -92,19 +92,19 @@ impl RuleState {
             ));
         }
         let limit = group.definition.limit;
-        let instances = ask::instances(app, &self.instancing, found, limit, query_ms).await?;
+        let instances = ask::instances(engine, &self.instancing, found, limit, query_ms).await?;
         let (mut samples, mut annotations) = (Vec::new(), Annotations::new());
         for instance in instances {
             samples.push((instance.labels.clone(), instance.value));
             annotations.insert(instance.labels, instance.annotations);
         }
-        self.advance(app, samples, &annotations, at_ms).await
+        self.advance(engine, samples, &annotations, at_ms).await
     }
 
     /// Takes the alerts a step further.
     async fn advance(
         &self,
-        app: &Shared,
+        engine: &Engine,
         samples: Vec<(Labels, f64)>,
         annotations: &Annotations,
         now_ms: TimestampMs,
@@ -112,10 +112,10 @@ impl RuleState {
         let mut next = self.status().clone();
         let changes = step(&mut next.active, samples, self.rule.holding(), now_ms);
         let outcome = self
-            .carry_out(app, &mut next, &changes, annotations, now_ms)
+            .carry_out(engine, &mut next, &changes, annotations, now_ms)
             .await;
         if !changes.is_empty() {
-            self.store(app, &outcome, now_ms).await?;
+            self.store(engine, &outcome, now_ms).await?;
         }
         self.show_values(&mut next, annotations);
         let traces = trace::samples(&next.active);
@@ -123,7 +123,7 @@ impl RuleState {
         (status.active, status.views) = (next.active, next.views);
         drop(status);
         if !changes.is_empty() {
-            app.changes.send(Shown::Diagnoses);
+            engine.changes.send(Shown::Diagnoses);
         }
         Ok(traces)
     }
@@ -131,7 +131,7 @@ impl RuleState {
     /// Brings the views in line with the changes, and gathers what is to be stored.
     async fn carry_out(
         &self,
-        app: &Shared,
+        engine: &Engine,
         next: &mut Status,
         changes: &[Change],
         annotations: &Annotations,
@@ -147,13 +147,13 @@ impl RuleState {
                 }
                 Change::Firing(active) => {
                     let evidence = match began.elapsed() {
-                        spent if spent < EVIDENCE_WITHIN => self.evidence(app, active, now_ms).await,
+                        spent if spent < EVIDENCE_WITHIN => self.evidence(engine, active, now_ms).await,
                         _ => vec![],
                     };
                     let before = next.views.get(&fingerprint(&active.labels));
                     let mut alert = self.alert(active, annotations, before, None);
                     alert.evidence = evidence;
-                    burst::ask(app, &alert).await;
+                    burst::ask(engine, &alert).await;
                     outcome.told.push(alert.clone());
                     outcome.upsert(next, alert);
                 }
@@ -200,13 +200,13 @@ impl RuleState {
     }
 
     /// Answers of the rule's evidence queries, and the last log lines where the rule asks for them. One that fails is left out: an alert must not wait for its decoration.
-    async fn evidence(&self, app: &Shared, active: &Active, now_ms: TimestampMs) -> Vec<Evidence> {
+    async fn evidence(&self, engine: &Engine, active: &Active, now_ms: TimestampMs) -> Vec<Evidence> {
         let mut all = Vec::new();
         for (title, text) in self.rule.evidence() {
             let Ok(query) = evidence::expand(text, &active.labels, active.value) else {
                 continue;
             };
-            match app.evaluator.instant(&query, now_ms).await {
+            match engine.evaluator.instant(&query, now_ms).await {
                 Ok(output) => all.push(Evidence {
                     title,
                     query,
@@ -223,17 +223,17 @@ impl RuleState {
             .map(String::as_str)
             == Some("true")
         {
-            all.extend(log_tail::evidence(app, &active.labels).await);
+            all.extend(log_tail::evidence(engine, &active.labels).await);
         }
         all
     }
 
-    async fn store(&self, app: &Shared, outcome: &Outcome, now_ms: TimestampMs) -> Result<(), String> {
+    async fn store(&self, engine: &Engine, outcome: &Outcome, now_ms: TimestampMs) -> Result<(), String> {
         let changes = AlertChanges {
             upserts: &outcome.upserts,
             forgotten: &outcome.forgotten,
         };
-        app.store
+        engine
             .state
             .apply_alerts(changes, now_ms)
             .await
@@ -243,7 +243,7 @@ impl RuleState {
             info!(rule = alert.rule, state = ?alert.state, labels, value = alert.value, "an alert changed");
         }
         if !outcome.told.is_empty() {
-            app.alerts.notifier().wake();
+            engine.notifier.wake();
         }
         Ok(())
     }

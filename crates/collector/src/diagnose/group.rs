@@ -16,10 +16,11 @@ use domain::rule::schedule::Schedule;
 use domain::time::TimestampMs;
 use tokio_util::sync::CancellationToken;
 
+use super::engine::Engine;
 use super::metrics::RuleMetrics;
 use super::rule::RuleState;
 use super::write::Writes;
-use crate::app::Shared;
+use crate::clock;
 
 /// A group in force.
 pub(super) struct GroupState {
@@ -87,17 +88,17 @@ impl GroupState {
     }
 
     /// Evaluates it until it is stopped, or the collector is.
-    pub(super) fn start(self: &Arc<Self>, app: &Shared) {
+    pub(super) fn start(self: &Arc<Self>, engine: &Arc<Engine>) {
         let by = &[self.label.as_str()];
         let count = i64::try_from(self.rules.len()).unwrap_or(i64::MAX);
         self.metrics.rules.with_label_values(by).set(count);
         let interval_s = self.schedule.interval_ms() as f64 / 1_000.0;
         self.metrics.interval.with_label_values(by).set(interval_s);
-        let (group, shared) = (Arc::clone(self), Arc::clone(app));
+        let (group, used) = (Arc::clone(self), Arc::clone(engine));
         let ended = self.ended.clone().drop_guard();
-        app.spawn(async move {
+        engine.tasks.spawn(async move {
             let _says_so_however_it_ends = ended;
-            group.evaluate_for_ever(&shared).await;
+            group.evaluate_for_ever(&used).await;
         });
     }
 
@@ -107,22 +108,22 @@ impl GroupState {
         self.ended.cancelled().await;
     }
 
-    async fn evaluate_for_ever(&self, app: &Shared) {
+    async fn evaluate_for_ever(&self, engine: &Engine) {
         let by = &[self.label.as_str()];
         let interval_ms = self.schedule.interval_ms();
-        let mut due_ms = self.schedule.after(app.now_ms());
+        let mut due_ms = self.schedule.after(clock::now_ms());
         loop {
-            let wait_ms = due_ms - app.now_ms();
+            let wait_ms = due_ms - clock::now_ms();
             if wait_ms > interval_ms {
                 // The clock was set back.
-                due_ms = self.schedule.after(app.now_ms());
+                due_ms = self.schedule.after(clock::now_ms());
                 continue;
             }
             tokio::select! {
                 () = self.stop.cancelled() => return,
                 () = tokio::time::sleep(Duration::from_millis(u64::try_from(wait_ms).unwrap_or_default())) => {}
             }
-            let now_ms = app.now_ms();
+            let now_ms = clock::now_ms();
             if now_ms < due_ms {
                 continue;
             }
@@ -130,12 +131,12 @@ impl GroupState {
             let missed = u64::try_from((at_ms - due_ms) / interval_ms).unwrap_or_default();
             self.metrics.missed.with_label_values(by).inc_by(missed);
             self.metrics.iterations.with_label_values(by).inc_by(missed + 1);
-            self.evaluate(app, at_ms).await;
+            self.evaluate(engine, at_ms).await;
             due_ms = at_ms + interval_ms;
         }
     }
 
-    async fn evaluate(&self, app: &Shared, at_ms: TimestampMs) {
+    async fn evaluate(&self, engine: &Engine, at_ms: TimestampMs) {
         let by = &[self.label.as_str()];
         let started = Instant::now();
         let mut writes = Writes::new(self, at_ms - self.definition.query_offset_ms);
@@ -144,18 +145,18 @@ impl GroupState {
                 break;
             }
             if writes.may_be_read_by(rule) || writes.is_full() {
-                writes.flush(app).await;
+                writes.flush(engine).await;
             }
             self.metrics.evaluations.with_label_values(by).inc();
             let began = Instant::now();
-            match rule.evaluate(app, self, at_ms).await {
+            match rule.evaluate(engine, self, at_ms).await {
                 Some(samples) => writes.add(place, samples),
                 None => self.metrics.failures.with_label_values(by).inc(),
             }
             let seconds = self.metrics.seconds.with_label_values(by);
             seconds.observe(began.elapsed().as_secs_f64());
         }
-        writes.flush(app).await;
+        writes.flush(engine).await;
         let duration_s = started.elapsed().as_secs_f64();
         self.metrics.last_seconds.with_label_values(by).set(duration_s);
         self.metrics

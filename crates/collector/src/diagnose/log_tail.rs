@@ -8,7 +8,7 @@ use domain::ident::{Rank, RunId};
 use domain::run::log_text;
 use domain::series::Labels;
 
-use crate::app::Shared;
+use super::engine::Engine;
 
 /// A rule's annotation that asks for them.
 pub(super) const ANNOTATION: &str = "log_tail";
@@ -23,16 +23,16 @@ const LOOKS_MAX: u32 = 4;
 const LOOKS_APART: Duration = Duration::from_millis(250);
 
 /// Of the rank that the labels name, or of the launcher of the node. `None` when they name neither, or nothing was written.
-pub(super) async fn evidence(app: &Shared, labels: &Labels) -> Option<Evidence> {
+pub(super) async fn evidence(engine: &Engine, labels: &Labels) -> Option<Evidence> {
     let run = RunId::new(labels.get("run")?).ok()?;
-    let view = app.runs.stored_view(&run).await.ok()?;
+    let view = engine.runs.stored_view(&run).await.ok()?;
     for look in 0..LOOKS_MAX {
         if look > 0 {
             tokio::time::sleep(LOOKS_APART).await;
         }
         for stream in STREAMS {
             let source = source(&view, labels, stream)?;
-            let lines = last_lines(app, &run, &source).await;
+            let lines = last_lines(engine, &run, &source).await;
             if !lines.is_empty() {
                 return Some(Evidence {
                     title: format!("{TITLE} ({stream})"),
@@ -55,12 +55,12 @@ fn source(view: &RunView, labels: &Labels, stream: &str) -> Option<LogSource> {
     })
 }
 
-async fn last_lines(app: &Shared, run: &RunId, source: &LogSource) -> Vec<String> {
-    let Ok(length) = app.runs.log(run, source, 0, 0).await.map(|piece| piece.length) else {
+async fn last_lines(engine: &Engine, run: &RunId, source: &LogSource) -> Vec<String> {
+    let Ok(length) = engine.runs.log(run, source, 0, 0).await.map(|piece| piece.length) else {
         return Vec::new();
     };
     let offset = length.saturating_sub(BYTES_MAX);
-    let Ok(piece) = app.runs.log(run, source, offset, BYTES_MAX).await else {
+    let Ok(piece) = engine.runs.log(run, source, offset, BYTES_MAX).await else {
         return Vec::new();
     };
     tail(&piece.text, offset > 0)

@@ -13,6 +13,7 @@
 pub mod files;
 mod reload;
 
+mod engine;
 mod group;
 mod rule;
 
@@ -31,23 +32,23 @@ mod recorded;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use domain::api::alerts::{AlertState, AlertView, Diagnosis, RuleView};
+use domain::event::Severity;
 use domain::time::TimestampMs;
 use prometheus::Registry;
 use store::state::StateError;
 use store::state::alerts::AlertChanges;
 
-use crate::app::Shared;
+use crate::clock;
 use crate::config::Config;
 use crate::error::StartError;
-use crate::notify::Notifier;
 use files::Sources;
 use group::GroupState;
 use metrics::RuleMetrics;
 use rule::RuleState;
 
+pub use engine::Engine;
 pub use files::RulesError;
 pub use reload::Reloaded;
-pub(crate) use write::{append_now, with_ends};
 
 /// How long an alert that was active when the collector ended is held after its start though nothing shows it: agents are back
 /// within 15 s, and their spools a moment later.
@@ -64,7 +65,6 @@ pub struct Alerts {
     metrics: RuleMetrics,
     /// One reload at a time.
     reloading: Arc<tokio::sync::Mutex<()>>,
-    notifier: Notifier,
 }
 
 /// A group as people see it.
@@ -85,27 +85,6 @@ pub struct GroupView {
     pub rules: Vec<RuleView>,
 }
 
-/// Takes up the alerts that were active when the collector last ran, and evaluates every group at its interval until the
-/// collector stops.
-///
-/// # Errors
-/// When the store cannot be read.
-pub async fn start(app: &Shared) -> Result<(), StartError> {
-    let failed = |error: StateError| StartError::Load {
-        what: "alerts",
-        source: error.into(),
-    };
-    let active = app.store.state.active_alerts().await.map_err(failed)?;
-    let true_ms = app.now_ms() + RETURN_MS;
-    let groups = app.alerts.groups();
-    let orphans = take_up(&groups, &active, true_ms);
-    resolve(app, orphans).await.map_err(failed)?;
-    for group in groups.iter() {
-        group.start(app);
-    }
-    Ok(())
-}
-
 /// Gives each alert to the first rule it may be of; returns those that are of none.
 fn take_up(groups: &Groups, active: &[AlertView], true_ms: TimestampMs) -> Vec<AlertView> {
     let mut left: Vec<&AlertView> = active.iter().collect();
@@ -120,8 +99,8 @@ fn take_up(groups: &Groups, active: &[AlertView], true_ms: TimestampMs) -> Vec<A
 }
 
 /// Ends alerts of rules that are not there any more: a receiver that knows such an alert as firing is sent its end.
-async fn resolve(app: &Shared, orphans: Vec<AlertView>) -> Result<(), StateError> {
-    let now_ms = app.now_ms();
+async fn resolve(engine: &Engine, orphans: Vec<AlertView>) -> Result<(), StateError> {
+    let now_ms = clock::now_ms();
     for mut alert in orphans {
         if alert.fired_ms.is_none() {
             let forgotten = &[alert.fingerprint.clone()];
@@ -129,7 +108,7 @@ async fn resolve(app: &Shared, orphans: Vec<AlertView>) -> Result<(), StateError
                 forgotten,
                 ..AlertChanges::default()
             };
-            app.store.state.apply_alerts(changes, now_ms).await?;
+            engine.state.apply_alerts(changes, now_ms).await?;
             continue;
         }
         (alert.state, alert.resolved_ms) = (AlertState::Resolved, Some(now_ms));
@@ -138,8 +117,8 @@ async fn resolve(app: &Shared, orphans: Vec<AlertView>) -> Result<(), StateError
             upserts,
             ..AlertChanges::default()
         };
-        app.store.state.apply_alerts(changes, now_ms).await?;
-        app.alerts.notifier.wake();
+        engine.state.apply_alerts(changes, now_ms).await?;
+        engine.notifier.wake();
     }
     Ok(())
 }
@@ -157,20 +136,47 @@ impl Alerts {
         let (metrics, interval_ms) = (RuleMetrics::new(registry), config.evaluation_interval_ms);
         let groups = reload::read(&sources, interval_ms, &metrics)?;
         metrics.reload_worked.set(1.0);
-        metrics.reloaded_at.set(crate::clock::now_ms() as f64 / 1_000.0);
+        metrics.reloaded_at.set(clock::now_ms() as f64 / 1_000.0);
         Ok(Self {
             groups: Arc::new(RwLock::new(groups.into_iter().map(Arc::new).collect())),
             sources: Arc::new(sources),
             interval_ms,
             metrics,
             reloading: Arc::default(),
-            notifier: Notifier::default(),
         })
     }
 
-    /// Wakes the delivery of messages.
-    pub(crate) fn notifier(&self) -> &Notifier {
-        &self.notifier
+    /// Takes up the alerts that were active when the collector last ran, and evaluates every group at its interval until the
+    /// collector stops.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn start(&self, engine: &Arc<Engine>) -> Result<(), StartError> {
+        let failed = |error: StateError| StartError::Load {
+            what: "alerts",
+            source: error.into(),
+        };
+        let active = engine.state.active_alerts().await.map_err(failed)?;
+        let true_ms = clock::now_ms() + RETURN_MS;
+        let groups = self.groups();
+        let orphans = take_up(&groups, &active, true_ms);
+        resolve(engine, orphans).await.map_err(failed)?;
+        for group in groups.iter() {
+            group.start(engine);
+        }
+        Ok(())
+    }
+
+    /// Nodes of which a critical alert fires that is not one run's own.
+    #[must_use]
+    pub fn critical_nodes(&self) -> Vec<String> {
+        let diagnoses = self.diagnoses().into_iter();
+        let of_nodes = diagnoses.filter(|diagnosis| {
+            diagnosis.alert.severity == Severity::Critical && diagnosis.alert.labels.get("run").is_none()
+        });
+        of_nodes
+            .filter_map(|diagnosis| diagnosis.alert.labels.get("node").map(str::to_owned))
+            .collect()
     }
 
     /// Alerts that are pending or firing.

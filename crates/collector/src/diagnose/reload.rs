@@ -13,12 +13,13 @@ use domain::api::alerts::AlertView;
 use domain::rule::Rule;
 use domain::series::Labels;
 
+use super::engine::Engine;
 use super::files::{RulesError, Sources};
 use super::group::GroupState;
 use super::metrics::RuleMetrics;
 use super::rule::RuleState;
 use super::{Alerts, resolve, write};
-use crate::app::Shared;
+use crate::clock;
 
 /// What a reload found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,15 +55,17 @@ impl Alerts {
     ///
     /// # Errors
     /// When a file cannot be used; the rules in force stay then.
-    pub async fn reload(&self, app: &Shared) -> Result<Reloaded, RulesError> {
-        let (alerts, shared) = (self.clone(), Arc::clone(app));
-        let reload = app.tasks.spawn(async move { alerts.reload_now(&shared).await });
+    pub async fn reload(&self, engine: &Arc<Engine>) -> Result<Reloaded, RulesError> {
+        let (alerts, used) = (self.clone(), Arc::clone(engine));
+        let reload = engine
+            .tasks
+            .spawn_to_end(async move { alerts.reload_now(&used).await });
         reload
             .await
             .unwrap_or_else(|panic| Err(RulesError(vec![panic.to_string()])))
     }
 
-    async fn reload_now(&self, app: &Shared) -> Result<Reloaded, RulesError> {
+    async fn reload_now(&self, engine: &Arc<Engine>) -> Result<Reloaded, RulesError> {
         let _one_at_a_time = self.reloading.lock().await;
         let (sources, interval_ms, metrics) =
             (Arc::clone(&self.sources), self.interval_ms, self.metrics.clone());
@@ -72,8 +75,8 @@ impl Alerts {
         let read = read.inspect_err(|error| {
             tracing::error!(%error, "rules were not loaded again; those before stay in force");
         })?;
-        let reloaded = self.replace(app, read).await;
-        self.metrics.reloaded_at.set(app.now_ms() as f64 / 1_000.0);
+        let reloaded = self.replace(engine, read).await;
+        self.metrics.reloaded_at.set(clock::now_ms() as f64 / 1_000.0);
         let Reloaded {
             groups,
             rules,
@@ -83,7 +86,7 @@ impl Alerts {
         Ok(reloaded)
     }
 
-    async fn replace(&self, app: &Shared, read: Vec<GroupState>) -> Reloaded {
+    async fn replace(&self, engine: &Arc<Engine>, read: Vec<GroupState>) -> Reloaded {
         let mut before: Vec<Arc<GroupState>> = self.groups().to_vec();
         let (mut groups, mut fresh) = (Vec::with_capacity(read.len()), Vec::new());
         for group in read {
@@ -101,14 +104,14 @@ impl Alerts {
         let gone = hand_over(&before, &fresh);
         self.set_groups(groups.clone().into());
         for group in &fresh {
-            group.start(app);
+            group.start(engine);
         }
         for old in &before {
             if !groups.iter().any(|group| group.label == old.label) {
                 self.metrics.forget(&old.label);
             }
         }
-        self.end(app, &gone).await;
+        self.end(engine, &gone).await;
         Reloaded {
             groups: groups.len(),
             rules: groups.iter().map(|group| group.rules.len()).sum(),
@@ -117,14 +120,14 @@ impl Alerts {
     }
 
     /// Ends what rules that are gone have left.
-    async fn end(&self, app: &Shared, gone: &[&RuleState]) {
+    async fn end(&self, engine: &Engine, gone: &[&RuleState]) {
         let alerts: Vec<AlertView> = gone.iter().flat_map(|rule| rule.alerts()).collect();
         let has_alerts = !alerts.is_empty();
-        if let Err(error) = resolve(app, alerts).await {
+        if let Err(error) = resolve(engine, alerts).await {
             tracing::error!(%error, "alerts of rules that are gone could not be resolved; the next start does it");
         }
         if has_alerts {
-            app.changes.send(crate::changes::Change::Diagnoses);
+            engine.changes.send(crate::changes::Change::Diagnoses);
         }
         let series: Vec<Labels> = gone
             .iter()
@@ -136,7 +139,7 @@ impl Alerts {
             .map(|rule| rule.status().evaluated_ms)
             .max()
             .unwrap_or_default();
-        write::end(app, series, app.now_ms().max(last_ms + 1)).await;
+        write::end(engine, series, clock::now_ms().max(last_ms + 1)).await;
     }
 }
 

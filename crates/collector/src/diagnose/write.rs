@@ -1,26 +1,19 @@
 //! What rules write: recorded series and the traces of alerts, into the one store, with an end for series that vanish.
 
-use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use domain::series::{Labels, STALE};
 use domain::time::TimestampMs;
-use store::SeriesStore;
-use store::series::{Append, AppendError, Appended, Block, SeriesLimit};
+use store::series::Appended;
 use tracing::warn;
 
+use super::engine::Engine;
 use super::group::GroupState;
 use super::rule::RuleState;
-use crate::app::Shared;
+use crate::append::{append, with_ends};
 
 /// Samples that wait for the group's other rules: half of what one append may carry.
 const PENDING_MAX: usize = store::series::APPEND_SAMPLES_MAX / 2;
-/// How long a group waits while the store is behind; then its samples are lost, and counted.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How often an append is tried when the store forgets a series between looking it up and writing it.
-const TRIES_MAX: usize = 3;
 
 /// Samples of one evaluation of a group that are not stored yet.
 pub(super) struct Writes<'g> {
@@ -30,17 +23,6 @@ pub(super) struct Writes<'g> {
     pending: Vec<(usize, Vec<(Labels, f64)>)>,
     pending_samples: usize,
     samples: usize,
-}
-
-/// Why samples were not stored.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum WriteError {
-    #[error(transparent)]
-    Series(#[from] SeriesLimit),
-    #[error(transparent)]
-    Append(#[from] AppendError),
-    #[error("looking up series failed: {0}")]
-    Panic(#[from] tokio::task::JoinError),
 }
 
 impl<'g> Writes<'g> {
@@ -82,7 +64,7 @@ impl<'g> Writes<'g> {
     }
 
     /// Stores what waits; when this returns, it can be read.
-    pub(super) async fn flush(&mut self, app: &Shared) {
+    pub(super) async fn flush(&mut self, engine: &Engine) {
         self.pending_samples = 0;
         let pending = std::mem::take(&mut self.pending);
         if pending.is_empty() {
@@ -95,10 +77,10 @@ impl<'g> Writes<'g> {
             samples.extend(given);
             now_written.push((place, is));
         }
-        match append(app, samples, self.at_ms).await {
+        match append(&engine.series, samples, self.at_ms).await {
             Ok(appended) => {
                 self.group.write_failed.store(false, Ordering::Relaxed);
-                self.note(app, &appended);
+                self.note(engine, &appended);
                 for (place, series) in now_written {
                     *self.group.rules[place].written() = series;
                 }
@@ -130,8 +112,8 @@ impl<'g> Writes<'g> {
         }
     }
 
-    fn note(&self, app: &Shared, appended: &Appended) {
-        let metrics = &app.metrics;
+    fn note(&self, engine: &Engine, appended: &Appended) {
+        let metrics = &engine.metrics;
         metrics
             .samples
             .with_label_values(&["rules"])
@@ -164,73 +146,13 @@ impl<'g> Writes<'g> {
     }
 }
 
-/// The samples, and an end for each series that was written before and is not among them; and the series that are.
-pub(crate) fn with_ends(
-    mut samples: Vec<(Labels, f64)>,
-    written: &HashSet<Labels>,
-) -> (Vec<(Labels, f64)>, HashSet<Labels>) {
-    let is: HashSet<Labels> = samples.iter().map(|(labels, _)| labels.clone()).collect();
-    samples.extend(written.difference(&is).map(|ended| (ended.clone(), STALE)));
-    (samples, is)
-}
-
 /// Ends series whose rule is gone.
-pub(super) async fn end(app: &Shared, series: Vec<Labels>, at_ms: TimestampMs) {
+pub(super) async fn end(engine: &Engine, series: Vec<Labels>, at_ms: TimestampMs) {
     if series.is_empty() {
         return;
     }
     let samples = series.into_iter().map(|labels| (labels, STALE)).collect();
-    if let Err(error) = append(app, samples, at_ms).await {
+    if let Err(error) = append(&engine.series, samples, at_ms).await {
         warn!(%error, "series of rules that are gone could not be ended; they end by themselves after the lookback");
     }
-}
-
-/// Stores samples of the collector's own, each at this time.
-pub(crate) async fn append_now(
-    app: &Shared,
-    samples: Vec<(Labels, f64)>,
-    at_ms: TimestampMs,
-) -> Result<(), WriteError> {
-    append(app, samples, at_ms).await.map(drop)
-}
-
-async fn append(
-    app: &Shared,
-    samples: Vec<(Labels, f64)>,
-    at_ms: TimestampMs,
-) -> Result<Appended, WriteError> {
-    let samples = Arc::new(samples);
-    for _ in 1..TRIES_MAX {
-        match try_append(app, &samples, at_ms).await {
-            Err(WriteError::Append(AppendError::UnknownSeries(_))) => {}
-            other => return other,
-        }
-    }
-    try_append(app, &samples, at_ms).await
-}
-
-async fn try_append(
-    app: &Shared,
-    samples: &Arc<Vec<(Labels, f64)>>,
-    at_ms: TimestampMs,
-) -> Result<Appended, WriteError> {
-    let (store, named) = (app.store.series.clone(), Arc::clone(samples));
-    let block = tokio::task::spawn_blocking(move || block(&store, &named, at_ms)).await??;
-    let append = Append {
-        source: None,
-        blocks: vec![block],
-    };
-    let store = &app.store.series;
-    Ok(store.append_within(append, app.now_ms(), PATIENCE).await?)
-}
-
-/// Looks the series up.
-fn block(store: &SeriesStore, samples: &[(Labels, f64)], at_ms: TimestampMs) -> Result<Block, WriteError> {
-    let ids = samples.iter().map(|(labels, _)| store.resolve(labels));
-    let ids = ids.collect::<Result<Vec<_>, _>>()?;
-    Ok(Block {
-        shape: store.shape(ids)?,
-        times_ms: vec![at_ms],
-        values: samples.iter().map(|(_, value)| *value).collect(),
-    })
 }

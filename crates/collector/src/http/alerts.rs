@@ -14,8 +14,12 @@ use serde::Deserialize;
 use store::state::webhooks::Webhook;
 
 use super::{ApiError, ApiResult, Caller};
-use crate::app::Shared;
+use crate::app::App;
+use crate::clock;
+use crate::diagnose::Alerts;
+use crate::event_log::EventLog;
 use crate::notify::webhook::SECRET_PREFIX;
+use store::StateStore;
 
 /// Receivers there may be; each gets every message.
 const WEBHOOKS_MAX: usize = 32;
@@ -28,7 +32,7 @@ const HISTORY_DEFAULT: u32 = 100;
 const HISTORY_MAX: u32 = 1_000;
 
 /// The routes.
-pub fn routes() -> Router<Shared> {
+pub fn routes() -> Router<App> {
     Router::new()
         .route("/api/rules", get(rules))
         .route("/api/alerts", get(alerts))
@@ -37,12 +41,12 @@ pub fn routes() -> Router<Shared> {
         .route("/api/webhooks/{id}", delete(delete_webhook))
 }
 
-async fn rules(State(app): State<Shared>) -> Json<Vec<RuleView>> {
-    Json(app.alerts.rules())
+async fn rules(State(alerts): State<Alerts>) -> Json<Vec<RuleView>> {
+    Json(alerts.rules())
 }
 
-async fn diagnoses(State(app): State<Shared>) -> Json<Vec<Diagnosis>> {
-    Json(app.alerts.diagnoses())
+async fn diagnoses(State(alerts): State<Alerts>) -> Json<Vec<Diagnosis>> {
+    Json(alerts.diagnoses())
 }
 
 #[derive(Deserialize)]
@@ -52,22 +56,24 @@ struct AlertsQuery {
 }
 
 async fn alerts(
-    State(app): State<Shared>,
+    State(state): State<StateStore>,
+    State(alerts): State<Alerts>,
     Query(query): Query<AlertsQuery>,
 ) -> ApiResult<Json<Vec<AlertView>>> {
     let limit = query.resolved.unwrap_or(HISTORY_DEFAULT).min(HISTORY_MAX);
-    let mut alerts = app.alerts.active();
-    alerts.extend(app.store.state.alert_history(limit).await?);
+    let mut alerts = alerts.active();
+    alerts.extend(state.alert_history(limit).await?);
     Ok(Json(alerts))
 }
 
-async fn webhooks(State(app): State<Shared>) -> ApiResult<Json<Vec<WebhookView>>> {
-    let webhooks = app.store.state.webhooks().await?;
+async fn webhooks(State(state): State<StateStore>) -> ApiResult<Json<Vec<WebhookView>>> {
+    let webhooks = state.webhooks().await?;
     Ok(Json(webhooks.into_iter().map(view).collect()))
 }
 
 async fn create_webhook(
-    State(app): State<Shared>,
+    State(state): State<StateStore>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Json(wish): Json<CreateWebhook>,
 ) -> ApiResult<(StatusCode, Json<NewWebhook>)> {
@@ -87,28 +93,28 @@ async fn create_webhook(
             STANDARD.encode(rand::rng().random::<[u8; 24]>())
         ),
     };
-    if app.store.state.webhooks().await?.len() >= WEBHOOKS_MAX {
+    if state.webhooks().await?.len() >= WEBHOOKS_MAX {
         return Err(ApiError::conflict(format!(
             "there are {WEBHOOKS_MAX} webhooks already; delete one first"
         )));
     }
     let id = format!("wh-{}", hex::encode(rand::rng().random::<[u8; 6]>()));
-    app.audit(&caller.id, "webhook_create", &id).await?;
-    app.store
-        .state
-        .create_webhook(&id, url.as_str(), &secret, app.now_ms())
+    events.audit(&caller.id, "webhook_create", &id).await?;
+    state
+        .create_webhook(&id, url.as_str(), &secret, clock::now_ms())
         .await?;
 
     Ok((StatusCode::CREATED, Json(NewWebhook { id, secret })))
 }
 
 async fn delete_webhook(
-    State(app): State<Shared>,
+    State(state): State<StateStore>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> ApiResult<StatusCode> {
-    app.audit(&caller.id, "webhook_delete", &id).await?;
-    if !app.store.state.delete_webhook(&id).await? {
+    events.audit(&caller.id, "webhook_delete", &id).await?;
+    if !state.delete_webhook(&id).await? {
         return Err(ApiError::not_found(
             "there is no such webhook; GET /api/webhooks lists them",
         ));

@@ -8,6 +8,8 @@
 
 mod bad_tokens;
 
+use std::sync::Arc;
+
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, Uri, header};
@@ -21,8 +23,10 @@ use subtle::ConstantTimeEq;
 
 use super::client_address::ClientAddress;
 use super::error::ApiError;
-use crate::Shared;
 
+use crate::clock;
+use crate::self_metrics::SelfMetrics;
+use crate::tokens::Tokens;
 pub(super) use bad_tokens::Attempt;
 pub use bad_tokens::BadTokens;
 
@@ -100,7 +104,8 @@ pub fn policy(method: &Method, path: &str) -> Option<Role> {
 
 /// The layer in front of all handlers. It reads no disk and no body.
 pub(super) async fn guard(
-    State(app): State<Shared>,
+    State(tokens): State<Arc<Tokens>>,
+    State(metrics): State<Arc<SelfMetrics>>,
     Extension(ClientAddress(address)): Extension<ClientAddress>,
     Extension(bad_tokens): Extension<BadTokens>,
     mut request: Request,
@@ -109,7 +114,7 @@ pub(super) async fn guard(
     let Some(needed) = policy(request.method(), request.uri().path()) else {
         return next.run(request).await;
     };
-    let caller = match identify(&app, &request, address.into(), &bad_tokens) {
+    let caller = match identify((&tokens, &metrics), &request, address.into(), &bad_tokens) {
         Ok(caller) => caller,
         Err(error) => return error.into_response(),
     };
@@ -125,7 +130,7 @@ pub(super) async fn guard(
 
 /// Who makes a request.
 fn identify(
-    app: &Shared,
+    (tokens, metrics): (&Tokens, &SelfMetrics),
     request: &Request,
     address: AddressKey,
     bad_tokens: &BadTokens,
@@ -133,13 +138,13 @@ fn identify(
     let headers = request.headers();
     let password = basic(request)?;
     let identified = match bearer(headers).or(password.as_deref()) {
-        Some(token) => identify_bearer(app, token),
-        None => identify_browser(app, cookie(headers)),
+        Some(token) => identify_bearer(tokens, token),
+        None => identify_browser(tokens, cookie(headers)),
     };
     identified.map_err(|refusal| match refusal {
         Refusal::Nothing(error) => error,
         Refusal::Bad(error) => {
-            app.metrics.auth_failures.inc();
+            metrics.auth_failures.inc();
             bad_tokens.answer(address, Attempt::Request, error)
         }
     })
@@ -153,14 +158,14 @@ enum Refusal {
     Bad(ApiError),
 }
 
-fn identify_browser(app: &Shared, cookie: Option<&str>) -> Result<Caller, Refusal> {
+fn identify_browser(tokens: &Tokens, cookie: Option<&str>) -> Result<Caller, Refusal> {
     let Some(cookie) = cookie else {
         return Err(Refusal::Nothing(ApiError::unauthorized(
             "this needs a token: send `Authorization: Bearer TOKEN`. `lockstep token create` makes one; the admin's own was \
              printed at the first start and is kept in the data folder as admin.token",
         )));
     };
-    let session = app.tokens.session(cookie, app.now_ms());
+    let session = tokens.session(cookie, clock::now_ms());
     let session =
         session.ok_or_else(|| Refusal::Bad(ApiError::unauthorized("the session has ended; log in again")))?;
     Ok(Caller {
@@ -170,8 +175,8 @@ fn identify_browser(app: &Shared, cookie: Option<&str>) -> Result<Caller, Refusa
     })
 }
 
-fn identify_bearer(app: &Shared, token: &str) -> Result<Caller, Refusal> {
-    let principal = app.tokens.authenticate(token, app.now_ms());
+fn identify_bearer(tokens: &Tokens, token: &str) -> Result<Caller, Refusal> {
+    let principal = tokens.authenticate(token, clock::now_ms());
     // An agent's credential opens its own streams only.
     let principal = principal.filter(|principal| principal.node.is_none());
     let principal = principal.ok_or_else(|| {

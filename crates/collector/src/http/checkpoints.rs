@@ -1,5 +1,7 @@
 //! `/api/runs/{id}/checkpoints`: listing, pinning, pruning.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, State};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
@@ -9,28 +11,31 @@ use domain::run::state::Event;
 
 use super::runs::run_id;
 use super::{ApiError, ApiResult, Caller};
-use crate::app::Shared;
+use crate::app::App;
+use crate::event_log::EventLog;
+use crate::runs::Runs;
 
-pub(super) fn routes() -> Router<Shared> {
+pub(super) fn routes() -> Router<App> {
     Router::new()
         .route("/api/runs/{id}/checkpoints", get(list))
         .route("/api/runs/{id}/checkpoints/pin", post(pin))
         .route("/api/runs/{id}/checkpoints/prune", post(prune))
 }
 
-async fn list(State(app): State<Shared>, Path(id): Path<String>) -> ApiResult<Json<CheckpointList>> {
-    Ok(Json(app.runs.checkpoints(&app, &run_id(&id)?).await?))
+async fn list(State(runs): State<Arc<Runs>>, Path(id): Path<String>) -> ApiResult<Json<CheckpointList>> {
+    Ok(Json(runs.checkpoints(&run_id(&id)?).await?))
 }
 
 /// Only what is known can be pinned; any pin can be taken away, also of what is not seen any more.
 async fn pin(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Json(wish): Json<PinCheckpoint>,
 ) -> ApiResult<Json<CheckpointList>> {
     let run = run_id(&id)?;
-    let before = app.runs.checkpoints(&app, &run).await?;
+    let before = runs.checkpoints(&run).await?;
     if wish.pinned && before.checkpoints.iter().all(|one| one.path != wish.path) {
         return Err(ApiError::not_found(format!(
             "run {id} has no checkpoint {:?}; GET /api/runs/{id}/checkpoints lists them",
@@ -42,14 +47,15 @@ async fn pin(
     } else {
         "checkpoint_unpin"
     };
-    app.audit(&caller.id, word, &format!("{id} {}", wish.path))
+    events
+        .audit(&caller.id, word, &format!("{id} {}", wish.path))
         .await?;
     let event = Event::CheckpointPinned {
         path: wish.path.clone(),
         pinned: wish.pinned,
     };
-    app.runs.take(&app, &run, event).await?;
-    let after = app.runs.checkpoints(&app, &run).await?;
+    runs.take(&run, event).await?;
+    let after = runs.checkpoints(&run).await?;
     let is_pinned = after
         .checkpoints
         .iter()
@@ -63,7 +69,8 @@ async fn pin(
 }
 
 async fn prune(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     wish: Option<Json<PruneCheckpoints>>,
@@ -73,8 +80,9 @@ async fn prune(
         let rule = wish
             .keep_last
             .map_or_else(String::new, |last| format!(" keep_last={last}"));
-        app.audit(&caller.id, "checkpoint_prune", &format!("{id}{rule}"))
+        events
+            .audit(&caller.id, "checkpoint_prune", &format!("{id}{rule}"))
             .await?;
     }
-    Ok(Json(app.runs.prune(&app, &run_id(&id)?, &wish).await?))
+    Ok(Json(runs.prune(&run_id(&id)?, &wish).await?))
 }

@@ -7,15 +7,16 @@
 //! A client can write anything into these headers; each proxy appends the address that it saw. So only what trusted proxies appended
 //! counts, which is what stands to the right.
 
+use std::sync::Arc;
+
 use std::net::{IpAddr, SocketAddr};
 
+use crate::config::Config;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use ipnet::IpNet;
-
-use crate::Shared;
 
 /// The header that most proxies set.
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -26,12 +27,12 @@ pub(crate) struct ClientAddress(pub(crate) IpAddr);
 
 /// The outermost layer: finds the client's address.
 pub(crate) async fn find(
-    State(app): State<Shared>,
+    State(config): State<Arc<Config>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let address = client_address(peer.ip(), request.headers(), &app.config.trusted_proxies);
+    let address = client_address(peer.ip(), request.headers(), &config.trusted_proxies);
     request.extensions_mut().insert(ClientAddress(address));
     next.run(request).await
 }

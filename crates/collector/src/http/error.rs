@@ -3,6 +3,8 @@
 //! Handlers return an [`ApiError`]. The outermost layer, [`shape`], turns whatever else goes wrong (a body that is too large, a
 //! method that is not there) into the same form, so that a client parses one shape only.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -14,8 +16,8 @@ use domain::api::prometheus::Answer;
 use domain::run::spec::FieldError;
 use store::state::StateError;
 
-use crate::Shared;
 use crate::evaluator::QueryError;
+use crate::self_metrics::SelfMetrics;
 
 /// How much of a library's own error text is kept.
 const DETAIL_BYTES_MAX: usize = 2_048;
@@ -30,6 +32,9 @@ pub struct ApiError {
     prometheus: Option<&'static str>,
     retry_after_s: Option<u64>,
 }
+
+/// What an endpoint returns.
+pub type ApiResult<T> = Result<T, ApiError>;
 
 impl ApiError {
     /// Any status with its explanation: what happened, to what, what next.
@@ -214,10 +219,10 @@ pub(super) async fn unknown_endpoint(uri: Uri) -> ApiError {
 }
 
 /// Gives every error the form its path asks for, and counts answers.
-pub(super) async fn shape(State(app): State<Shared>, request: Request, next: Next) -> Response {
+pub(super) async fn shape(State(metrics): State<Arc<SelfMetrics>>, request: Request, next: Next) -> Response {
     let prometheus = request.uri().path().starts_with("/api/v1/");
     let mut response = next.run(request).await;
-    app.metrics
+    metrics
         .requests
         .with_label_values(&[class(response.status())])
         .inc();

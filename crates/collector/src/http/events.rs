@@ -9,12 +9,13 @@ use serde::Deserialize;
 use store::state::events::EventFilter;
 
 use super::ApiResult;
-use crate::Shared;
+use crate::app::App;
+use store::StateStore;
 
 /// Lines when nobody says how many.
 const LINES: u32 = 200;
 
-pub(super) fn routes() -> Router<Shared> {
+pub(super) fn routes() -> Router<App> {
     Router::new().route("/api/events", get(events))
 }
 
@@ -30,7 +31,10 @@ struct Wanted {
     limit: Option<u32>,
 }
 
-async fn events(State(app): State<Shared>, Query(wanted): Query<Wanted>) -> ApiResult<Json<Vec<Event>>> {
+async fn events(
+    State(state): State<StateStore>,
+    Query(wanted): Query<Wanted>,
+) -> ApiResult<Json<Vec<Event>>> {
     let limit = wanted.limit.unwrap_or(LINES);
     let filter = EventFilter {
         node: wanted.node,
@@ -40,5 +44,5 @@ async fn events(State(app): State<Shared>, Query(wanted): Query<Wanted>) -> ApiR
         since_ms: wanted.since_ms,
         before_ms: wanted.before_ms,
     };
-    Ok(Json(app.store.state.events(&filter, limit).await?))
+    Ok(Json(state.events(&filter, limit).await?))
 }

@@ -2,6 +2,8 @@
 //!
 //! Nothing is kept: each request asks the ranks anew, and takes as long as the slowest of them may, 5 s.
 
+use std::sync::Arc;
+
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, header};
@@ -17,13 +19,16 @@ use serde::Deserialize;
 
 use super::runs::run_id;
 use super::{ApiError, ApiResult, Caller};
-use crate::app::Shared;
+use crate::app::App;
+use crate::clock;
+use crate::event_log::EventLog;
+use crate::runs::Runs;
 use crate::runs::{InspectError, OfRank, grouped};
 
 /// A trace's length when the request does not say.
 const SECONDS_DEFAULT: u32 = 2;
 
-pub(super) fn routes() -> Router<Shared> {
+pub(super) fn routes() -> Router<App> {
     Router::new()
         .route("/api/runs/{id}/stacks", post(stacks))
         .route("/api/runs/{id}/wait-counters", post(wait_counters))
@@ -32,48 +37,46 @@ pub(super) fn routes() -> Router<Shared> {
 }
 
 async fn stacks(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
     Path(id): Path<String>,
     asked: Option<Json<AskRanks>>,
 ) -> ApiResult<Json<StacksView>> {
     let rank = asked.and_then(|Json(asked)| asked.rank);
-    let (attempt, answers) = app.runs.ask_ranks(&run_id(&id)?, rank, What::Stacks).await?;
+    let (attempt, answers) = runs.ask_ranks(&run_id(&id)?, rank, What::Stacks).await?;
     let ranks: Vec<RankStacks> = answers.into_iter().map(OfRank::stacks).collect();
     let groups = grouped(&ranks);
     Ok(Json(StacksView {
         attempt,
-        at_ms: app.now_ms(),
+        at_ms: clock::now_ms(),
         groups,
         ranks,
     }))
 }
 
 async fn wait_counters(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
     Path(id): Path<String>,
     asked: Option<Json<AskRanks>>,
 ) -> ApiResult<Json<RanksView>> {
     let rank = asked.and_then(|Json(asked)| asked.rank);
-    let answers = app
-        .runs
-        .ask_ranks(&run_id(&id)?, rank, What::WaitCounters)
-        .await?;
-    Ok(Json(values(&app, answers)))
+    let answers = runs.ask_ranks(&run_id(&id)?, rank, What::WaitCounters).await?;
+    Ok(Json(values(answers)))
 }
 
 async fn flight(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
     Path(id): Path<String>,
     asked: Option<Json<AskRanks>>,
 ) -> ApiResult<Json<RanksView>> {
     let rank = asked.and_then(|Json(asked)| asked.rank);
-    let answers = app.runs.ask_ranks(&run_id(&id)?, rank, What::Flight).await?;
-    Ok(Json(values(&app, answers)))
+    let answers = runs.ask_ranks(&run_id(&id)?, rank, What::Flight).await?;
+    Ok(Json(values(answers)))
 }
 
 /// Recording costs the ranks time, so it is noted who wished for it.
 async fn trace(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     asked: Option<Json<AskTrace>>,
@@ -94,12 +97,12 @@ async fn trace(
             vec![FieldError { field, message }],
         ));
     }
-    app.audit(&caller.id, "run_trace", &id).await?;
-    let answers = app.runs.ask_ranks(&run, asked.rank, What::Trace(wish)).await?;
-    Ok(Json(values(&app, answers)))
+    events.audit(&caller.id, "run_trace", &id).await?;
+    let answers = runs.ask_ranks(&run, asked.rank, What::Trace(wish)).await?;
+    Ok(Json(values(answers)))
 }
 
-fn values(app: &Shared, (attempt, answers): (AttemptNo, Vec<OfRank>)) -> RanksView {
+fn values((attempt, answers): (AttemptNo, Vec<OfRank>)) -> RanksView {
     let value = |OfRank { node, answer }| RankValue {
         rank: answer.rank,
         node,
@@ -110,7 +113,7 @@ fn values(app: &Shared, (attempt, answers): (AttemptNo, Vec<OfRank>)) -> RanksVi
     };
     RanksView {
         attempt,
-        at_ms: app.now_ms(),
+        at_ms: clock::now_ms(),
         ranks: answers.into_iter().map(value).collect(),
     }
 }
@@ -124,7 +127,7 @@ struct TraceQuery {
 
 /// What is left to be fetched.
 struct Rest {
-    app: Shared,
+    runs: Arc<Runs>,
     run: RunId,
     query: TraceQuery,
     next: Option<Bytes>,
@@ -133,13 +136,13 @@ struct Rest {
 }
 
 async fn trace_file(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
     Path(id): Path<String>,
     Query(query): Query<TraceQuery>,
 ) -> ApiResult<Response> {
     let run = run_id(&id)?;
     let mut rest = Rest {
-        app,
+        runs,
         run,
         query,
         next: None,
@@ -162,8 +165,7 @@ async fn trace_file(
 impl Rest {
     async fn piece(&self) -> Result<(Vec<u8>, u64), InspectError> {
         let from = (self.query.attempt.map(AttemptNo), self.query.node.as_str());
-        self.app
-            .runs
+        self.runs
             .trace_piece(&self.run, from, &self.query.file, self.offset)
             .await
     }

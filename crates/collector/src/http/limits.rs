@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::Semaphore;
 
 use super::error::ApiError;
-use crate::Shared;
+use crate::config::Config;
 
 /// Requests worked on at once; more are turned away at once rather than piled up. Each may hold a body of up to 16 MiB.
 const REQUESTS_MAX: usize = 256;
@@ -64,7 +64,7 @@ pub(super) async fn bound(State(load): State<Load>, request: Request, next: Next
 }
 
 /// Headers that make browsers careful with what we send.
-pub(super) async fn headers(State(app): State<Shared>, request: Request, next: Next) -> Response {
+pub(super) async fn headers(State(config): State<Arc<Config>>, request: Request, next: Next) -> Response {
     let api = request.uri().path().starts_with("/api") || request.uri().path() == "/metrics";
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
@@ -86,7 +86,7 @@ pub(super) async fn headers(State(app): State<Shared>, request: Request, next: N
     if api {
         set(header::CACHE_CONTROL, "no-store");
     }
-    if app.config.tls.is_some() {
+    if config.tls.is_some() {
         set(header::STRICT_TRANSPORT_SECURITY, "max-age=31536000");
     }
     response

@@ -3,6 +3,8 @@
 //! A piece is the text as it was written, escape sequences and all: whoever shows it takes them out first, with
 //! [`log_text`](domain::run::log_text). Lines that were found come without.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, Query, State};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -12,10 +14,11 @@ use serde::Deserialize;
 
 use super::runs::run_id;
 use super::{ApiError, ApiResult};
-use crate::app::Shared;
+use crate::app::App;
+use crate::runs::Runs;
 use crate::runs::{LogError, PIECE_BYTES_MAX, Search, SearchError};
 
-pub(super) fn routes() -> Router<Shared> {
+pub(super) fn routes() -> Router<App> {
     Router::new()
         .route("/api/runs/{id}/logs", get(logs))
         .route("/api/runs/{id}/logs/search", get(search))
@@ -33,11 +36,11 @@ struct LogsQuery {
 
 /// Without a rank it is the launcher's log; without a node, that of the rank's node or the first.
 async fn logs(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
     Path(id): Path<String>,
     Query(query): Query<LogsQuery>,
 ) -> ApiResult<Json<LogPiece>> {
-    let run = app.runs.stored_view(&run_id(&id)?).await?;
+    let run = runs.stored_view(&run_id(&id)?).await?;
     let attempt = AttemptNo(query.attempt.unwrap_or(run.summary.attempt.0));
     let found = run.attempts.iter().find(|view| view.attempt == attempt);
     let Some(found) = found else {
@@ -80,7 +83,7 @@ async fn logs(
         stream,
     };
     let (offset, limit) = (query.offset.unwrap_or(0), query.limit.unwrap_or(PIECE_BYTES_MAX));
-    Ok(Json(app.runs.log(&run_id(&id)?, &source, offset, limit).await?))
+    Ok(Json(runs.log(&run_id(&id)?, &source, offset, limit).await?))
 }
 
 #[derive(Deserialize)]
@@ -97,18 +100,18 @@ struct SearchQuery {
 }
 
 async fn search(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
     Path(id): Path<String>,
     Query(query): Query<SearchQuery>,
 ) -> ApiResult<Json<LogMatches>> {
     let run = run_id(&id)?;
     // Only to say that there is no such run.
-    app.runs.stored_view(&run).await?;
+    runs.stored_view(&run).await?;
     let mut search = Search::new(&query.q, query.regex, query.ignore_case, query.limit)?;
     search.attempt = query.attempt.map(AttemptNo);
     search.rank = query.rank.map(Rank);
     search.stream = query.stream;
-    Ok(Json(app.runs.logs.search(&run, search).await?))
+    Ok(Json(runs.logs.search(&run, search).await?))
 }
 
 impl From<SearchError> for ApiError {

@@ -3,6 +3,8 @@
 //! The latest value of every agent series, found by the one evaluator, under the name and help of the metric catalogue. Series
 //! that others wrote through remote write are not given out again: whoever wrote them has them.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;
@@ -15,32 +17,40 @@ use query::Value;
 
 use super::exposition::families;
 use super::{ApiError, ApiResult};
-use crate::Shared;
+use crate::app::App;
+use crate::clock;
+use crate::evaluator::Evaluator;
 use crate::evaluator::QueryError;
 use crate::own_series;
+use crate::self_metrics::SelfMetrics;
+use store::SeriesStore;
 
 /// Everything an agent sends carries its node.
 const AGENT_SERIES: &str = r#"{node!=""}"#;
 /// Slow readers report once a minute; a value older than this belongs to something that is gone.
 const LOOKBACK_MS: i64 = 90_000;
 
-pub(super) fn routes() -> Router<Shared> {
+pub(super) fn routes() -> Router<App> {
     Router::new().route("/metrics", get(metrics))
 }
 
-async fn metrics(State(app): State<Shared>) -> ApiResult<Response> {
-    let mut when = query::Params::instant(app.now_ms());
+async fn metrics(
+    State(series): State<SeriesStore>,
+    State(evaluator): State<Evaluator>,
+    State(metrics): State<Arc<SelfMetrics>>,
+) -> ApiResult<Response> {
+    let mut when = query::Params::instant(clock::now_ms());
     when.lookback_ms = LOOKBACK_MS;
     let query = query::parse(AGENT_SERIES).map_err(QueryError::from)?;
-    let output = app.client_evaluator.evaluate(query, when).await?;
+    let output = evaluator.evaluate(query, when).await?;
     let written = tokio::task::spawn_blocking(move || {
         let Value::Vector(samples) = output.value else {
             return Ok(Vec::new());
         };
         let mut all = families(&samples);
-        all.extend(app.metrics.gather());
-        all.extend(store_families(&app));
-        all.extend(space_families(&app));
+        all.extend(metrics.gather());
+        all.extend(store_families(&series));
+        all.extend(space_families(&series));
         all.extend(process_families());
         let mut text = Vec::new();
         TextEncoder::new().encode(&all, &mut text).map(|()| text)
@@ -53,8 +63,8 @@ async fn metrics(State(app): State<Shared>) -> ApiResult<Response> {
 }
 
 /// What the store counts about itself.
-fn store_families(app: &Shared) -> Vec<prometheus::proto::MetricFamily> {
-    let stats = app.store.series.stats();
+fn store_families(series: &SeriesStore) -> Vec<prometheus::proto::MetricFamily> {
+    let stats = series.stats();
     let gauge = |name, help, value: u64| super::exposition::gauge(name, help, value as f64);
     let lookups = [
         ("hit", stats.chunk_cache_hits_total),
@@ -105,8 +115,8 @@ fn store_families(app: &Shared) -> Vec<prometheus::proto::MetricFamily> {
 }
 
 /// The room on the disk, and whether it stops ingest.
-fn space_families(app: &Shared) -> Vec<prometheus::proto::MetricFamily> {
-    let space = app.store.series.disk_space();
+fn space_families(series: &SeriesStore) -> Vec<prometheus::proto::MetricFamily> {
+    let space = series.disk_space();
     let gauge = |name, help, value: u64| super::exposition::gauge(name, help, value as f64);
     let blocked = [Blocked::DiskFull, Blocked::WriteFailed].map(|reason| {
         let labels = Labels::new([("reason", reason.word())]).expect("a literal label");

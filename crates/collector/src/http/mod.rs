@@ -27,6 +27,7 @@ pub mod tokens;
 pub mod metrics;
 pub mod prometheus;
 pub mod query;
+pub mod remote_write;
 pub mod stream;
 
 pub mod assets;
@@ -37,6 +38,8 @@ pub(crate) mod client_address;
 mod exposition;
 mod health;
 
+use std::sync::Arc;
+
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::any;
@@ -45,10 +48,10 @@ use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{DefaultPredicate, Predicate, SizeAbove};
 
-use crate::Shared;
+use crate::app::App;
 
 pub use auth::Caller;
-pub use error::ApiError;
+pub use error::{ApiError, ApiResult};
 
 /// The largest request body, remote write apart: a run's spec with all its arguments is a tenth of this.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
@@ -56,17 +59,14 @@ pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// Answers below this fit into one packet anyway.
 const COMPRESSED_BYTES_MIN: u64 = 1_024;
 
-/// What an endpoint returns.
-pub type ApiResult<T> = Result<T, ApiError>;
-
 /// Everything that is served on the port.
-pub(crate) fn router(app: Shared) -> Router {
+pub(crate) fn router(app: App) -> Router {
     http(app.clone())
-        .merge(crate::ingest::router(app.clone()))
+        .merge(crate::ingest::router(Arc::clone(&app.ingest)))
         .layer(from_fn_with_state(app, client_address::find))
 }
 
-fn http(app: Shared) -> Router {
+fn http(app: App) -> Router {
     let limited = Router::new()
         .merge(session::routes())
         .merge(tokens::routes())

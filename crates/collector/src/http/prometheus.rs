@@ -25,11 +25,11 @@ use domain::time::TimeRange;
 
 use super::query::Params;
 use super::{ApiError, ApiResult};
-use crate::Shared;
-use crate::ingest::remote_write;
+use crate::app::App;
+use crate::http::remote_write;
 use answer::success;
 
-pub(super) fn routes() -> Router<Shared> {
+pub(super) fn routes() -> Router<App> {
     Router::new()
         .route("/api/v1/query", get(queries::instant).post(queries::instant))
         .route("/api/v1/query_range", get(queries::range).post(queries::range))

@@ -1,5 +1,7 @@
 //! `/api/runs`: listing, submitting, looking at, comparing, stopping, resuming, turning knobs.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
@@ -15,7 +17,9 @@ use domain::run::state::{CannotChange, Event, Wish};
 use serde::Deserialize;
 
 use super::{ApiError, ApiResult, Caller};
-use crate::app::Shared;
+use crate::app::App;
+use crate::event_log::EventLog;
+use crate::runs::Runs;
 use crate::runs::{CompareError, KnobError, ResumeError, RunError};
 
 /// Runs listed when the request does not say, and at most.
@@ -27,7 +31,7 @@ const GRACE_MS_MAX: u64 = 3_600_000;
 /// The same for a stop after a step: time for the others, and to save, once the first rank has come there.
 const GRACE_MS_AFTER_STEP: u64 = 120_000;
 
-pub(super) fn routes() -> Router<Shared> {
+pub(super) fn routes() -> Router<App> {
     Router::new()
         .route("/api/runs", get(list).post(submit))
         .route("/api/runs/compare", get(compare))
@@ -45,9 +49,12 @@ struct ListQuery {
     limit: Option<u32>,
 }
 
-async fn list(State(app): State<Shared>, Query(query): Query<ListQuery>) -> ApiResult<Json<Vec<RunSummary>>> {
+async fn list(
+    State(runs): State<Arc<Runs>>,
+    Query(query): Query<ListQuery>,
+) -> ApiResult<Json<Vec<RunSummary>>> {
     let limit = query.limit.unwrap_or(LIST_DEFAULT).min(LIST_MAX);
-    Ok(Json(app.runs.list(limit).await?))
+    Ok(Json(runs.list(limit).await?))
 }
 
 #[derive(Deserialize)]
@@ -57,34 +64,38 @@ struct SubmitQuery {
 }
 
 async fn submit(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Query(query): Query<SubmitQuery>,
     Json(mut spec): Json<Spec>,
 ) -> ApiResult<(StatusCode, Json<RunView>)> {
     if let Some(from) = &query.secrets_from {
-        app.runs.fill_in(&mut spec, &run_id(from)?).await?;
+        runs.fill_in(&mut spec, &run_id(from)?).await?;
     }
     let problems = spec.problems();
     if !problems.is_empty() {
         return Err(ApiError::invalid("the run cannot be submitted", problems));
     }
-    app.audit(&caller.id, "run_submit", &spec.display_name()).await?;
-    let run = app.runs.submit(&app, spec).await?;
+    events
+        .audit(&caller.id, "run_submit", &spec.display_name())
+        .await?;
+    let run = runs.submit(spec).await?;
     Ok((StatusCode::CREATED, Json(run)))
 }
 
-async fn show(State(app): State<Shared>, Path(id): Path<String>) -> ApiResult<Json<RunView>> {
-    Ok(Json(app.runs.view(&run_id(&id)?).await?))
+async fn show(State(runs): State<Arc<Runs>>, Path(id): Path<String>) -> ApiResult<Json<RunView>> {
+    Ok(Json(runs.view(&run_id(&id)?).await?))
 }
 
 async fn stop(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     wish: Option<Json<StopRun>>,
 ) -> ApiResult<Json<RunView>> {
-    let run = app.runs.stored_view(&run_id(&id)?).await?;
+    let run = runs.stored_view(&run_id(&id)?).await?;
     if run.watched {
         return Err(ApiError::conflict(format!(
             "run {id} is only watched: end it where `lockstep exec` was started, by Ctrl-C or a signal"
@@ -100,7 +111,7 @@ async fn stop(
     let (default_ms, after) = match wish.after {
         None => (GRACE_MS_DEFAULT, None),
         Some(after) => {
-            let point = app.runs.stop_point(&run_id(&id)?, after).await?;
+            let point = runs.stop_point(&run_id(&id)?, after).await?;
             let default_ms = if after == StopAfter::Step {
                 GRACE_MS_AFTER_STEP
             } else {
@@ -109,53 +120,58 @@ async fn stop(
             (default_ms, Some(point))
         }
     };
-    app.audit(&caller.id, "run_stop", &id).await?;
+    events.audit(&caller.id, "run_stop", &id).await?;
     let event = Event::StopRequested {
         grace_ms: wish.grace_ms.unwrap_or(default_ms).min(GRACE_MS_MAX),
         after,
     };
-    app.runs.take(&app, &run_id(&id)?, event).await?;
-    Ok(Json(app.runs.view(&run_id(&id)?).await?))
+    runs.take(&run_id(&id)?, event).await?;
+    Ok(Json(runs.view(&run_id(&id)?).await?))
 }
 
-async fn unknown_attempts(State(app): State<Shared>) -> Json<Vec<UnknownAttemptView>> {
-    Json(app.runs.unknown_attempts())
+async fn unknown_attempts(State(runs): State<Arc<Runs>>) -> Json<Vec<UnknownAttemptView>> {
+    Json(runs.unknown_attempts())
 }
 
 /// Stops what nodes hold of a run without this collector knowing it; returns what is to end.
 async fn stop_unknown(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Json(asked): Json<StopUnknown>,
 ) -> ApiResult<Json<Vec<UnknownAttemptView>>> {
     let run = run_id(&asked.run)?;
-    if app.runs.unknown_attempts_of(&run).is_empty() {
+    if runs.unknown_attempts_of(&run).is_empty() {
         return Err(ApiError::not_found(format!(
             "no node holds an unknown attempt of run {run}; GET /api/unknown-attempts lists them"
         )));
     }
-    app.audit(&caller.id, "unknown_attempt_stop", &asked.run).await?;
+    events
+        .audit(&caller.id, "unknown_attempt_stop", &asked.run)
+        .await?;
     let grace_ms = asked.grace_ms.unwrap_or(GRACE_MS_DEFAULT).min(GRACE_MS_MAX);
-    app.runs.stop_unknown(&app, &run, grace_ms).await?;
-    Ok(Json(app.runs.unknown_attempts_of(&run)))
+    runs.stop_unknown(&run, grace_ms).await?;
+    Ok(Json(runs.unknown_attempts_of(&run)))
 }
 
 async fn resume(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     wish: Option<Json<ResumeRun>>,
 ) -> ApiResult<Json<RunView>> {
     let run = run_id(&id)?;
     let wish = wish.map(|Json(wish)| wish).unwrap_or_default();
-    let event = app.runs.resumption(&run, &wish).await?;
-    app.audit(&caller.id, "run_resume", &id).await?;
-    app.runs.take(&app, &run, event).await?;
-    Ok(Json(app.runs.view(&run).await?))
+    let event = runs.resumption(&run, &wish).await?;
+    events.audit(&caller.id, "run_resume", &id).await?;
+    runs.take(&run, event).await?;
+    Ok(Json(runs.view(&run).await?))
 }
 
 async fn apply(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Json(asked): Json<ApplyKnobs>,
@@ -174,11 +190,12 @@ async fn apply(
         follows: None,
     };
     let what = ("run_apply", format!("{id} {}", words.join(" ")));
-    change(&app, &caller, &id, (wish, asked.expected), what).await
+    change((&runs, &events), &caller, &id, (wish, asked.expected), what).await
 }
 
 async fn revert(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     asked: Option<Json<RevertKnobs>>,
@@ -192,23 +209,23 @@ async fn revert(
         restart: asked.restart,
     };
     let what = ("run_revert", id.clone());
-    change(&app, &caller, &id, (wish, None), what).await
+    change((&runs, &events), &caller, &id, (wish, None), what).await
 }
 
 /// What is so already is no action, and leaves no trace.
 async fn change(
-    app: &Shared,
+    (runs, events): (&Arc<Runs>, &EventLog),
     caller: &Caller,
     id: &str,
     (wish, expected): (Wish, Option<AttemptNo>),
     (what, target): (&str, String),
 ) -> ApiResult<Json<RunView>> {
     let run = run_id(id)?;
-    if let Some(event) = app.runs.knob_change(&run, wish, expected).await? {
-        app.audit(&caller.id, what, &target).await?;
-        app.runs.take(app, &run, event).await?;
+    if let Some(event) = runs.knob_change(&run, wish, expected).await? {
+        events.audit(&caller.id, what, &target).await?;
+        runs.take(&run, event).await?;
     }
-    Ok(Json(app.runs.view(&run).await?))
+    Ok(Json(runs.view(&run).await?))
 }
 
 #[derive(Deserialize)]
@@ -218,11 +235,11 @@ struct CompareQuery {
 }
 
 async fn compare(
-    State(app): State<Shared>,
+    State(runs): State<Arc<Runs>>,
     Query(query): Query<CompareQuery>,
 ) -> ApiResult<Json<Comparison>> {
     let (a, b) = (attempt_of(&query.a)?, attempt_of(&query.b)?);
-    Ok(Json(app.runs.compare((&a.0, a.1), (&b.0, b.1)).await?))
+    Ok(Json(runs.compare((&a.0, a.1), (&b.0, b.1)).await?))
 }
 
 /// `RUN` or `RUN@ATTEMPT`.

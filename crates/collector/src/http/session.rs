@@ -4,6 +4,8 @@
 
 mod log_ins;
 
+use std::sync::Arc;
+
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -16,19 +18,22 @@ use self::log_ins::LogIns;
 use super::auth::{Attempt, BadTokens, COOKIE, Caller, cookie, same_origin};
 use super::client_address::ClientAddress;
 use super::{ApiError, ApiResult};
-use crate::Shared;
+use crate::app::App;
+use crate::clock;
+use crate::config::Config;
+use crate::tokens::Tokens;
 use crate::tokens::{Principal, SESSION_LIFETIME_MS};
 
 /// A token in JSON; anyone may send this, so it is small.
 const BODY_BYTES_MAX: usize = 4 << 10;
 
 /// What needs a session.
-pub(super) fn routes() -> Router<Shared> {
+pub(super) fn routes() -> Router<App> {
     Router::new().route("/api/session", get(show).delete(log_out))
 }
 
 /// Log-in, which everybody may try: it has limits of its own, so that it takes nothing from other requests.
-pub(super) fn log_in_routes() -> Router<Shared> {
+pub(super) fn log_in_routes() -> Router<App> {
     Router::new()
         .route("/api/session", post(log_in))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
@@ -36,13 +41,19 @@ pub(super) fn log_in_routes() -> Router<Shared> {
 }
 
 /// `GET`: who am I?
-async fn show(State(app): State<Shared>, Extension(caller): Extension<Caller>) -> Json<Session> {
-    Json(describe(&app, caller.role, caller.csrf))
+async fn show(Extension(caller): Extension<Caller>) -> Json<Session> {
+    Json(describe(caller.role, caller.csrf))
 }
 
 /// `POST` a token: sets the cookie.
 async fn log_in(
-    State(app): State<Shared>,
+    State(App {
+        config,
+        tokens,
+        metrics,
+        events,
+        ..
+    }): State<App>,
     Extension(ClientAddress(address)): Extension<ClientAddress>,
     Extension(bad_tokens): Extension<BadTokens>,
     Extension(log_ins): Extension<LogIns>,
@@ -58,8 +69,8 @@ async fn log_in(
         // The outermost layer gives it the form of our errors.
         Err(rejection) => return Ok(rejection.into_response()),
     };
-    let Some(principal) = find_viewer(&app, &login) else {
-        app.metrics.auth_failures.inc();
+    let Some(principal) = find_viewer(&tokens, &login) else {
+        metrics.auth_failures.inc();
         let refusal = ApiError::unauthorized(
             "this token does not open the dashboard; the admin's own was printed at the first start and is kept in the data \
              folder as admin.token",
@@ -69,41 +80,45 @@ async fn log_in(
     if let Some(connection) = connection {
         connection.authenticate();
     }
-    app.audit(&principal.id, "log_in", "dashboard").await?;
-    let (cookie, session) = app.tokens.log_in(&principal, app.now_ms()).await?;
-    let body = Json(describe(&app, session.role, session.csrf));
+    events.audit(&principal.id, "log_in", "dashboard").await?;
+    let (cookie, session) = tokens.log_in(&principal, clock::now_ms()).await?;
+    let body = Json(describe(session.role, session.csrf));
     Ok(with_cookie(
-        &app,
+        &config,
         cookie.expose(),
         SESSION_LIFETIME_MS / 1_000,
         body,
     ))
 }
 
-fn find_viewer(app: &Shared, login: &Login) -> Option<Principal> {
-    let principal = app.tokens.authenticate(login.token.trim(), app.now_ms())?;
+fn find_viewer(tokens: &Tokens, login: &Login) -> Option<Principal> {
+    let principal = tokens.authenticate(login.token.trim(), clock::now_ms())?;
     (principal.node.is_none() && principal.role.allows(Role::Viewer)).then_some(principal)
 }
 
 /// `DELETE`: ends the session and clears the cookie.
-async fn log_out(State(app): State<Shared>, headers: HeaderMap) -> ApiResult<Response> {
+async fn log_out(
+    State(config): State<Arc<Config>>,
+    State(tokens): State<Arc<Tokens>>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
     if let Some(cookie) = cookie(&headers) {
-        app.tokens.log_out(cookie).await?;
+        tokens.log_out(cookie).await?;
     }
-    Ok(with_cookie(&app, "", 0, StatusCode::NO_CONTENT))
+    Ok(with_cookie(&config, "", 0, StatusCode::NO_CONTENT))
 }
 
-fn describe(app: &Shared, role: Role, csrf: String) -> Session {
+fn describe(role: Role, csrf: String) -> Session {
     Session {
         role,
         csrf,
         version: env!("CARGO_PKG_VERSION").into(),
-        now_ms: app.now_ms(),
+        now_ms: clock::now_ms(),
     }
 }
 
-fn with_cookie(app: &Shared, value: &str, lifetime_s: i64, body: impl IntoResponse) -> Response {
-    let secure = if app.config.tls.is_some() { "; Secure" } else { "" };
+fn with_cookie(config: &Config, value: &str, lifetime_s: i64, body: impl IntoResponse) -> Response {
+    let secure = if config.tls.is_some() { "; Secure" } else { "" };
     let cookie = format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={lifetime_s}{secure}");
     let mut response = body.into_response();
     let mut cookie = HeaderValue::from_str(&cookie).expect("base64url and literals fit a header");

@@ -29,8 +29,14 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::prometheus::span;
 use super::query::Params;
 use super::{ApiError, ApiResult, Caller};
-use crate::Shared;
+use crate::app::App;
+use crate::app::Checking;
+use crate::clock;
 use crate::evaluator::QueryError;
+use crate::event_log::EventLog;
+use crate::tasks::Tasks;
+use store::SeriesStore;
+use store::Store;
 
 /// Pieces of an archive that wait for a slow reader, 2 MiB.
 const PIECES_MAX: usize = 8;
@@ -39,7 +45,7 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Lines of a check that wait for a slow reader; progress beyond is left out.
 const LINES_MAX: usize = 16;
 
-pub(super) fn routes() -> Router<Shared> {
+pub(super) fn routes() -> Router<App> {
     Router::new()
         .route("/api/store/stats", get(stats))
         .route("/api/store/check", get(check))
@@ -51,22 +57,26 @@ pub(super) fn routes() -> Router<Shared> {
         )
 }
 
-async fn stats(State(app): State<Shared>) -> ApiResult<Json<StoreStats>> {
-    Ok(Json(app.store.series.totals().await.map_err(QueryError::from)?))
+async fn stats(State(series): State<SeriesStore>) -> ApiResult<Json<StoreStats>> {
+    Ok(Json(series.totals().await.map_err(QueryError::from)?))
 }
 
-async fn compact(State(app): State<Shared>, Extension(caller): Extension<Caller>) -> ApiResult<StatusCode> {
-    app.audit(&caller.id, "store_compact", "").await?;
-    let series = &app.store.series;
+async fn compact(
+    State(series): State<SeriesStore>,
+    State(events): State<EventLog>,
+    Extension(caller): Extension<Caller>,
+) -> ApiResult<StatusCode> {
+    events.audit(&caller.id, "store_compact", "").await?;
     series.seal_now().await.map_err(|error| unwritten(&error))?;
-    let merged = series.compact_now(app.now_ms()).await;
+    let merged = series.compact_now(clock::now_ms()).await;
     merged.map_err(|error| unwritten(&error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// `match[]`, `start` and `end` as for `/api/v1/series`; what matches is gone for good.
 async fn delete_series(
-    State(app): State<Shared>,
+    State(series): State<SeriesStore>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     params: Params,
 ) -> ApiResult<StatusCode> {
@@ -81,8 +91,8 @@ async fn delete_series(
         .map(|set| set.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
         .collect();
     let what = format!("{{{}}} from {start_ms} to {end_ms} ms", what.join("} {"));
-    app.audit(&caller.id, "store_delete", &what).await?;
-    let deleted = app.store.series.delete(&selectors, range).await;
+    events.audit(&caller.id, "store_delete", &what).await?;
+    let deleted = series.delete(&selectors, range).await;
     let deleted = deleted.map_err(|error| not_deleted(&error))?;
     tracing::info!(
         series = deleted.series,
@@ -117,19 +127,23 @@ struct CheckWish {
     full: bool,
 }
 
-async fn check(State(app): State<Shared>, Query(wish): Query<CheckWish>) -> ApiResult<Response> {
-    let Ok(turn) = Arc::clone(&app.checking).try_acquire_owned() else {
+async fn check(
+    State(store): State<Arc<Store>>,
+    State(checking): State<Checking>,
+    State(tasks): State<Tasks>,
+    Query(wish): Query<CheckWish>,
+) -> ApiResult<Response> {
+    let Ok(turn) = checking.0.try_acquire_owned() else {
         return Err(ApiError::conflict(
             "the store is being checked already; wait for that check to end",
         ));
     };
     let (lines, waiting) = mpsc::channel(LINES_MAX);
-    let checking = app.clone();
-    app.spawn(async move {
+    tasks.spawn(async move {
         tokio::select! {
             // Nobody waits for the rest.
             () = lines.closed() => {}
-            () = write_lines(checking, wish.full, turn, &lines) => {}
+            () = write_lines(store, wish.full, turn, &lines) => {}
         }
     });
     let body = ReceiverStream::new(waiting).map(|line: CheckLine| {
@@ -141,20 +155,29 @@ async fn check(State(app): State<Shared>, Query(wish): Query<CheckWish>) -> ApiR
     Ok((kind, Body::from_stream(body)).into_response())
 }
 
-async fn write_lines(app: Shared, full: bool, _turn: OwnedSemaphorePermit, lines: &mpsc::Sender<CheckLine>) {
+async fn write_lines(
+    store: Arc<Store>,
+    full: bool,
+    _turn: OwnedSemaphorePermit,
+    lines: &mpsc::Sender<CheckLine>,
+) {
     let progress = |progress| {
         // A reader who is slow misses some.
         let _full = lines.try_send(CheckLine::Progress(progress));
     };
-    let report = app.store.check(full, &progress).await;
+    let report = store.check(full, &progress).await;
     let _gone = lines.send(CheckLine::Report(report)).await;
 }
 
 // === backup ===
 
-async fn backup(State(app): State<Shared>, Extension(caller): Extension<Caller>) -> ApiResult<Response> {
-    app.audit(&caller.id, "store_backup", "").await?;
-    let snapshot = app.store.snapshot(env!("CARGO_PKG_VERSION"), app.now_ms()).await;
+async fn backup(
+    State(store): State<Arc<Store>>,
+    State(events): State<EventLog>,
+    Extension(caller): Extension<Caller>,
+) -> ApiResult<Response> {
+    events.audit(&caller.id, "store_backup", "").await?;
+    let snapshot = store.snapshot(env!("CARGO_PKG_VERSION"), clock::now_ms()).await;
     let snapshot = snapshot.map_err(|error| not_backed_up(&error))?;
     let (bytes, name) = (
         snapshot.archive_bytes(),

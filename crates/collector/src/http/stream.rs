@@ -12,6 +12,7 @@ mod credential;
 mod frame;
 mod outbox;
 mod seats;
+mod sources;
 mod tab;
 mod watch;
 
@@ -24,15 +25,16 @@ use axum::routing::any;
 
 use self::credential::Credential;
 use self::seats::Seats;
+use self::sources::Sources;
 use super::{ApiResult, Caller};
-use crate::Shared;
+use crate::app::App;
 
 pub(crate) use coalesce::Coalesced;
 
 /// The largest message from a browser: a query of a few kilobytes.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-pub(super) fn routes() -> Router<Shared> {
+pub(super) fn routes() -> Router<App> {
     Router::new()
         .route("/api/stream", any(open))
         .layer(Extension(Seats::default()))
@@ -40,20 +42,20 @@ pub(super) fn routes() -> Router<Shared> {
 }
 
 async fn open(
-    State(app): State<Shared>,
+    State(sources): State<Sources>,
     Extension(seats): Extension<Seats>,
     Extension(caller): Extension<Caller>,
     Extension(coalesced): Extension<Coalesced>,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> ApiResult<Response> {
-    let seat = seats.take(&app, &caller.id)?;
+    let seat = seats.take(&sources.metrics, &caller.id)?;
     let credential = Credential::of(&headers);
     let upgrade = upgrade
         .max_message_size(REQUEST_BYTES_MAX)
         .max_frame_size(REQUEST_BYTES_MAX);
     Ok(upgrade.on_upgrade(move |socket| async move {
-        tab::serve(app, coalesced, credential, socket).await;
+        tab::serve(sources, coalesced, credential, socket).await;
         drop(seat);
     }))
 }

@@ -1,5 +1,7 @@
 //! `/api/tokens`: making, listing and revoking tokens, and `/api/audit`: who did what.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{delete, get, post};
@@ -9,8 +11,12 @@ use domain::time::TimestampMs;
 use serde::{Deserialize, Serialize};
 
 use super::{ApiError, ApiResult, Caller};
-use crate::Shared;
+use crate::app::App;
+use crate::clock;
+use crate::event_log::EventLog;
+use crate::tokens::Tokens;
 use crate::tokens::{JOIN_LIFETIME_S, is_admin_id};
+use store::StateStore;
 
 /// A note is for people; this is a sentence.
 const NOTE_CHARS_MAX: usize = 200;
@@ -19,7 +25,7 @@ const LIFETIME_S_MAX: u64 = 100 * 365 * 24 * 3_600;
 /// Lines of the audit log when nobody says how many.
 const AUDIT_LINES: u32 = 200;
 
-pub(super) fn routes() -> Router<Shared> {
+pub(super) fn routes() -> Router<App> {
     Router::new()
         .route("/api/tokens", get(list).post(create))
         .route("/api/tokens/join", post(create_join))
@@ -27,12 +33,13 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/audit", get(audit))
 }
 
-async fn list(State(app): State<Shared>) -> ApiResult<Json<Vec<TokenView>>> {
-    Ok(Json(app.tokens.list().await?))
+async fn list(State(tokens): State<Arc<Tokens>>) -> ApiResult<Json<Vec<TokenView>>> {
+    Ok(Json(tokens.list().await?))
 }
 
 async fn create(
-    State(app): State<Shared>,
+    State(tokens): State<Arc<Tokens>>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Json(wanted): Json<CreateToken>,
 ) -> ApiResult<(StatusCode, Json<NewToken>)> {
@@ -41,7 +48,7 @@ async fn create(
     } else {
         wanted.expires_s
     };
-    make(&app, &caller, wanted.role, &wanted.note, expires_s).await
+    make((&tokens, &events), &caller, wanted.role, &wanted.note, expires_s).await
 }
 
 /// `POST /api/tokens/join`: the body may be empty.
@@ -53,7 +60,8 @@ struct CreateJoin {
 }
 
 async fn create_join(
-    State(app): State<Shared>,
+    State(tokens): State<Arc<Tokens>>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     body: axum::body::Bytes,
 ) -> ApiResult<(StatusCode, Json<NewToken>)> {
@@ -64,7 +72,7 @@ async fn create_join(
             .map_err(|error| ApiError::bad_request(format!("the body is not understood: {error}")))?
     };
     make(
-        &app,
+        (&tokens, &events),
         &caller,
         Role::Join,
         &wanted.note,
@@ -74,7 +82,7 @@ async fn create_join(
 }
 
 async fn make(
-    app: &Shared,
+    (tokens, events): (&Tokens, &EventLog),
     caller: &Caller,
     role: Role,
     note: &str,
@@ -90,17 +98,18 @@ async fn make(
             "expires_s must be at least 1 and at most a hundred years",
         ));
     }
-    let token = app.tokens.create(role, note, expires_s, app.now_ms()).await?;
-    if let Err(error) = app.audit(&caller.id, "token_create", &token.id).await {
+    let token = tokens.create(role, note, expires_s, clock::now_ms()).await?;
+    if let Err(error) = events.audit(&caller.id, "token_create", &token.id).await {
         // What cannot be noted must not be: nobody has seen the secret yet.
-        app.tokens.revoke(&token.id, app.now_ms()).await?;
+        tokens.revoke(&token.id, clock::now_ms()).await?;
         return Err(error.into());
     }
     Ok((StatusCode::CREATED, Json(token)))
 }
 
 async fn revoke(
-    State(app): State<Shared>,
+    State(tokens): State<Arc<Tokens>>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> ApiResult<StatusCode> {
@@ -110,8 +119,8 @@ async fn revoke(
              and start it again",
         ));
     }
-    app.audit(&caller.id, "token_revoke", &id).await?;
-    if app.tokens.revoke(&id, app.now_ms()).await? {
+    events.audit(&caller.id, "token_revoke", &id).await?;
+    if tokens.revoke(&id, clock::now_ms()).await? {
         Ok(StatusCode::NO_CONTENT)
     } else {
         Err(ApiError::not_found(format!(
@@ -135,10 +144,11 @@ struct AuditLine {
     target: String,
 }
 
-async fn audit(State(app): State<Shared>, Query(page): Query<AuditPage>) -> ApiResult<Json<Vec<AuditLine>>> {
-    let entries = app
-        .store
-        .state
+async fn audit(
+    State(state): State<StateStore>,
+    Query(page): Query<AuditPage>,
+) -> ApiResult<Json<Vec<AuditLine>>> {
+    let entries = state
         .audit(page.before_ms, page.limit.unwrap_or(AUDIT_LINES))
         .await?;
     let line = |entry: store::state::audit::AuditEntry| AuditLine {

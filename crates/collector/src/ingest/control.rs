@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::ident::{AttemptNo, NodeName, RunId};
@@ -22,10 +23,11 @@ use wire::proto::{
 use wire::version::MESSAGE_BYTES_MAX;
 
 use super::first_bytes::FirstBytes;
-use super::hello::{self, Admitted, AgentSession};
+use super::handles::Ingest;
+use super::hello::{self, Admitted, AgentSession, HELLO_WITHIN};
+use super::open_stream::OpenStream;
 use super::refusals::{Refusal, Refusals};
-use super::{HELLO_WITHIN, OpenStream};
-use crate::app::Shared;
+use crate::clock;
 use crate::http::client_address::ClientAddress;
 use crate::runs::{Incoming, LogError, Receipt, Refused, RunError, log_source};
 
@@ -48,8 +50,8 @@ const ANSWER_BYTES_MAX: usize = 2 << 20;
 type Outbound = mpsc::Sender<Result<ControlDown, Status>>;
 
 /// The service, ready to be mounted.
-pub(super) fn service(app: Shared) -> UplinkServer<Service> {
-    UplinkServer::new(Service { app })
+pub(super) fn service(ingest: Arc<Ingest>) -> UplinkServer<Service> {
+    UplinkServer::new(Service { ingest })
         .accept_compressed(CompressionEncoding::Zstd)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX)
@@ -57,7 +59,7 @@ pub(super) fn service(app: Shared) -> UplinkServer<Service> {
 
 /// The service itself.
 pub(super) struct Service {
-    app: Shared,
+    ingest: Arc<Ingest>,
 }
 
 #[tonic::async_trait]
@@ -71,12 +73,12 @@ impl Uplink for Service {
         let admitted = self.admit(&request)?;
         let first_bytes = request.extensions().get::<FirstBytes>().cloned();
         let (outbound, receiver) = mpsc::channel(OUTBOUND_MAX);
-        let (app, inbound) = (self.app.clone(), request.into_inner());
-        let stopping = app.stopping.clone();
-        app.tasks.clone().spawn(async move {
+        let (ingest, inbound) = (Arc::clone(&self.ingest), request.into_inner());
+        let tasks = ingest.tasks.clone();
+        self.ingest.tasks.spawn_to_end(async move {
             let ended = tokio::select! {
-                () = stopping.cancelled() => Err(Status::unavailable("the collector is stopping; connect again")),
-                ended = converse(&app, admitted, first_bytes, inbound, outbound.clone()) => ended,
+                () = tasks.stopping().cancelled() => Err(Status::unavailable("the collector is stopping; connect again")),
+                ended = converse(&ingest, admitted, first_bytes, inbound, outbound.clone()) => ended,
             };
             if let Err(status) = ended {
                 // Nobody waits for a status that does not fit: the stream ends either way.
@@ -94,7 +96,7 @@ impl Service {
         let ClientAddress(address) = *extensions
             .get()
             .ok_or_else(|| Status::internal("the stream's address is not known"))?;
-        let admitted = hello::admit(&self.app, request.metadata().as_ref(), address.into())?;
+        let admitted = hello::admit(&self.ingest, request.metadata().as_ref(), address.into())?;
         if let Some(connection) = extensions.get::<Connection>() {
             connection.authenticate();
         }
@@ -103,21 +105,21 @@ impl Service {
 }
 
 async fn converse(
-    app: &Shared,
+    ingest: &Arc<Ingest>,
     admitted: Admitted,
     first_bytes: Option<FirstBytes>,
     mut inbound: Streaming<ControlUp>,
     outbound: Outbound,
 ) -> Result<(), Status> {
     let hello = first(&mut inbound).await?;
-    let (session, ack) = hello::greet(app, admitted, hello).await?;
+    let (session, ack) = hello::greet(ingest, admitted, hello).await?;
     if let Some(first_bytes) = first_bytes {
         first_bytes.lift();
     }
-    let _counted = OpenStream::count(app, session.node.clone());
+    let _counted = OpenStream::count(ingest, session.node.clone());
     // An agent that is gone is noticed by the first read.
     let _gone = send(&outbound, control_down::Message::Hello(ack)).await;
-    serve(app, session, inbound, outbound).await
+    serve(ingest, session, inbound, outbound).await
 }
 
 async fn first(inbound: &mut Streaming<ControlUp>) -> Result<Hello, Status> {
@@ -132,14 +134,14 @@ async fn first(inbound: &mut Streaming<ControlUp>) -> Result<Hello, Status> {
 
 /// Serves one agent until its stream ends.
 async fn serve(
-    app: &Shared,
+    ingest: &Arc<Ingest>,
     session: AgentSession,
     inbound: Streaming<ControlUp>,
     outbound: Outbound,
 ) -> Result<(), Status> {
-    let (connection, messages) = app.runs.agents.connect(&session.node);
+    let (connection, messages) = ingest.runs.agents.connect(&session.node);
     let conversation = Conversation {
-        app,
+        ingest,
         session: &session,
         outbound: &outbound,
         refusals: Refusals::default(),
@@ -150,8 +152,9 @@ async fn serve(
         () = forward(messages, &outbound) => Ok(()),
     };
     if connection.close() {
-        app.runs
-            .node_lost(app, &session.node)
+        ingest
+            .runs
+            .node_lost(&session.node)
             .await
             .map_err(|error| failed(&error))?;
     }
@@ -168,7 +171,7 @@ async fn forward(mut messages: mpsc::Receiver<control_down::Message>, outbound: 
 
 /// What is known of one agent's connection while it is served.
 struct Conversation<'a> {
-    app: &'a Shared,
+    ingest: &'a Arc<Ingest>,
     session: &'a AgentSession,
     outbound: &'a Outbound,
     refusals: Refusals,
@@ -178,7 +181,7 @@ struct Conversation<'a> {
 impl Conversation<'_> {
     async fn read(mut self, mut inbound: Streaming<ControlUp>) -> Result<(), Status> {
         while let Some(message) = inbound.message().await? {
-            self.session.pulse.beat(self.app.now_ms());
+            self.session.pulse.beat(clock::now_ms());
             match message.message {
                 Some(control_up::Message::Holding(holding)) => self.holding(&holding).await?,
                 Some(control_up::Message::Event(event)) => self.event(event).await?,
@@ -195,7 +198,8 @@ impl Conversation<'_> {
     }
 
     fn refuse(&mut self, refusal: Refusal, what: impl std::fmt::Display) {
-        self.refusals.count(self.app, &self.session.node, refusal, what);
+        self.refusals
+            .count(&self.ingest.metrics, &self.session.node, refusal, what);
     }
 
     async fn holding(&mut self, holding: &Holding) -> Result<(), Status> {
@@ -212,9 +216,9 @@ impl Conversation<'_> {
             .take(HELD_MAX)
             .filter_map(|held| Some((RunId::new(held.run.as_str()).ok()?, AttemptNo(held.attempt))));
         let held: Vec<_> = held.collect();
-        self.app
+        self.ingest
             .runs
-            .node_back(self.app, &self.session.node, &held)
+            .node_back(&self.session.node, &held)
             .await
             .map_err(|error| failed(&error))
     }
@@ -236,7 +240,7 @@ impl Conversation<'_> {
                     id: event.id,
                     json: &event.report_json,
                 };
-                match self.app.runs.report(self.app, incoming).await {
+                match self.ingest.runs.report(incoming).await {
                     Ok(receipt) => self.note(&run, &event, receipt),
                     // It stays with the agent until a collector that can read the run takes it.
                     Err(error @ RunError::Stored { .. }) => {
@@ -285,7 +289,7 @@ impl Conversation<'_> {
         let attempt = AttemptNo(chunk.attempt);
         let length = match self
             .logs
-            .refused(self.app, &self.session.node, &run, attempt)
+            .refused(self.ingest, &self.session.node, &run, attempt)
             .await
         {
             Ok(None) => match self.write(&run, &chunk).await? {
@@ -317,9 +321,9 @@ impl Conversation<'_> {
 
     /// How long the log is then; `None` for a log that can have no name, whose pieces are not acknowledged.
     async fn write(&mut self, run: &RunId, chunk: &LogChunk) -> Result<Option<u64>, Status> {
-        let (app, node) = (self.app, &self.session.node);
+        let (ingest, node) = (self.ingest, &self.session.node);
         let source = log_source(AttemptNo(chunk.attempt), node, chunk.rank, &chunk.stream);
-        let written = app
+        let written = ingest
             .runs
             .write_log(run, &source, (chunk.offset, chunk.kept_from), &chunk.bytes)
             .await;
@@ -336,20 +340,20 @@ impl Conversation<'_> {
             }
         };
         if !chunk.bytes.is_empty() {
-            app.changes.send_log(run.clone());
+            ingest.changes.send_log(run.clone());
         }
         Ok(Some(length))
     }
 
     /// Nobody may be waiting any more.
     fn answer(&mut self, answer: Answer) {
-        let (app, node) = (self.app, &self.session.node);
+        let (ingest, node) = (self.ingest, &self.session.node);
         if answer.answer_json.len().max(answer.bytes.len()) > ANSWER_BYTES_MAX {
-            app.metrics.refused.with_label_values(&["answer"]).inc();
+            ingest.metrics.refused.with_label_values(&["answer"]).inc();
             tracing::warn!(%node, "an agent's answer is longer than {ANSWER_BYTES_MAX} bytes");
             return;
         }
-        if !app.runs.agents.answered(node, answer) {
+        if !ingest.runs.agents.answered(node, answer) {
             self.refuse(
                 Refusal::AnswerOfOther,
                 "an answer to a question that another node was asked",
@@ -369,7 +373,7 @@ impl LogRights {
     /// Why a node may not write the logs of an attempt; `None` when it may.
     async fn refused(
         &mut self,
-        app: &Shared,
+        ingest: &Arc<Ingest>,
         node: &NodeName,
         run: &RunId,
         attempt: AttemptNo,
@@ -382,7 +386,7 @@ impl LogRights {
         if let Some((_, refusal)) = fresh {
             return Ok(Some(*refusal));
         }
-        let refusal = match app.runs.has_part(node, (run, attempt)).await? {
+        let refusal = match ingest.runs.has_part(node, (run, attempt)).await? {
             Some(true) => None,
             Some(false) => Some(Refusal::LogNotInAttempt),
             None => Some(Refusal::UnknownRun),

@@ -3,6 +3,8 @@
 //! A join token opens the door once: the answer carries a lasting credential bound to the node's name. A credential of one
 //! node never speaks for another.
 
+use std::time::Duration;
+
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use domain::api::session::Role;
@@ -18,12 +20,14 @@ use wire::busy;
 use wire::proto::{Hello, HelloAck};
 use wire::version::HELLO_BYTES_MAX;
 
-use super::HELLO_WITHIN;
+use super::handles::Ingest;
 use super::waiting::{self, Place};
-use crate::Shared;
+use crate::clock;
 use crate::live::Pulse;
 use crate::tokens::Principal;
 
+/// How long an agent may take for its first message.
+pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// The largest inventory: 16 GPUs with every field filled need some 8 KiB.
 const INVENTORY_BYTES_MAX: usize = 256 << 10;
 /// Of an agent's own words this much is kept.
@@ -51,9 +55,9 @@ pub(super) struct Admitted {
 ///
 /// # Errors
 /// The status that ends the stream; with [`busy::RETRY_AFTER`] when there is no place.
-pub(super) fn admit(app: &Shared, headers: &HeaderMap, address: AddressKey) -> Result<Admitted, Status> {
-    let principal = identify(app, headers)?;
-    let place = app.waiting_streams.take(address);
+pub(super) fn admit(ingest: &Ingest, headers: &HeaderMap, address: AddressKey) -> Result<Admitted, Status> {
+    let principal = identify(ingest, headers)?;
+    let place = ingest.bounds.waiting.take(address);
     let place = place.ok_or_else(|| busy::status(waiting::no_place(), waiting::RETRY_AFTER_S))?;
     Ok(Admitted {
         principal,
@@ -62,15 +66,15 @@ pub(super) fn admit(app: &Shared, headers: &HeaderMap, address: AddressKey) -> R
 }
 
 /// Whose token a stream's head shows.
-fn identify(app: &Shared, headers: &HeaderMap) -> Result<Principal, Status> {
+fn identify(ingest: &Ingest, headers: &HeaderMap) -> Result<Principal, Status> {
     let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some(token) = header.and_then(|value| value.strip_prefix("Bearer ")) else {
         return Err(Status::unauthenticated(
             "an agent must send its token; get one with `lockstep token join` and pass it as --join",
         ));
     };
-    let Some(principal) = app.tokens.authenticate(token, app.now_ms()) else {
-        app.metrics.auth_failures.inc();
+    let Some(principal) = ingest.tokens.authenticate(token, clock::now_ms()) else {
+        ingest.metrics.auth_failures.inc();
         return Err(Status::unauthenticated(
             "the agent's token is unknown, expired or revoked; get a new one with `lockstep token join`",
         ));
@@ -99,27 +103,27 @@ pub(super) fn missing() -> Status {
 }
 
 /// Takes what an agent that is in has found out about its node since.
-pub(super) async fn again(app: &Shared, node: &NodeName, hello: Hello) -> Result<(), Status> {
+pub(super) async fn again(ingest: &Ingest, node: &NodeName, hello: Hello) -> Result<(), Status> {
     if hello.node != node.as_str() {
         return Err(Status::invalid_argument(
             "another node's hello on this one's stream",
         ));
     }
-    let now_ms = app.now_ms();
+    let now_ms = clock::now_ms();
     let record = record(node.clone(), &hello, now_ms)?;
-    register(app, record, now_ms).await.map(drop)
+    register(ingest, record, now_ms).await.map(drop)
 }
 
 /// Lets an agent in, or says why not.
 pub(super) async fn greet(
-    app: &Shared,
+    ingest: &Ingest,
     admitted: Admitted,
     hello: Hello,
 ) -> Result<(AgentSession, HelloAck), Status> {
     if hello.encoded_len() > HELLO_BYTES_MAX {
         return Err(too_long());
     }
-    let now_ms = app.now_ms();
+    let now_ms = clock::now_ms();
     let protocol = wire::version::agree(&hello).map_err(|error| {
         tracing::warn!(node = shortened(&hello.node), %error, "an agent is not let in");
         Status::failed_precondition(format!("{error}; see docs/upgrade.md"))
@@ -131,9 +135,9 @@ pub(super) async fn greet(
     let record = record(node.clone(), &hello, now_ms)?;
     let credential = match principal.node {
         Some(_) => String::new(),
-        None => enrol(app, principal, &node, now_ms).await?,
+        None => enrol(ingest, principal, &node, now_ms).await?,
     };
-    let pulse = register(app, record, now_ms).await?;
+    let pulse = register(ingest, record, now_ms).await?;
     tracing::info!(%node, version = hello.agent_version, protocol, "an agent connected");
     let collector_version = env!("CARGO_PKG_VERSION").to_owned();
     Ok((
@@ -163,15 +167,17 @@ fn check_node(principal: &Principal, node: &NodeName) -> Result<(), Status> {
 }
 
 async fn enrol(
-    app: &Shared,
+    ingest: &Ingest,
     principal: &Principal,
     node: &NodeName,
     now_ms: TimestampMs,
 ) -> Result<String, Status> {
-    app.audit(&principal.id, "node_join", node.as_str())
+    ingest
+        .events
+        .audit(&principal.id, "node_join", node.as_str())
         .await
         .map_err(|error| failed(&error))?;
-    let credential = app
+    let credential = ingest
         .tokens
         .enrol(node, now_ms)
         .await
@@ -179,14 +185,14 @@ async fn enrol(
     Ok(credential.expose().to_owned())
 }
 
-async fn register(app: &Shared, record: NodeRecord, now_ms: TimestampMs) -> Result<Pulse, Status> {
-    app.store
+async fn register(ingest: &Ingest, record: NodeRecord, now_ms: TimestampMs) -> Result<Pulse, Status> {
+    ingest
         .state
         .upsert_node(&record)
         .await
         .map_err(|error| failed(&error))?;
-    let pulse = app.live.hello(record, now_ms);
-    app.changes.send(crate::changes::Change::Nodes);
+    let pulse = ingest.live.hello(record, now_ms);
+    ingest.changes.send(crate::changes::Change::Nodes);
     Ok(pulse)
 }
 

@@ -9,58 +9,30 @@
 //! Nothing is read of a stream without a valid token.
 
 pub mod control;
+pub(crate) mod handles;
 pub mod hello;
+mod open_stream;
 mod refusals;
-pub mod remote_write;
 pub mod telemetry;
 
 mod first_bytes;
 mod waiting;
 
-pub use waiting::WaitingStreams;
+pub(crate) use handles::{Bounds, Ingest};
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn;
-use domain::ident::NodeName;
 use tonic::service::Routes;
 
-use crate::Shared;
-
-/// How long an agent may take for its first message.
-const HELLO_WITHIN: Duration = Duration::from_secs(10);
-
 /// Everything agents connect to.
-pub(crate) fn router(app: Shared) -> Router {
+pub(crate) fn router(ingest: Arc<Ingest>) -> Router {
     // Without the reset every unknown path would be answered by gRPC's "unimplemented", which to a browser is a 200.
-    Routes::new(control::service(app.clone()))
+    Routes::new(control::service(Arc::clone(&ingest)))
         .prepare()
         .into_axum_router()
         .layer(from_fn(first_bytes::limit))
         .reset_fallback()
-        .merge(telemetry::routes().with_state(app))
-}
-
-/// A node's open stream, counted while it lives.
-struct OpenStream {
-    app: Shared,
-    node: NodeName,
-}
-
-impl OpenStream {
-    fn count(app: &Shared, node: NodeName) -> Self {
-        app.metrics.agent_streams.inc();
-        Self {
-            app: app.clone(),
-            node,
-        }
-    }
-}
-
-impl Drop for OpenStream {
-    fn drop(&mut self) {
-        self.app.metrics.agent_streams.dec();
-        tracing::info!(node = %self.node, "an agent's stream ended");
-    }
+        .merge(telemetry::routes().with_state(ingest))
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use domain::ident::NodeName;
 
-use crate::Shared;
+use crate::self_metrics::SelfMetrics;
 
 /// How often one kind of one connection is logged.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -60,9 +60,15 @@ impl Refusal {
 
 impl Refusals {
     /// Counts a refused message; `what` says which, for the log.
-    pub(super) fn count(&mut self, app: &Shared, node: &NodeName, refusal: Refusal, what: impl Display) {
+    pub(super) fn count(
+        &mut self,
+        metrics: &SelfMetrics,
+        node: &NodeName,
+        refusal: Refusal,
+        what: impl Display,
+    ) {
         let reason = refusal.word();
-        app.metrics.refused.with_label_values(&[reason]).inc();
+        metrics.refused.with_label_values(&[reason]).inc();
         let unlogged = self.by_kind.entry(refusal).or_default();
         unlogged.count += 1;
         if unlogged.logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {

@@ -30,33 +30,27 @@ use self::dictionary::Dictionaries;
 use self::meanings::{Meaning, Meanings};
 use self::socket::{Down, Up};
 use self::writer::{Durable, Work};
+use super::handles::{Ingest, SAMPLES_TOGETHER_MAX};
 use super::hello::{self, AgentSession};
-use crate::Shared;
-use crate::clock::now_us;
+use crate::clock::{self, now_us};
 use crate::live::Pulse;
 
 pub(super) use self::socket::routes;
 
 /// Batches that wait for the writer. When full, the agent's stream is not read, and its spool holds the rest.
 const BATCHES_MAX: usize = 64;
-/// Samples of all agents between their streams and the store, 8 MB of values: thousands of agents that catch up at once are
-/// read as fast as the store takes what they send.
-pub(crate) const SAMPLES_TOGETHER_MAX: usize = 1 << 20;
-/// Streams that hold a whole batch which waits for room. Others are not read meanwhile: a thousand agents that catch up would
-/// have the collector hold a batch each.
-pub(crate) const TURNS: usize = 32;
 /// The longest event.
 const EVENT_BYTES_MAX: usize = 8 << 10;
 /// Events an agent may send a minute; a node in trouble repeats itself.
 const EVENTS_A_MINUTE: u32 = 600;
 
 /// Serves one agent's samples until either side ends.
-async fn serve(app: &Shared, session: &AgentSession, up: &mut Up, down: &mut Down) -> Result<(), Status> {
+async fn serve(ingest: &Ingest, session: &AgentSession, up: &mut Up, down: &mut Down) -> Result<(), Status> {
     let AgentSession { node, pulse, .. } = session;
     let (queue, waiting) = mpsc::channel(BATCHES_MAX);
-    let writing = writer::write(app, node, waiting, down);
+    let writing = writer::write(ingest, node, waiting, down);
     let mut reader = Reader {
-        app,
+        ingest,
         node,
         pulse,
         names: Dictionaries::default(),
@@ -70,7 +64,7 @@ async fn serve(app: &Shared, session: &AgentSession, up: &mut Up, down: &mut Dow
 }
 
 struct Reader<'a> {
-    app: &'a Shared,
+    ingest: &'a Ingest,
     node: &'a NodeName,
     pulse: &'a Pulse,
     names: Dictionaries,
@@ -93,13 +87,13 @@ enum Untaken {
 
 impl Reader<'_> {
     async fn read(&mut self, up: &mut Up) -> Result<(), Status> {
-        let mut turns = PollSemaphore::new(Arc::clone(&self.app.telemetry_turns));
+        let mut turns = PollSemaphore::new(Arc::clone(&self.ingest.bounds.turns));
         let mut kept = None;
         while let Some((message, turn)) = up
             .next_in_turn(kept.take(), |context| turns.poll_acquire(context))
             .await?
         {
-            self.pulse.beat(self.app.now_ms());
+            self.pulse.beat(clock::now_ms());
             match message {
                 telemetry_up::Message::Definitions(definitions) => {
                     self.define(&definitions);
@@ -113,24 +107,24 @@ impl Reader<'_> {
                 }
                 telemetry_up::Message::Hello(hello) => {
                     drop(turn);
-                    hello::again(self.app, self.node, hello).await?;
+                    hello::again(self.ingest, self.node, hello).await?;
                 }
             }
         }
         if up.stops() {
-            self.app.live.stopping(self.node, self.app.now_ms());
+            self.ingest.live.stopping(self.node, clock::now_ms());
         }
         Ok(())
     }
 
     fn define(&mut self, definitions: &Definitions) {
         self.meanings.forget(&definitions.segment);
-        let (app, node, now_ms) = (self.app, self.node, self.app.now_ms());
-        let admit = |labels: &Labels| app.node_series.admit(node, labels, now_ms);
-        let resolve = |labels: &Labels| app.store.series.resolve(labels);
+        let (ingest, node, now_ms) = (self.ingest, self.node, clock::now_ms());
+        let admit = |labels: &Labels| ingest.bounds.node_series.admit(node, labels, now_ms);
+        let resolve = |labels: &Labels| ingest.series.resolve(labels);
         let refused = self.names.define(definitions, node, admit, resolve);
         for (reason, count) in refused {
-            self.app
+            self.ingest
                 .metrics
                 .refused
                 .with_label_values(&[reason.word()])
@@ -163,7 +157,7 @@ impl Reader<'_> {
     async fn room(&self, batch: &Batch) -> Result<OwnedSemaphorePermit, Status> {
         let bytes: usize = batch.frames.iter().map(|frame| frame.values.len()).sum();
         let samples = (bytes / size_of::<f64>()).min(SAMPLES_TOGETHER_MAX) as u32;
-        let room = Arc::clone(&self.app.telemetry_room).acquire_many_owned(samples);
+        let room = Arc::clone(&self.ingest.bounds.room).acquire_many_owned(samples);
         room.await.map_err(|_| no_room())
     }
 
@@ -189,7 +183,7 @@ impl Reader<'_> {
             return Err(Untaken::Batch(format!("none of its series is taken: {reason}")));
         }
         if left_out > 0 {
-            let refused = &self.app.metrics.refused;
+            let refused = &self.ingest.metrics.refused;
             refused
                 .with_label_values(&["sample_of_refused_series"])
                 .inc_by(left_out);
@@ -198,7 +192,7 @@ impl Reader<'_> {
     }
 
     fn meaning(&mut self, segment: &str, indices: &[u32]) -> Result<&Meaning, Untaken> {
-        let (names, store) = (&self.names, &self.app.store.series);
+        let (names, store) = (&self.names, &self.ingest.series);
         self.meanings.of(segment, indices, || {
             let rows = names.rows(segment, indices).map_err(Untaken::Batch)?;
             let shape = (!rows.series.is_empty()).then(|| store.shape(rows.series));
@@ -213,7 +207,7 @@ impl Reader<'_> {
 
     fn refuse(&self, batch: &Batch, reason: String) -> Refusal {
         tracing::warn!(node = %self.node, seq = batch.seq, reason, "a batch of an agent is not taken");
-        self.app.metrics.refused.with_label_values(&["batch"]).inc();
+        self.ingest.metrics.refused.with_label_values(&["batch"]).inc();
         Refusal {
             segment: batch.segment.clone(),
             seq: batch.seq,
@@ -226,18 +220,19 @@ impl Reader<'_> {
         let parsed = (event.event_json.len() <= EVENT_BYTES_MAX)
             .then(|| serde_json::from_str::<Event>(&event.event_json));
         match parsed {
-            Some(Ok(event)) if self.events.allow(self.app.now_ms()) => {
+            Some(Ok(event)) if self.events.allow(clock::now_ms()) => {
                 // An agent speaks for its own node only.
                 let run = self.own_run(event.run.as_deref()).await;
-                self.app
-                    .event(Event {
+                self.ingest
+                    .events
+                    .append(Event {
                         node: Some(self.node.to_string()),
                         run,
                         ..event
                     })
                     .await;
             }
-            _ => self.app.metrics.refused.with_label_values(&["event"]).inc(),
+            _ => self.ingest.metrics.refused.with_label_values(&["event"]).inc(),
         }
     }
 }
@@ -246,10 +241,10 @@ impl Reader<'_> {
     /// The run of an event, unless it is another node's. One that is not known may be of a job that only this node sees.
     async fn own_run(&self, run: Option<&str>) -> Option<String> {
         let run = RunId::new(run?).ok()?;
-        match self.app.runs.is_of_others(self.node, &run).await {
+        match self.ingest.runs.is_of_others(self.node, &run).await {
             Ok(false) => Some(run.to_string()),
             Ok(true) => {
-                let refused = &self.app.metrics.refused;
+                let refused = &self.ingest.metrics.refused;
                 refused.with_label_values(&["event_of_other_run"]).inc();
                 None
             }

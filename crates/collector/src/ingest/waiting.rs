@@ -18,7 +18,7 @@ pub(super) const RETRY_AFTER_S: u64 = 1;
 
 /// Streams without a hello, by the address they come from.
 #[derive(Clone, Default)]
-pub struct WaitingStreams(Arc<Mutex<HashMap<AddressKey, usize>>>);
+pub(super) struct WaitingStreams(Arc<Mutex<HashMap<AddressKey, usize>>>);
 
 /// A stream's place; free again when it is dropped.
 pub(super) struct Place {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use domain::time::TimestampMs;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use store::StateStore;
 use store::state::StateError;
 use store::state::deliveries::{Delivery, GroupDelivery, QueuedMessage};
 use store::state::webhooks::Webhook;
@@ -22,8 +23,9 @@ use tracing::{info, warn};
 
 use self::message::Message;
 use self::webhook::DeliveryError;
-use crate::app::Shared;
+use crate::clock;
 use crate::error::StartError;
+use crate::tasks::Tasks;
 
 /// Deliveries to one receiver in one turn; it gets the next turn at once.
 const TURN_DELIVERIES_MAX: u32 = 64;
@@ -38,31 +40,28 @@ const QUEUED_AGE_MS_MAX: i64 = 3 * 24 * 3_600_000;
 /// A queued message that the receiver itself refuses this often, over some 14 minutes, is given up: the states behind it must go on.
 const QUEUED_REFUSALS_MAX: u32 = 10;
 
-/// Delivers what webhooks are to be sent until the collector stops.
+/// Delivers what webhooks are to be sent until the collector stops. `external_url` is where messages say that people find the collector.
 ///
 /// # Errors
 /// When there can be no HTTP client.
-#[expect(clippy::unused_async, reason = "all background parts start alike")]
-pub async fn start(app: &Shared) -> Result<(), StartError> {
+pub(crate) fn start(
+    notifier: Notifier,
+    state: StateStore,
+    external_url: String,
+    tasks: &Tasks,
+) -> Result<(), StartError> {
     let client = webhook::client().map_err(|error| StartError::Load {
         what: "the HTTP client",
         source: error.into(),
     })?;
-    let shared = Arc::clone(app);
-    app.spawn(async move { shared.alerts.notifier().deliver_for_ever(&shared, &client).await });
+    let sender = Sender {
+        notifier,
+        state,
+        client,
+        external_url,
+    };
+    tasks.spawn(async move { sender.deliver_for_ever().await });
     Ok(())
-}
-
-/// Where people find this collector, for links in messages.
-#[must_use]
-pub fn external_url(app: &Shared) -> String {
-    match &app.config.public_url {
-        Some(url) => url.trim_end_matches('/').to_owned(),
-        None => {
-            let scheme = if app.config.tls.is_some() { "https" } else { "http" };
-            format!("{scheme}://{}", app.config.listen)
-        }
-    }
 }
 
 /// Wakes the delivery. Cheap to clone.
@@ -76,141 +75,132 @@ impl Notifier {
     pub fn wake(&self) {
         self.wake.notify_one();
     }
+}
 
-    async fn deliver_for_ever(&self, app: &Shared, client: &reqwest::Client) {
+/// Delivers to all webhooks.
+struct Sender {
+    notifier: Notifier,
+    state: StateStore,
+    client: reqwest::Client,
+    external_url: String,
+}
+
+impl Sender {
+    async fn deliver_for_ever(&self) {
         let mut turns = FuturesUnordered::new();
         let mut busy = BTreeSet::new();
         loop {
-            match app.store.state.due_webhooks(app.now_ms()).await {
+            match self.state.due_webhooks(clock::now_ms()).await {
                 Ok(due) => {
                     for webhook in due {
                         if busy.insert(webhook.clone()) {
-                            turns.push(turn(app, client, webhook));
+                            turns.push(self.turn(webhook));
                         }
                     }
                 }
                 Err(error) => warn!(%error, "the deliveries to webhooks cannot be read"),
             }
-            let pause = self.sleep(app, turns.is_empty()).await;
+            let pause = self.sleep(turns.is_empty()).await;
             tokio::select! {
                 Some(webhook) = turns.next(), if !turns.is_empty() => {
                     busy.remove(&webhook);
                 }
-                _woken_or_not = tokio::time::timeout(pause, self.wake.notified()) => {}
+                _woken_or_not = tokio::time::timeout(pause, self.notifier.wake.notified()) => {}
             }
         }
     }
 
     /// The time until the next delivery is due. While a delivery is under way it counts as due, and its end wakes the loop.
-    async fn sleep(&self, app: &Shared, idle: bool) -> Duration {
+    async fn sleep(&self, idle: bool) -> Duration {
         if !idle {
             return SLEEP_MAX;
         }
-        let next_ms = app.store.state.next_delivery_ms().await.ok().flatten();
-        let wait_ms = next_ms.map_or(i64::MAX, |at_ms| at_ms - app.now_ms());
+        let next_ms = self.state.next_delivery_ms().await.ok().flatten();
+        let wait_ms = next_ms.map_or(i64::MAX, |at_ms| at_ms - clock::now_ms());
         Duration::from_millis(u64::try_from(wait_ms).unwrap_or(0)).clamp(Duration::from_millis(10), SLEEP_MAX)
     }
-}
 
-/// One receiver's turn: what is due for it, one after the other, until nothing is due or a delivery fails.
-async fn turn(app: &Shared, client: &reqwest::Client, webhook: String) -> String {
-    for _ in 0..TURN_DELIVERIES_MAX {
-        match deliver_next(app, client, &webhook).await {
-            Ok(true) => {}
-            Ok(false) => break,
+    /// One receiver's turn: what is due for it, one after the other, until nothing is due or a delivery fails.
+    async fn turn(&self, webhook: String) -> String {
+        for _ in 0..TURN_DELIVERIES_MAX {
+            match self.deliver_next(&webhook).await {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    warn!(%error, "a delivery to a webhook cannot be read or noted; it is sent again");
+                    // Not at once: with a full disk, one delivery would be repeated without end.
+                    tokio::time::sleep(SLEEP_MAX).await;
+                    break;
+                }
+            }
+        }
+        webhook
+    }
+
+    /// Sends a webhook what is due for it. Returns whether the next delivery may follow at once.
+    async fn deliver_next(&self, webhook: &str) -> Result<bool, StateError> {
+        let state = &self.state;
+        let Some(receiver) = state.webhook(webhook).await? else {
+            return Ok(false);
+        };
+        match state.begin_delivery(webhook, clock::now_ms()).await? {
+            None => Ok(false),
+            Some(Delivery::Group(delivery)) => self.deliver_group(&receiver, delivery).await,
+            Some(Delivery::Queued(queued)) => self.deliver_queued(&receiver, queued).await,
+        }
+    }
+
+    async fn deliver_group(&self, receiver: &Webhook, delivery: GroupDelivery) -> Result<bool, StateError> {
+        let state = &self.state;
+        let message = Message::of(&delivery, &self.external_url);
+        match webhook::post(&self.client, receiver, &message, clock::now_ms()).await {
+            Ok(()) => {
+                let (webhook, rule, message_id) = (&receiver.id, &delivery.rule, &message.id);
+                let attempts = delivery.attempts + 1;
+                info!(
+                    webhook,
+                    rule, message_id, attempts, "alerts were delivered to a webhook"
+                );
+                state.group_delivered(&delivery, clock::now_ms()).await?;
+                Ok(true)
+            }
             Err(error) => {
-                warn!(%error, "a delivery to a webhook cannot be read or noted; it is sent again");
-                // Not at once: with a full disk, one delivery would be repeated without end.
-                tokio::time::sleep(SLEEP_MAX).await;
-                break;
+                let (webhook, rule, message_id) = (&receiver.id, &delivery.rule, &message.id);
+                warn!(webhook, rule, message_id, %error, "alerts were not delivered to a webhook; their newest state is sent later");
+                let next_ms = clock::now_ms() + pause_ms(delivery.attempts);
+                let was_sent = error.was_sent();
+                let error = error.to_string();
+                state.group_failed(&delivery, was_sent, next_ms, &error).await?;
+                Ok(false)
             }
         }
     }
-    webhook
-}
 
-/// Sends a webhook what is due for it. Returns whether the next delivery may follow at once.
-async fn deliver_next(app: &Shared, client: &reqwest::Client, webhook: &str) -> Result<bool, StateError> {
-    let state = &app.store.state;
-    let Some(receiver) = state.webhook(webhook).await? else {
-        return Ok(false);
-    };
-    match state.begin_delivery(webhook, app.now_ms()).await? {
-        None => Ok(false),
-        Some(Delivery::Group(delivery)) => deliver_group(app, client, &receiver, delivery).await,
-        Some(Delivery::Queued(queued)) => deliver_queued(app, client, &receiver, queued).await,
-    }
-}
-
-async fn deliver_group(
-    app: &Shared,
-    client: &reqwest::Client,
-    receiver: &Webhook,
-    delivery: GroupDelivery,
-) -> Result<bool, StateError> {
-    let state = &app.store.state;
-    let message = Message::of(&delivery, &external_url(app));
-    match post(app, client, receiver, &message).await {
-        Ok(()) => {
-            let (webhook, rule, message_id) = (&receiver.id, &delivery.rule, &message.id);
-            let attempts = delivery.attempts + 1;
-            info!(
-                webhook,
-                rule, message_id, attempts, "alerts were delivered to a webhook"
-            );
-            state.group_delivered(&delivery, app.now_ms()).await?;
-            Ok(true)
-        }
-        Err(error) => {
-            let (webhook, rule, message_id) = (&receiver.id, &delivery.rule, &message.id);
-            warn!(webhook, rule, message_id, %error, "alerts were not delivered to a webhook; their newest state is sent later");
-            let next_ms = app.now_ms() + pause_ms(delivery.attempts);
-            let was_sent = error.was_sent();
-            let error = error.to_string();
-            state.group_failed(&delivery, was_sent, next_ms, &error).await?;
-            Ok(false)
+    async fn deliver_queued(&self, receiver: &Webhook, queued: QueuedMessage) -> Result<bool, StateError> {
+        let state = &self.state;
+        let message = Message {
+            id: queued.message_id.clone(),
+            body: queued.body.clone(),
+        };
+        match webhook::post(&self.client, receiver, &message, clock::now_ms()).await {
+            Ok(()) => {
+                let (webhook, message_id) = (&receiver.id, &message.id);
+                info!(
+                    webhook,
+                    message_id, "a message that an earlier version queued was delivered"
+                );
+                state.queued_delivered(&queued, clock::now_ms()).await?;
+                Ok(true)
+            }
+            Err(error) => {
+                let next_ms = next_queued_attempt_ms(&queued, &error, clock::now_ms());
+                let (webhook, message_id, given_up) = (&receiver.id, &message.id, next_ms.is_none());
+                warn!(webhook, message_id, %error, given_up, "a message that an earlier version queued was not delivered");
+                state.queued_failed(&queued, next_ms, &error.to_string()).await?;
+                Ok(given_up)
+            }
         }
     }
-}
-
-async fn deliver_queued(
-    app: &Shared,
-    client: &reqwest::Client,
-    receiver: &Webhook,
-    queued: QueuedMessage,
-) -> Result<bool, StateError> {
-    let state = &app.store.state;
-    let message = Message {
-        id: queued.message_id.clone(),
-        body: queued.body.clone(),
-    };
-    match post(app, client, receiver, &message).await {
-        Ok(()) => {
-            let (webhook, message_id) = (&receiver.id, &message.id);
-            info!(
-                webhook,
-                message_id, "a message that an earlier version queued was delivered"
-            );
-            state.queued_delivered(&queued, app.now_ms()).await?;
-            Ok(true)
-        }
-        Err(error) => {
-            let next_ms = next_queued_attempt_ms(&queued, &error, app.now_ms());
-            let (webhook, message_id, given_up) = (&receiver.id, &message.id, next_ms.is_none());
-            warn!(webhook, message_id, %error, given_up, "a message that an earlier version queued was not delivered");
-            state.queued_failed(&queued, next_ms, &error.to_string()).await?;
-            Ok(given_up)
-        }
-    }
-}
-
-async fn post(
-    app: &Shared,
-    client: &reqwest::Client,
-    receiver: &Webhook,
-    message: &Message,
-) -> Result<(), DeliveryError> {
-    webhook::post(client, receiver, message, app.now_ms()).await
 }
 
 /// The pause after a failure, when `attempts` failed before it.

@@ -10,16 +10,16 @@ use domain::run::checkpoint::Checkpoint;
 use domain::run::state::{Event, Machine};
 use domain::time::TimestampMs;
 
-use super::{RunError, Runs};
-use crate::app::Shared;
+use super::Runs;
+use super::error::RunError;
 
 impl Runs {
     /// What a run has saved, with how far behind its last step that is.
     ///
     /// # Errors
     /// When there is no such run, or the store fails.
-    pub async fn checkpoints(&self, app: &Shared, run: &RunId) -> Result<CheckpointList, RunError> {
-        let machine = self.with_pins(app, run).await?;
+    pub async fn checkpoints(self: &Arc<Self>, run: &RunId) -> Result<CheckpointList, RunError> {
+        let machine = self.with_pins(run).await?;
         let view = self.view(run).await?;
         let attempts = view.attempts.iter();
         let ranks = attempts
@@ -39,30 +39,29 @@ impl Runs {
     /// # Errors
     /// When there is no such run, or the store fails.
     pub async fn prune(
-        &self,
-        app: &Shared,
+        self: &Arc<Self>,
         run: &RunId,
         wish: &PruneCheckpoints,
     ) -> Result<PruneAnswer, RunError> {
-        let machine = self.with_pins(app, run).await?;
+        let machine = self.with_pins(run).await?;
         let answer = machine.prune_answer(wish.keep_last);
         if !wish.dry_run {
             let event = Event::PruneRequested {
                 keep_last: wish.keep_last,
             };
-            self.take(app, run, event).await?;
+            self.take(run, event).await?;
         }
         Ok(answer)
     }
 
     /// A run that knows which of its checkpoints other runs have pinned.
-    pub(super) async fn with_pins(&self, app: &Shared, run: &RunId) -> Result<Arc<Machine>, RunError> {
+    pub(super) async fn with_pins(self: &Arc<Self>, run: &RunId) -> Result<Arc<Machine>, RunError> {
         let machine = self.machine(run).await?;
         let paths = self.pinned_by_others(&machine, BTreeSet::new()).await?;
         if paths == machine.storage.pinned_by_others {
             return Ok(machine);
         }
-        self.take(app, run, Event::PinnedByOthers { paths }).await?;
+        self.take(run, Event::PinnedByOthers { paths }).await?;
         self.machine(run).await
     }
 

@@ -6,23 +6,18 @@ use domain::run::state::NodeReport;
 use query::Value;
 
 use super::Runs;
-use crate::app::Shared;
+use crate::clock;
 
 /// A hello's word on a clock counts from here on: less may be its way here.
 const HELLO_OFF_MS: i64 = 1_000;
 
 impl Runs {
     /// The report with its stamp by our clock.
-    pub(super) async fn by_our_clock(
-        &self,
-        app: &Shared,
-        node: &NodeName,
-        mut report: NodeReport,
-    ) -> NodeReport {
+    pub(super) async fn by_our_clock(&self, node: &NodeName, mut report: NodeReport) -> NodeReport {
         if let NodeReport::RankExited(exit) = &mut report {
-            let ahead_ns = match self.measured_ahead_ns(app, node).await {
+            let ahead_ns = match self.measured_ahead_ns(node).await {
                 Some(measured) => measured,
-                None => told_ahead_ns(app, node),
+                None => self.told_ahead_ns(node),
             };
             exit.at_ns = exit.at_ns.saturating_sub(ahead_ns);
         }
@@ -31,9 +26,9 @@ impl Runs {
 
     /// How far a node's clock is ahead of ours, as its agent measured it in the last minutes: wrong by half a round trip at most. `None` from
     /// an agent that has not, or whose clock is so far off that its samples stand at another time.
-    async fn measured_ahead_ns(&self, app: &Shared, node: &NodeName) -> Option<i64> {
+    async fn measured_ahead_ns(&self, node: &NodeName) -> Option<i64> {
         let query = format!("lockstep_agent_clock_offset_seconds{{node=\"{node}\"}}");
-        let answer = self.evaluator.instant(&query, app.now_ms()).await.ok()?;
+        let answer = self.evaluator.instant(&query, clock::now_ms()).await.ok()?;
         let Value::Vector(samples) = answer.value else {
             return None;
         };
@@ -45,15 +40,15 @@ impl Runs {
         let ahead_ns = (seconds * 1e9) as i64;
         seconds.is_finite().then_some(ahead_ns)
     }
-}
 
-/// The same by the agent's last hello.
-fn told_ahead_ns(app: &Shared, node: &NodeName) -> i64 {
-    let records = app.live.records();
-    let record = records.iter().find(|record| record.name == *node);
-    let ahead_ms = record.map_or(0, |record| record.clock_offset_ms);
-    if ahead_ms.abs() < HELLO_OFF_MS {
-        return 0;
+    /// The same by the agent's last hello.
+    fn told_ahead_ns(&self, node: &NodeName) -> i64 {
+        let records = self.live.records();
+        let record = records.iter().find(|record| record.name == *node);
+        let ahead_ms = record.map_or(0, |record| record.clock_offset_ms);
+        if ahead_ms.abs() < HELLO_OFF_MS {
+            return 0;
+        }
+        ahead_ms.saturating_mul(1_000_000)
     }
-    ahead_ms.saturating_mul(1_000_000)
 }

@@ -1,5 +1,6 @@
 //! Asking the ranks of a run something now, through the agents of their nodes; see [`domain::run::inspect`].
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -15,8 +16,10 @@ use futures::{StreamExt, stream};
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Answers, RunError, Runs};
-use crate::app::Shared;
+use super::Runs;
+use super::agents::Answers;
+use super::error::RunError;
+use crate::clock;
 
 /// The ranks' own time, and some for the way.
 const WITHIN: Duration = Duration::from_millis(ANSWER_WITHIN_MS + 10_000);
@@ -260,32 +263,34 @@ pub(super) fn stands_still(before: Option<&Machine>, after: &Machine) -> bool {
     stalled(after) && !before.is_some_and(stalled)
 }
 
-/// Asks all ranks where they are, once, and puts it into the run's events: by the time somebody looks, the ranks may have been ended.
-pub(super) fn note_stacks(app: &Shared, run: RunId) {
-    let shared = app.clone();
-    app.spawn(async move {
-        let runs = &shared.runs;
-        // However many runs stand still at once: each has its turn.
-        let turn = runs.asking.acquire().await;
-        let answers = match runs.ask_ranks_at_once(&run, None, What::Stacks).await {
-            Ok((_, answers)) => answers,
-            Err(error) => {
-                return tracing::warn!(%run, %error, "the stacks of a run that stands still cannot be had");
-            }
-        };
-        let message = format!("run {run} stands still; {}", told(answers));
-        drop(turn);
-        let event = Event {
-            at_ms: shared.now_ms(),
-            severity: Severity::Warning,
-            kind: "rank_stacks".to_owned(),
-            node: None,
-            gpu: None,
-            run: Some(run.to_string()),
-            message,
-        };
-        shared.event(event).await;
-    });
+impl Runs {
+    /// Asks all ranks where they are, once, and puts it into the run's events: by the time somebody looks, the ranks may have been
+    /// ended.
+    pub(super) fn note_stacks(self: &Arc<Self>, run: RunId) {
+        let runs = Arc::clone(self);
+        self.tasks.spawn(async move {
+            // However many runs stand still at once: each has its turn.
+            let turn = runs.asking.acquire().await;
+            let answers = match runs.ask_ranks_at_once(&run, None, What::Stacks).await {
+                Ok((_, answers)) => answers,
+                Err(error) => {
+                    return tracing::warn!(%run, %error, "the stacks of a run that stands still cannot be had");
+                }
+            };
+            let message = format!("run {run} stands still; {}", told(answers));
+            drop(turn);
+            let event = Event {
+                at_ms: clock::now_ms(),
+                severity: Severity::Warning,
+                kind: "rank_stacks".to_owned(),
+                node: None,
+                gpu: None,
+                run: Some(run.to_string()),
+                message,
+            };
+            runs.events.append(event).await;
+        });
+    }
 }
 
 /// `ranks 0-2: all_reduce at train.py:57; rank 3: data loading at data.py:12`.

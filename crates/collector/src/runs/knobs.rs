@@ -1,5 +1,7 @@
 //! Other knobs for a run: whether they can be turned, when its attempt is told to end, and taking a change back by itself.
 
+use std::sync::Arc;
+
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::{AttemptNo, RunId};
 use domain::run::knob::{LiveChange, LiveState, STEPS_MIN, Verdict};
@@ -7,8 +9,9 @@ use domain::run::state::{Attempt, CannotChange, Event, Machine, StopPoint, Wish}
 use domain::time::TimestampMs;
 use query::Value;
 
-use super::{RunError, Runs};
-use crate::app::Shared;
+use super::Runs;
+use super::error::RunError;
+use crate::clock;
 use crate::evaluator::QueryError;
 
 /// Time for the other ranks, and to save, once the first has come to the step after which the attempt ends; without such a step,
@@ -68,7 +71,7 @@ impl Runs {
     }
 
     /// Takes back a change whose verdict is against it, where that was agreed. Once: it is the last change no more then.
-    pub(super) async fn take_back(&self, app: &Shared, run: &RunId) -> Result<(), RunError> {
+    pub(super) async fn take_back(self: &Arc<Self>, run: &RunId) -> Result<(), RunError> {
         let machine = self.machine(run).await?;
         if machine.unknown_attempt.is_some() || self.check_none_held(run).is_err() {
             return Ok(());
@@ -84,22 +87,23 @@ impl Runs {
             restart: false,
         };
         let event = self.change_event(&machine, wish).await;
-        self.take(app, run, event).await?;
-        app.event(LogLine {
-            run: Some(run.to_string()),
-            ..line(
-                Severity::Warning,
-                app.now_ms(),
-                format!("the change of {id} of run {run} is taken back by itself: {why}"),
-            )
-        })
-        .await;
+        self.take(run, event).await?;
+        self.events
+            .append(LogLine {
+                run: Some(run.to_string()),
+                ..line(
+                    Severity::Warning,
+                    clock::now_ms(),
+                    format!("the change of {id} of run {run} is taken back by itself: {why}"),
+                )
+            })
+            .await;
         Ok(())
     }
 
     /// Tries a doubled batch once activation checkpointing is kept, where that was asked for. The batch is what the run itself says,
     /// else what every rank tells of its DataLoader.
-    pub(super) async fn try_larger_batch(&self, app: &Shared, run: &RunId) -> Result<(), RunError> {
+    pub(super) async fn try_larger_batch(self: &Arc<Self>, run: &RunId) -> Result<(), RunError> {
         let machine = self.machine(run).await?;
         if machine.unknown_attempt.is_some() || self.check_none_held(run).is_err() {
             return Ok(());
@@ -109,7 +113,7 @@ impl Runs {
         };
         let batch = match known {
             Some(batch) => Ok(batch),
-            None => match self.batches(&machine, app.now_ms()).await {
+            None => match self.batches(&machine, clock::now_ms()).await {
                 Err(error) => {
                     tracing::warn!(%error, %run, "the batch of a run cannot be read");
                     return Ok(());
@@ -127,7 +131,7 @@ impl Runs {
             Ok(wish) => self.change_event(&machine, wish).await,
             Err(why) => Event::NoLargerBatch { attempt, why },
         };
-        self.take(app, run, event).await
+        self.take(run, event).await
     }
 
     /// The smallest and the largest batch of any rank in the current attempt. Of each rank its largest: the last of an epoch may be

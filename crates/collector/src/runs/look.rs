@@ -8,9 +8,11 @@ use domain::ident::{NodeName, RunId};
 use domain::run::state::Machine;
 use query::Value;
 
+use super::error::RunError;
 use super::stop::tell_loss;
 use super::stored::{read, unless_unreadable};
-use super::{LogError, RunError, Runs};
+use super::{LogError, Runs};
+use crate::clock;
 
 /// How far back the last step of a rank is looked for; steps that take longer are shown without.
 const STEPS_WINDOW_MS: i64 = 3_600_000;
@@ -132,7 +134,7 @@ impl Runs {
 
     /// The last step of each rank of the current attempt.
     pub(super) async fn steps(&self, run: &Machine) -> BTreeMap<u32, u64> {
-        let at_ms = run.ended_ms.unwrap_or_else(crate::clock::now_ms);
+        let at_ms = run.ended_ms.unwrap_or_else(clock::now_ms);
         let window_ms = (at_ms - run.current().started_ms).clamp(1, STEPS_WINDOW_MS);
         // A run's id has no character that would end the string.
         let query = format!("last_over_time(train_step{{run=\"{}\"}}[{window_ms}ms])", run.id);

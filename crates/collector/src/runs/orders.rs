@@ -1,4 +1,4 @@
-//! What agents are told, and what their coming and going means to runs: commands, places, leftovers, the clock.
+//! What agents are told, and what their coming and going means to runs: commands, leftovers, the clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,10 +7,9 @@ use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::state::{ATTEMPT_MAX, Action, Event, Machine, NodeCommand, NodePhase, NodeTask, Task};
 use domain::time::TimestampMs;
 
-use super::place::{self, TooFew};
+use super::Runs;
+use super::error::RunError;
 use super::stored::unless_unreadable;
-use super::{RunError, Runs};
-use crate::app::Shared;
 
 /// A node that is connected this long after it was noted as away is back, whatever order the two were noted in.
 const RECONCILE_MS: i64 = 5_000;
@@ -28,8 +27,7 @@ impl Runs {
     /// # Errors
     /// When the store fails.
     pub async fn node_back(
-        &self,
-        app: &Shared,
+        self: &Arc<Self>,
         node: &NodeName,
         held: &[(RunId, AttemptNo)],
     ) -> Result<(), RunError> {
@@ -37,8 +35,8 @@ impl Runs {
             tracing::error!(%node, attempts = held.len(), "what a node says it holds cannot be true; it gets no run");
             return Ok(());
         }
-        let unknown = self.note_unknown(app, node, held).await?;
-        for run in self.unfinished_on(node) {
+        let unknown = self.note_unknown(node, held).await?;
+        for run in self.owners.unfinished_on(node) {
             let holds = held
                 .iter()
                 .any(|(id, attempt)| *id == run.id && *attempt == run.current().no);
@@ -46,7 +44,7 @@ impl Runs {
                 node: node.clone(),
                 holds,
             };
-            self.take(app, &run.id, event).await?;
+            self.take(&run.id, event).await?;
         }
         let known: Vec<_> = held
             .iter()
@@ -54,21 +52,20 @@ impl Runs {
             .cloned()
             .collect();
         self.stop_leftovers(node, &known).await?;
-        self.has_said_what_it_holds(app, node).await?;
-        self.send_pending(app, Some(node)).await
+        self.has_said_what_it_holds(node).await?;
+        self.send_pending(Some(node)).await
     }
 
     /// An agent's connection ended.
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn node_lost(&self, app: &Shared, node: &NodeName) -> Result<(), RunError> {
+    pub async fn node_lost(self: &Arc<Self>, node: &NodeName) -> Result<(), RunError> {
         if self.agents.is_connected(node) {
             return Ok(());
         }
-        for run in self.unfinished_on(node) {
-            self.take(app, &run.id, Event::NodeLost { node: node.clone() })
-                .await?;
+        for run in self.owners.unfinished_on(node) {
+            self.take(&run.id, Event::NodeLost { node: node.clone() }).await?;
         }
         Ok(())
     }
@@ -107,7 +104,7 @@ impl Runs {
     }
 
     /// Sends commands that were never accepted again, to one node or to all.
-    pub(super) async fn send_pending(&self, app: &Shared, to: Option<&NodeName>) -> Result<(), RunError> {
+    pub(super) async fn send_pending(self: &Arc<Self>, to: Option<&NodeName>) -> Result<(), RunError> {
         let mut by_run: BTreeMap<RunId, Vec<Action>> = BTreeMap::new();
         for (run, stored) in self.state.pending_actions().await? {
             let Ok(task @ Task::Command { .. }) = serde_json::from_value(stored.action) else {
@@ -120,7 +117,7 @@ impl Runs {
             }
         }
         for (run, commands) in by_run {
-            let sent = self.owners.send_again(app, &run, commands).await;
+            let sent = self.send_again(&run, commands).await;
             unless_unreadable(sent)?;
         }
         Ok(())
@@ -144,77 +141,6 @@ impl Runs {
                     .send(node, run, attempt, n, &NodeCommand::Start(start));
             }
             command => self.agents.send(node, run, attempt, n, command),
-        }
-    }
-
-    pub(super) async fn find_nodes(
-        &self,
-        app: &Shared,
-        run: &RunId,
-        actions: &[Action],
-    ) -> Result<(), RunError> {
-        for action in actions {
-            if let Task::Place { nodes } = action.task {
-                self.place(app, run, action.attempt, action.n, nodes).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Looks for nodes; what does not succeed is tried again at the next tick.
-    pub(super) async fn place(
-        &self,
-        app: &Shared,
-        run: &RunId,
-        attempt: AttemptNo,
-        n: u32,
-        count: u32,
-    ) -> Result<(), RunError> {
-        let _alone = self.placing.lock().await;
-        let machine = self.machine(run).await?;
-        let still_wanted = !machine.state.is_final()
-            && machine.current().no == attempt
-            && machine.current().nodes.is_empty();
-        if !still_wanted {
-            return Ok(self.state.action_done(run, attempt, n, app.now_ms()).await?);
-        }
-        if let Some(reason) = self.unknown.awaited_by(&machine, app.now_ms()) {
-            let event = Event::CannotPlace {
-                reason,
-                hopeless: false,
-            };
-            return self.take(app, run, event).await;
-        }
-        let excluded = &machine.current().placement.excluded;
-        let candidates = place::candidates(app, &self.agents, (&self.by_node(), &self.unknown), excluded);
-        match place::choose(candidates, count) {
-            Ok(nodes) => {
-                self.take(app, run, Event::Placed { attempt, nodes }).await?;
-                Ok(self.state.action_done(run, attempt, n, app.now_ms()).await?)
-            }
-            Err(TooFew { reason, hopeless }) => {
-                self.take(app, run, Event::CannotPlace { reason, hopeless }).await
-            }
-        }
-    }
-
-    /// What no run's own task does: waiting runs look for nodes, and commands that were not accepted are sent again.
-    pub(super) async fn tick(&self, app: &Shared, send_again: bool) -> Result<(), RunError> {
-        self.give_up_awaited(app).await?;
-        let waits = |run: &Arc<Machine>| run.current().nodes.is_empty();
-        // Now and then also what runs that have ended had waited for: it is noted as done then.
-        if send_again || self.owners.unfinished().iter().any(waits) {
-            for (run, action) in self.state.pending_actions().await? {
-                if let Ok(Task::Place { nodes }) = serde_json::from_value(action.action) {
-                    let placed = self.place(app, &run, action.attempt, action.n, nodes).await;
-                    unless_unreadable(placed)?;
-                }
-            }
-        }
-        if send_again {
-            self.send_pending(app, None).await
-        } else {
-            Ok(())
         }
     }
 

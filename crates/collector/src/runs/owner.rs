@@ -8,147 +8,82 @@
 //! The state is in memory as long as the run is under way. Readers get the last stored state without asking the task. The task of a run that has
 //! ended ends itself when no event has come for a while; the next event loads the run again.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::ident::{AttemptNo, RunId};
-use domain::run::state::{Action, Event, Machine, NodeReport, Task};
+use domain::run::state::{Action, Event, Machine, NodeReport};
 use domain::run::stored::V1;
 use domain::time::TimestampMs;
 use store::state::runs::RunUpdate;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
+use super::Runs;
+use super::error::RunError;
+use super::owners::{INBOX_MAX, Owner, Request, Taken};
 use super::stored::{read, stored_actions};
-use super::{RunError, SEND_AGAIN_TICKS, TICK};
-use crate::app::Shared;
+use crate::clock;
 
-/// Requests that wait for one run's task. Each connection of an agent has at most one report on its way; who comes when it is full, waits.
-const INBOX_MAX: usize = 256;
+/// How often time passes for a run.
+const TICK: Duration = Duration::from_secs(1);
 /// Events in one transaction: more would let the first sender wait for long.
 const BATCH_MAX: usize = 1_024;
 /// The task of a run that has ended is kept for this long after its last event.
 const IDLE: Duration = Duration::from_secs(60);
-
-/// The tasks of all runs that are under way, and of those that ended a moment ago.
-#[derive(Default)]
-pub(super) struct Owners {
-    by_run: Mutex<HashMap<RunId, Owner>>,
-    /// Held while a run is loaded or inserted: there is at most one task of a run.
-    loading: tokio::sync::Mutex<()>,
-    /// Held from the question which checkpoints are pinned until the answer is acted on: what a person pins meanwhile must not be removed.
-    pins: tokio::sync::Mutex<()>,
-}
-
-/// The way to a run's task.
-#[derive(Clone)]
-struct Owner {
-    inbox: mpsc::Sender<Request>,
-    stored: watch::Receiver<Arc<Machine>>,
-}
-
-/// Something for the task of a run.
-enum Request {
-    Take(Box<Taken>),
-    /// Sends commands again that were not accepted.
-    SendAgain {
-        commands: Vec<Action>,
-        reply: oneshot::Sender<Result<(), RunError>>,
-    },
-}
-
-/// An event, and who waits for it.
-pub(super) struct Taken {
-    event: Event,
-    /// The id by which a repeat is known.
-    id: Option<String>,
-    /// The action that is done by it.
-    done: Option<(AttemptNo, u32)>,
-    reply: Option<oneshot::Sender<Result<(), RunError>>>,
-}
-
-impl Taken {
-    /// An event that no one repeats.
-    pub(super) fn new(event: Event) -> Self {
-        Self {
-            event,
-            id: None,
-            done: None,
-            reply: None,
-        }
+/// Every so many ticks, the steps of a run are looked at though all its nodes are there.
+const LOOK_AT_STEPS_TICKS: u64 = 10;
+impl Runs {
+    /// Takes one event, and waits until it is stored.
+    ///
+    /// # Errors
+    /// When there is no such run, or the store fails.
+    pub async fn take(self: &Arc<Self>, run: &RunId, event: Event) -> Result<(), RunError> {
+        self.take_as(run, Taken::new(event)).await
     }
 
-    /// An event that its sender may repeat.
-    pub(super) fn with_id(event: Event, id: String, done: Option<(AttemptNo, u32)>) -> Self {
-        Self {
-            id: Some(id),
-            done,
-            ..Self::new(event)
-        }
-    }
-}
-
-impl Owners {
-    /// The last stored state of a run whose task is there.
-    pub(super) fn stored(&self, run: &RunId) -> Option<Arc<Machine>> {
-        self.lock().get(run).map(|owner| owner.stored.borrow().clone())
-    }
-
-    /// All runs that may still change, oldest first.
-    pub(super) fn unfinished(&self) -> Vec<Arc<Machine>> {
-        let owners = self.lock();
-        let machines = owners.values().map(|owner| owner.stored.borrow().clone());
-        let mut unfinished: Vec<_> = machines.filter(|machine| !machine.state.is_final()).collect();
-        unfinished.sort_by(|a, b| (a.submitted_ms, &a.id).cmp(&(b.submitted_ms, &b.id)));
-        unfinished
-    }
-
-    /// Inserts a run that is stored by `insert`, unless it is known; returns false if it is.
-    pub(super) async fn insert(
-        &self,
-        app: &Shared,
-        machine: Machine,
-        insert: impl Future<Output = Result<(), RunError>>,
-    ) -> Result<bool, RunError> {
-        let _alone = self.loading.lock().await;
-        if self.stored(&machine.id).is_some() || app.store.state.run(&machine.id).await?.is_some() {
-            return Ok(false);
-        }
-        insert.await?;
-        self.spawn(app, machine, 0);
-        Ok(true)
-    }
-
-    /// Takes an event, and waits until it is stored.
-    pub(super) async fn take(&self, app: &Shared, run: &RunId, mut taken: Taken) -> Result<(), RunError> {
+    /// The same for an event that its sender may repeat.
+    pub(super) async fn take_as(self: &Arc<Self>, run: &RunId, mut taken: Taken) -> Result<(), RunError> {
         let (reply, answer) = oneshot::channel();
         taken.reply = Some(reply);
-        self.request(app, run, Request::Take(Box::new(taken)), answer)
-            .await
+        self.request(run, Request::Take(Box::new(taken)), answer).await
     }
 
     /// Sends commands of a run again, in turn with its other commands.
     pub(super) async fn send_again(
-        &self,
-        app: &Shared,
+        self: &Arc<Self>,
         run: &RunId,
         commands: Vec<Action>,
     ) -> Result<(), RunError> {
         let (reply, answer) = oneshot::channel();
-        self.request(app, run, Request::SendAgain { commands, reply }, answer)
+        self.request(run, Request::SendAgain { commands, reply }, answer)
             .await
     }
 
+    /// Inserts a run that is stored by `insert`, unless it is known; returns false if it is.
+    pub(super) async fn insert(
+        self: &Arc<Self>,
+        machine: Machine,
+        insert: impl Future<Output = Result<(), RunError>>,
+    ) -> Result<bool, RunError> {
+        let _alone = self.owners.loading.lock().await;
+        if self.owners.stored(&machine.id).is_some() || self.state.run(&machine.id).await?.is_some() {
+            return Ok(false);
+        }
+        insert.await?;
+        self.spawn_owner(machine, 0);
+        Ok(true)
+    }
+
     async fn request(
-        &self,
-        app: &Shared,
+        self: &Arc<Self>,
         run: &RunId,
         mut request: Request,
         answer: oneshot::Receiver<Result<(), RunError>>,
     ) -> Result<(), RunError> {
         loop {
-            let owner = self.owner(app, run).await?;
+            let owner = self.owner(run).await?;
             match owner.inbox.send(request).await {
                 Ok(()) => break,
                 // It has just ended itself.
@@ -159,12 +94,12 @@ impl Owners {
     }
 
     /// The task of a run; loads the run if there is none.
-    async fn owner(&self, app: &Shared, run: &RunId) -> Result<Owner, RunError> {
-        let known = || self.lock().get(run).cloned();
+    async fn owner(self: &Arc<Self>, run: &RunId) -> Result<Owner, RunError> {
+        let known = || self.owners.lock().get(run).cloned();
         if let Some(owner) = known().filter(|owner| !owner.inbox.is_closed()) {
             return Ok(owner);
         }
-        let _alone = self.loading.lock().await;
+        let _alone = self.owners.loading.lock().await;
         if let Some(mut owner) = known() {
             if !owner.inbox.is_closed() {
                 return Ok(owner);
@@ -172,13 +107,13 @@ impl Owners {
             // It still stores what had come before it ended.
             while owner.stored.changed().await.is_ok() {}
         }
-        let record = app.store.state.run(run).await?;
+        let record = self.state.run(run).await?;
         let record = record.ok_or_else(|| RunError::Unknown(run.clone()))?;
         let version = record.version;
-        Ok(self.spawn(app, read(record)?, version))
+        Ok(self.spawn_owner(read(record)?, version))
     }
 
-    fn spawn(&self, app: &Shared, machine: Machine, version: i64) -> Owner {
+    fn spawn_owner(self: &Arc<Self>, machine: Machine, version: i64) -> Owner {
         let run = machine.id.clone();
         let (inbox, requests) = mpsc::channel(INBOX_MAX);
         let (stored, receiver) = watch::channel(Arc::new(machine));
@@ -186,24 +121,42 @@ impl Owners {
             inbox,
             stored: receiver,
         };
-        self.lock().insert(run.clone(), owner.clone());
+        self.owners.lock().insert(run.clone(), owner.clone());
         let task = OwnerTask {
-            app: Arc::clone(app),
+            runs: Arc::clone(self),
             run,
             version,
             stored,
         };
-        app.spawn(task.run(requests));
+        self.tasks.spawn(task.run(requests));
         owner
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<RunId, Owner>> {
-        self.by_run.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Checks that a node that reports has a part in the attempt. A command that is only watched gets its nodes by their reports, and
+    /// what an attempt saves that a restored backup does not know belongs to its run all the same.
+    fn check_part(&self, machine: &Machine, event: &Event) -> Result<(), RunError> {
+        let Event::Reported {
+            attempt,
+            node,
+            report,
+        } = event
+        else {
+            return Ok(());
+        };
+        let joins = machine.watched && matches!(report, NodeReport::Watched(_));
+        if joins || machine.has_part(node, *attempt) || self.unknown.is_held(node, &machine.id, *attempt) {
+            return Ok(());
+        }
+        Err(RunError::NotInAttempt {
+            run: machine.id.clone(),
+            attempt: *attempt,
+            node: node.clone(),
+        })
     }
 }
 
 struct OwnerTask {
-    app: Shared,
+    runs: Arc<Runs>,
     run: RunId,
     version: i64,
     stored: watch::Sender<Arc<Machine>>,
@@ -243,12 +196,12 @@ impl OwnerTask {
                 }
                 _ = ticks.tick(), if !is_final => {
                     tick += 1;
-                    self.tick(tick.is_multiple_of(SEND_AGAIN_TICKS)).await;
+                    self.tick(tick.is_multiple_of(LOOK_AT_STEPS_TICKS)).await;
                 }
                 () = sleep_until(last_event + IDLE), if is_final => requests.close(),
             }
         }
-        self.app.runs.owners.lock().remove(&self.run);
+        self.runs.owners.lock().remove(&self.run);
     }
 
     /// Events of a batch are stored together; between them commands are sent again in turn.
@@ -266,11 +219,11 @@ impl OwnerTask {
         self.take(events).await;
     }
 
-    async fn tick(&mut self, is_tenth: bool) {
+    async fn tick(&mut self, looks_at_steps: bool) {
         let machine = self.stored.borrow().clone();
-        let runs = &self.app.runs;
-        let mut events = runs.seen_of_nodes(&machine, self.app.now_ms());
-        if is_tenth || machine.has_node_away() {
+        let runs = &self.runs;
+        let mut events = runs.seen_of_nodes(&machine, clock::now_ms());
+        if looks_at_steps || machine.has_node_away() {
             events.extend(runs.stepped(&machine).await);
         }
         events.push(Event::Tick);
@@ -282,9 +235,9 @@ impl OwnerTask {
             return;
         }
         let touches_pins = events.iter().any(|taken| is_about_pins(&taken.event));
-        let app = Arc::clone(&self.app);
+        let runs = Arc::clone(&self.runs);
         let _alone = match touches_pins {
-            true => Some(app.runs.owners.pins.lock().await),
+            true => Some(runs.owners.pins.lock().await),
             false => None,
         };
         let before = self.stored.borrow().clone();
@@ -307,9 +260,9 @@ impl OwnerTask {
 
     /// Advances the run and stores what it became. Those who wait stay in `events` until it is stored.
     async fn store(&mut self, before: &Arc<Machine>, events: &mut Vec<Taken>) -> Result<Stored, RunError> {
-        let (app, now_ms) = (Arc::clone(&self.app), self.app.now_ms());
+        let (runs, now_ms) = (Arc::clone(&self.runs), clock::now_ms());
         let ids: Vec<&str> = events.iter().filter_map(|taken| taken.id.as_deref()).collect();
-        let seen = app.store.state.run_events_seen(&self.run, &ids).await?;
+        let seen = runs.state.run_events_seen(&self.run, &ids).await?;
         let mut batch = Batch {
             machine: Machine::clone(before),
             actions: Vec::new(),
@@ -318,10 +271,10 @@ impl OwnerTask {
             done: Vec::new(),
         };
         if let Some(reported) = reported_paths(events) {
-            let paths = app.runs.pinned_by_others(&batch.machine, reported).await?;
-            batch.advance(&app, &Event::PinnedByOthers { paths }, now_ms);
+            let paths = runs.pinned_by_others(&batch.machine, reported).await?;
+            batch.advance(&runs, &Event::PinnedByOthers { paths }, now_ms);
         }
-        events.retain_mut(|taken| batch.take(&app, &seen, taken, now_ms));
+        events.retain_mut(|taken| batch.take(&runs, &seen, taken, now_ms));
         let Batch {
             machine,
             actions,
@@ -345,7 +298,7 @@ impl OwnerTask {
                 done: &done,
                 pins: (*pinned != before.storage.pinned).then_some(pinned),
             };
-            self.version = app.store.state.update_run(update, now_ms).await?;
+            self.version = runs.state.update_run(update, now_ms).await?;
             self.stored.send_replace(Arc::new(machine));
         }
         Ok(Stored {
@@ -357,7 +310,7 @@ impl OwnerTask {
 
     /// Reads the run again after an error: the transaction may have been stored all the same.
     async fn reload(&mut self) {
-        match self.app.store.state.run(&self.run).await {
+        match self.runs.state.run(&self.run).await {
             Ok(Some(record)) => {
                 let version = record.version;
                 match read(record) {
@@ -375,45 +328,31 @@ impl OwnerTask {
 
     /// Carries out what is stored, and answers those who wait.
     async fn tell(&self, before: &Arc<Machine>, stored: Stored) {
-        let app = &self.app;
+        let runs = &self.runs;
         // In the order of the events: a stop must not overtake the start it ends.
-        app.runs.send_commands(&self.run, &stored.actions);
+        runs.send_commands(&self.run, &stored.actions);
         let last = self.stored.borrow().clone();
         let mut told = before;
         for stage in stored.stages.iter().chain([&last]) {
             if stage != told {
-                app.runs.tell(app, Some(told), stage).await;
+                runs.tell(Some(told), stage).await;
                 told = stage;
             }
         }
         for reply in stored.replies {
             let _gone = reply.send(Ok(()));
         }
-        let places = stored
-            .actions
-            .into_iter()
-            .filter(|action| matches!(action.task, Task::Place { .. }));
-        let places: Vec<Action> = places.collect();
-        if !places.is_empty() {
-            let (app, run) = (Arc::clone(app), self.run.clone());
-            let placing = Arc::clone(&app);
-            app.spawn(async move {
-                // What does not succeed is tried again at the next tick.
-                if let Err(error) = placing.runs.find_nodes(&placing, &run, &places).await {
-                    tracing::error!(%run, %error, "nodes cannot be looked for");
-                }
-            });
-        }
+        runs.placement.ask(&self.run, &stored.actions);
     }
 
     /// Sends commands that were never accepted again; those that are not wanted any more are dropped.
     async fn send_again(&mut self, commands: Vec<Action>) -> Result<(), RunError> {
-        let app = Arc::clone(&self.app);
+        let runs = Arc::clone(&self.runs);
         for command in commands {
             let _alone = if command.removes() {
-                let alone = app.runs.owners.pins.lock().await;
+                let alone = runs.owners.pins.lock().await;
                 let machine = self.stored.borrow().clone();
-                let paths = app.runs.pinned_by_others(&machine, BTreeSet::new()).await?;
+                let paths = runs.pinned_by_others(&machine, BTreeSet::new()).await?;
                 let mut events = vec![Taken::new(Event::PinnedByOthers { paths })];
                 self.store(&machine, &mut events).await?;
                 Some(alone)
@@ -421,11 +360,11 @@ impl OwnerTask {
                 None
             };
             if self.stored.borrow().is_due(&command) {
-                app.runs.send_commands(&self.run, &[command]);
+                runs.send_commands(&self.run, &[command]);
             } else {
-                let state = &app.store.state;
+                let state = &runs.state;
                 state
-                    .action_done(&self.run, command.attempt, command.n, app.now_ms())
+                    .action_done(&self.run, command.attempt, command.n, clock::now_ms())
                     .await?;
             }
         }
@@ -435,32 +374,26 @@ impl OwnerTask {
 
 impl Batch {
     /// Takes an event; returns false if its sender has been answered.
-    fn take(
-        &mut self,
-        app: &Shared,
-        seen: &BTreeSet<String>,
-        taken: &mut Taken,
-        now_ms: TimestampMs,
-    ) -> bool {
+    fn take(&mut self, runs: &Runs, seen: &BTreeSet<String>, taken: &mut Taken, now_ms: TimestampMs) -> bool {
         let is_repeat = |id: &String| seen.contains(id) || self.ids.contains(id);
         if taken.id.as_ref().is_some_and(is_repeat) {
             return true;
         }
-        if let Err(error) = app.runs.check_part(&self.machine, &taken.event) {
+        if let Err(error) = runs.check_part(&self.machine, &taken.event) {
             if let Some(reply) = taken.reply.take() {
                 let _gone = reply.send(Err(error));
             }
             return false;
         }
-        self.advance(app, &taken.event, now_ms);
+        self.advance(runs, &taken.event, now_ms);
         self.ids.extend(taken.id.clone());
         self.done.extend(taken.done);
         true
     }
 
     /// Before the event comes a restore that the run has not taken into account yet.
-    fn advance(&mut self, app: &Shared, event: &Event, now_ms: TimestampMs) {
-        let restored = app.runs.unknown.restore_of(&self.machine);
+    fn advance(&mut self, runs: &Runs, event: &Event, now_ms: TimestampMs) {
+        let restored = runs.unknown.restore_of(&self.machine);
         let restored = restored.map(|restored_ms| Event::Restored { restored_ms });
         for event in restored.iter().chain([event]) {
             let stage = |machine: &Machine| (machine.state, machine.current().no);

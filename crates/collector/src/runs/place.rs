@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use domain::event::Severity;
 use domain::ident::NodeName;
 use domain::run::state::{Exclusion, FaultKind};
+use domain::time::TimestampMs;
+use store::state::nodes::NodeRecord;
 
-use super::Agents;
+use super::agents::Agents;
 use super::unknown::Unknown;
-use crate::app::Shared;
 
 /// A node that was heard in the last ten minutes may come back; one that was not is no reason to wait.
 const SEEN_WITHIN_MS: i64 = 600_000;
@@ -44,34 +44,42 @@ pub(super) struct TooFew {
     pub(super) hopeless: bool,
 }
 
-/// Nodes that take runs and are there, or were a while ago.
-pub(super) fn candidates(
-    app: &Shared,
-    agents: &Agents,
-    (runs, unknown): (&BTreeMap<String, Vec<String>>, &Unknown),
-    excluded: &[Exclusion],
-) -> Vec<Candidate> {
-    let critical = critical_nodes(app);
-    let seen_since_ms = app.now_ms() - SEEN_WITHIN_MS;
-    let records = app.live.records().into_iter();
-    let usable = records.filter(|record| {
-        record.inventory.accepts_runs && (agents.is_connected(&record.name) || record.seen_ms > seen_since_ms)
-    });
-    let candidate = usable.map(|record| Candidate {
-        gpus: record.inventory.gpus.len(),
-        simulated: record.inventory.simulated.is_some(),
-        runs: runs.get(record.name.as_str()).map_or(0, Vec::len),
-        connected: agents.is_connected(&record.name),
-        free: agents.is_free(&record.name),
-        unknown: unknown.on_node(&record.name),
-        critical: critical.iter().any(|node| node == record.name.as_str()),
-        fault: excluded
-            .iter()
-            .find(|exclusion| exclusion.node == record.name)
-            .map(|exclusion| exclusion.fault.kind),
-        node: record.name,
-    });
-    candidate.collect()
+/// What is known of all nodes.
+pub(super) struct Nodes<'a> {
+    pub(super) records: Vec<NodeRecord>,
+    pub(super) agents: &'a Agents,
+    /// Runs under way, by node.
+    pub(super) runs: BTreeMap<String, Vec<String>>,
+    pub(super) unknown: &'a Unknown,
+    /// Nodes with a critical alert of their hardware.
+    pub(super) critical: Vec<String>,
+}
+
+impl Nodes<'_> {
+    /// Nodes that take runs and are there, or were a while ago.
+    pub(super) fn candidates(self, excluded: &[Exclusion], now_ms: TimestampMs) -> Vec<Candidate> {
+        let seen_since_ms = now_ms - SEEN_WITHIN_MS;
+        let records = self.records.into_iter();
+        let usable = records.filter(|record| {
+            let is_there = self.agents.is_connected(&record.name) || record.seen_ms > seen_since_ms;
+            record.inventory.accepts_runs && is_there
+        });
+        let candidate = usable.map(|record| Candidate {
+            gpus: record.inventory.gpus.len(),
+            simulated: record.inventory.simulated.is_some(),
+            runs: self.runs.get(record.name.as_str()).map_or(0, Vec::len),
+            connected: self.agents.is_connected(&record.name),
+            free: self.agents.is_free(&record.name),
+            unknown: self.unknown.on_node(&record.name),
+            critical: self.critical.iter().any(|node| node == record.name.as_str()),
+            fault: excluded
+                .iter()
+                .find(|exclusion| exclusion.node == record.name)
+                .map(|exclusion| exclusion.fault.kind),
+            node: record.name,
+        });
+        candidate.collect()
+    }
 }
 
 /// The first `count` of the best nodes, or what a person should know. A node with real GPUs takes one run at a time: two would share
@@ -134,17 +142,6 @@ impl Candidate {
     fn rank(&self) -> (bool, bool, usize, &NodeName) {
         (self.fault.is_some(), self.critical, self.runs, &self.node)
     }
-}
-
-/// Nodes of which a critical diagnosis is known that is not one run's own.
-fn critical_nodes(app: &Shared) -> Vec<String> {
-    let diagnoses = app.alerts.diagnoses().into_iter();
-    let of_nodes = diagnoses.filter(|diagnosis| {
-        diagnosis.alert.severity == Severity::Critical && diagnosis.alert.labels.get("run").is_none()
-    });
-    of_nodes
-        .filter_map(|diagnosis| diagnosis.alert.labels.get("node").map(str::to_owned))
-        .collect()
 }
 
 #[cfg(test)]

@@ -7,18 +7,21 @@
 //! ```
 //! A report that is not stored is acknowledged only if it never can be: its run is not known here, or its node has no part in it.
 
+use std::sync::Arc;
+
 use domain::api::runs::UnreadReason;
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::run::state::{Event, Machine, NodeReport, ReadReport, Task, Watched, read_report, report_kind};
 use store::state::unread::{Kept, NewUnread};
 
+use super::Runs;
+use super::error::RunError;
 use super::orders::LEFTOVER_STOP;
-use super::owner::Taken;
+use super::owners::Taken;
 use super::stored::{record, unless_unreadable};
-use super::{RunError, Runs};
-use crate::app::Shared;
 use crate::changes::Change;
+use crate::clock;
 
 /// The largest report that is read. Newer agents send less than 64 KiB in one; older ones sent a whole folder of checkpoints.
 const REPORT_BYTES_MAX: usize = 4 << 20;
@@ -68,7 +71,7 @@ impl Runs {
     ///
     /// # Errors
     /// When the store fails: then the report is not acknowledged, and comes again.
-    pub(crate) async fn report(&self, app: &Shared, incoming: Incoming<'_>) -> Result<Receipt, RunError> {
+    pub(crate) async fn report(self: &Arc<Self>, incoming: Incoming<'_>) -> Result<Receipt, RunError> {
         let Incoming {
             run,
             attempt,
@@ -79,7 +82,7 @@ impl Runs {
         let event_id = format!("{attempt}/{node}/{id}");
         let (kind, reason) = match read_bounded(json) {
             Read::Known(report) => {
-                let taken = self.apply(app, (run, attempt), node, &event_id, *report).await;
+                let taken = self.apply((run, attempt), node, &event_id, *report).await;
                 return refused_or(taken, Receipt::Taken);
             }
             Read::NotRead { kind, reason } => (kind, reason),
@@ -93,27 +96,26 @@ impl Runs {
             reason: reason.clone(),
             report: json,
         };
-        let kept = self.keep_unread(app, &new).await.map(Ok);
+        let kept = self.keep_unread(&new).await.map(Ok);
         refused_or(kept, Receipt::Kept(reason))
     }
 
     /// Takes a report that could be read. The inner error says why it never will be stored.
     async fn apply(
-        &self,
-        app: &Shared,
+        self: &Arc<Self>,
         (run, attempt): (&RunId, AttemptNo),
         node: &NodeName,
         event_id: &str,
         report: NodeReport,
     ) -> Result<Result<(), Refused>, RunError> {
-        if self.take_of_unknown(app, (run, attempt), node, &report).await? {
+        if self.take_of_unknown((run, attempt), node, &report).await? {
             return Ok(Ok(()));
         }
         if report.is_end() {
             self.agents.is_rid_of(node, run, attempt);
         }
         if let NodeReport::Watched(watched) = &report {
-            self.watch(app, (run, attempt), watched).await?;
+            self.watch((run, attempt), watched).await?;
         }
         let answered = match report {
             NodeReport::Accepted { command } | NodeReport::Refused { command, .. } => Some(command),
@@ -127,11 +129,11 @@ impl Runs {
         let event = Event::Reported {
             attempt,
             node: node.clone(),
-            report: self.by_our_clock(app, node, report).await,
+            report: self.by_our_clock(node, report).await,
         };
         let done = answered.and_then(|command| Some((attempt, u32::try_from(command).ok()?)));
         let taken = Taken::with_id(event, event_id.to_owned(), done);
-        self.owners.take(app, run, taken).await?;
+        self.take_as(run, taken).await?;
         Ok(Ok(()))
     }
 
@@ -158,17 +160,16 @@ impl Runs {
 
     /// A run that a node watches, when it is the first to tell of it.
     async fn watch(
-        &self,
-        app: &Shared,
+        self: &Arc<Self>,
         (run, attempt): (&RunId, AttemptNo),
         watched: &Watched,
     ) -> Result<(), RunError> {
-        let now_ms = app.now_ms();
+        let now_ms = clock::now_ms();
         let machine = Machine::watch(run.clone(), attempt, watched, now_ms);
         let record = record(&machine, 0)?;
         let insert = async { Ok(self.state.insert_run(&record, &[], now_ms).await?) };
-        if self.owners.insert(app, machine.clone(), insert).await? {
-            self.tell(app, None, &machine).await;
+        if self.insert(machine.clone(), insert).await? {
+            self.tell(None, &machine).await;
         }
         Ok(())
     }
@@ -206,7 +207,7 @@ impl Runs {
 
     // === reports that cannot be read ===
 
-    async fn keep_unread(&self, app: &Shared, new: &NewUnread<'_>) -> Result<(), RunError> {
+    async fn keep_unread(self: &Arc<Self>, new: &NewUnread<'_>) -> Result<(), RunError> {
         match self.has_part(new.node, (new.run, new.attempt)).await? {
             Some(true) => {}
             Some(false) => {
@@ -218,10 +219,10 @@ impl Runs {
             }
             None => return Err(RunError::Unknown(new.run.clone())),
         }
-        if self.state.keep_unread(new, app.now_ms()).await? == Kept::AlreadySeen {
+        if self.state.keep_unread(new, clock::now_ms()).await? == Kept::AlreadySeen {
             return Ok(());
         }
-        app.metrics.refused.with_label_values(&["report_not_read"]).inc();
+        self.metrics.refused.with_label_values(&["report_not_read"]).inc();
         self.changes.send(Change::Run(new.run.clone()));
         let lines = self.state.unread_of(new.run).await?;
         let first = lines.iter().find(|line| {
@@ -230,22 +231,23 @@ impl Runs {
                 && line.count == 1
         });
         if let Some(line) = first {
-            app.event(LogLine {
-                at_ms: app.now_ms(),
-                severity: Severity::Warning,
-                kind: "report_not_read".to_owned(),
-                node: Some(new.node.to_string()),
-                gpu: None,
-                run: Some(new.run.to_string()),
-                message: line.sentence(),
-            })
-            .await;
+            self.events
+                .append(LogLine {
+                    at_ms: clock::now_ms(),
+                    severity: Severity::Warning,
+                    kind: "report_not_read".to_owned(),
+                    node: Some(new.node.to_string()),
+                    gpu: None,
+                    run: Some(new.run.to_string()),
+                    message: line.sentence(),
+                })
+                .await;
         }
         Ok(())
     }
 
     /// Reads again what collectors before this one could not read, in the order in which it came.
-    pub(super) async fn read_kept(&self, app: &Shared) -> Result<(), RunError> {
+    pub(super) async fn read_kept(self: &Arc<Self>) -> Result<(), RunError> {
         let mut last = 0;
         while let Some(kept) = self.state.next_unread(last).await? {
             last = kept.id;
@@ -255,7 +257,7 @@ impl Runs {
             // The event itself was noted when it came.
             let event_id = format!("{}/read", kept.event_id);
             let part = (&kept.run, kept.attempt);
-            let taken = self.apply(app, part, &kept.node, &event_id, *report).await;
+            let taken = self.apply(part, &kept.node, &event_id, *report).await;
             if let Some(receipt) = unless_unreadable(refused_or(taken, Receipt::Taken))? {
                 tracing::info!(run = %kept.run, node = %kept.node, event = kept.event_id, ?receipt, "a kept report was read");
                 self.state.forget_unread(kept.id).await?;

@@ -5,7 +5,8 @@ use domain::api::runs::ResumedFrom;
 use domain::ident::RunId;
 use domain::run::state::{Event, Machine, RunState};
 
-use super::{RunError, Runs};
+use super::Runs;
+use super::error::RunError;
 
 /// A run that cannot go on as wished.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,9 @@ use domain::ident::RunId;
 use domain::run::state::{Machine, StopPoint, agreed_step};
 use query::Value;
 
-use super::{RunError, Runs};
+use super::Runs;
+use super::error::RunError;
+use crate::clock;
 
 impl Runs {
     /// The moment a stop can wait for.
@@ -56,11 +58,7 @@ impl Runs {
         let of_run = format!("train_step_seconds{{run=\"{}\"}}", machine.id);
         let query =
             format!("min(quantile_over_time(0.5, {of_run}[2m])) or min(last_over_time({of_run}[1h]))");
-        let answer = self
-            .evaluator
-            .instant(&query, crate::clock::now_ms())
-            .await
-            .ok()?;
+        let answer = self.evaluator.instant(&query, clock::now_ms()).await.ok()?;
         let Value::Vector(samples) = answer.value else {
             return None;
         };

@@ -7,7 +7,7 @@ use domain::run::stored::V1;
 use rand::RngExt;
 use store::state::runs::{RunAction, RunRecord};
 
-use super::RunError;
+use super::error::RunError;
 
 /// Letters of a run id behind its name: 31 bits of them, no vowels, so no words.
 const ID_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz23456789";

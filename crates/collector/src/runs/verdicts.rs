@@ -20,9 +20,10 @@ use domain::time::TimestampMs;
 use query::Value;
 
 use self::stretch::{Cut, Made, Span, Stretch, changes};
+use super::Runs;
+use super::error::RunError;
 use super::stored::unless_unreadable;
-use super::{RunError, Runs};
-use crate::app::Shared;
+use crate::clock;
 
 /// How often verdicts are looked at.
 pub(super) const EVERY: Duration = Duration::from_secs(3);
@@ -61,7 +62,7 @@ impl Runs {
     ) -> Result<Comparison, CompareError> {
         let (machine_a, at_a) = self.attempt(a).await?;
         let (machine_b, at_b) = self.attempt(b).await?;
-        let now_ms = crate::clock::now_ms();
+        let now_ms = clock::now_ms();
         let (side_a, side_b) = (&machine_a.attempts[at_a], &machine_b.attempts[at_b]);
         let trace_a = self.trace(&machine_a, &Stretch::of(side_a).latest(now_ms)).await;
         let trace_b = self.trace(&machine_b, &Stretch::of(side_b).latest(now_ms)).await;
@@ -90,8 +91,7 @@ impl Runs {
 
     /// Looks at all runs that have or had a change a moment ago.
     pub(super) async fn judge_changes(
-        &self,
-        app: &Shared,
+        self: &Arc<Self>,
         followed: &mut BTreeSet<RunId>,
     ) -> Result<(), RunError> {
         let changed = |run: &Machine| changes(run).next().is_some();
@@ -103,14 +103,18 @@ impl Runs {
                 Err(RunError::Unknown(_)) => None,
                 found => unless_unreadable(found)?,
             };
-            let over = |machine: &Machine| machine.ended_ms.is_some_and(|at| app.now_ms() - at > FOLLOWED_MS);
+            let over = |machine: &Machine| {
+                machine
+                    .ended_ms
+                    .is_some_and(|at| clock::now_ms() - at > FOLLOWED_MS)
+            };
             let Some(machine) = machine else {
                 followed.remove(&run);
                 continue;
             };
-            self.judge_run(app, &machine).await?;
-            self.take_back(app, &run).await?;
-            self.try_larger_batch(app, &run).await?;
+            self.judge_run(&machine).await?;
+            self.take_back(&run).await?;
+            self.try_larger_batch(&run).await?;
             if over(&machine) {
                 followed.remove(&run);
             }
@@ -118,8 +122,8 @@ impl Runs {
         Ok(())
     }
 
-    async fn judge_run(&self, app: &Shared, machine: &Machine) -> Result<(), RunError> {
-        let now_ms = app.now_ms();
+    async fn judge_run(self: &Arc<Self>, machine: &Machine) -> Result<(), RunError> {
+        let now_ms = clock::now_ms();
         let made: Vec<Made<'_>> = changes(machine).collect();
         for (place, this) in made.iter().enumerate() {
             let counts = |other: &&Made<'_>| this.is_cut_by(other);
@@ -146,7 +150,7 @@ impl Runs {
                 live: this.id.live,
                 verdict: Box::new(verdict),
             };
-            self.take(app, &machine.id, judged).await?;
+            self.take(&machine.id, judged).await?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The bodies of remote write that are kept for fuzzing, and all that fuzzing ever found, are read without harm.
 
-use collector::ingest::remote_write::{parse_for_fuzzing, walk_for_fuzzing};
+use collector::http::remote_write::{parse_for_fuzzing, walk_for_fuzzing};
 
 #[test]
 fn kept_bodies_are_read_without_harm() {

@@ -240,7 +240,7 @@ async fn open(server: &Server, path: &str, form: &str) -> TcpStream {
 
 /// Whether nothing is under way and nothing held.
 async fn at_rest(server: &Server, rest: (usize, u64)) {
-    let evaluator = &server.running.app.client_evaluator;
+    let evaluator = &server.running.app.evaluator;
     until("every slot and sample to be given back", async || {
         (evaluator.free() == rest).then_some(())
     })
@@ -256,7 +256,7 @@ fn long_query(end_ms: i64) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_leave_early_leave_nothing_behind() {
     let (server, end_ms) = loaded(HOSTS, SAMPLES).await;
-    let evaluator = server.running.app.client_evaluator.clone();
+    let evaluator = server.running.app.evaluator.clone();
     let rest = evaluator.free();
     let (_, before) = server.get("/metrics").await;
     assert!(before.as_str().is_some());
@@ -312,7 +312,7 @@ async fn clients_that_leave_early_leave_nothing_behind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_answer_is_held_until_it_is_read_or_given_up() {
     let (server, end_ms) = loaded(HOSTS, SAMPLES).await;
-    let evaluator = server.running.app.client_evaluator.clone();
+    let evaluator = server.running.app.evaluator.clone();
     let rest = evaluator.free();
     let ingest = Ingest::begin(&server);
     let (start, end) = (end_ms / 1_000 - SAMPLES, end_ms / 1_000);
@@ -360,7 +360,7 @@ async fn a_large_answer_is_held_until_it_is_read_or_given_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_large_queries_at_once_hold_no_more_than_two() {
     let (server, _) = loaded(HOSTS, SAMPLES).await;
-    let rest = server.running.app.client_evaluator.free();
+    let rest = server.running.app.evaluator.free();
     let ingest = Ingest::begin(&server);
     // 40 million cells each, of the 100 million for all.
     let queries = (0..12).map(|n| {

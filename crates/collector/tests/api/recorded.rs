@@ -58,8 +58,8 @@ async fn replay(messages: &[Recorded]) {
     assert!(story.steps_ms.len() > 5 && story.commands.len() >= 2);
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.retention_ms = Some(AGE_MS_MAX);
-    config.out_of_order_ms = Some(AGE_MS_MAX);
+    config.store.retention_ms = AGE_MS_MAX;
+    config.store.out_of_order_ms = AGE_MS_MAX;
     let server = Server::start_with(folder, config).await;
     submit(&server, &story).await;
     let mut agent = Replayer::connect(&server, messages).await;
@@ -123,7 +123,7 @@ async fn submit(server: &Server, story: &Story) {
             action: serde_json::to_value(&action.task).unwrap(),
         })
         .collect();
-    let state = &server.running.app.store.state;
+    let state = &server.running.app.state;
     state.insert_run(&record, &actions, now_ms).await.unwrap();
 }
 

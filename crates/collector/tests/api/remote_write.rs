@@ -313,7 +313,7 @@ async fn a_series_that_retention_forgot_comes_back() {
         push(&server, &tick(now_ms - 1_000)).await.0,
         StatusCode::NO_CONTENT
     );
-    let store = &server.running.app.store.series;
+    let store = &server.running.app.series;
     let labels = |id| store.labels_of(store::series::SeriesId(id));
     assert!(labels(1).is_some());
     store.seal_now().await.unwrap();

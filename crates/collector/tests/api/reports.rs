@@ -87,15 +87,7 @@ async fn a_report_of_a_newer_agent_is_kept_and_shown() {
     assert!(sentence.contains("from a newer agent"), "{sentence}");
     let (_, events) = server.get(&format!("/api/events?run={run}")).await;
     assert!(events.to_string().contains("gpu_swapped"), "{events}");
-    let stored = server
-        .running
-        .app
-        .store
-        .state
-        .next_unread(0)
-        .await
-        .unwrap()
-        .unwrap();
+    let stored = server.running.app.state.next_unread(0).await.unwrap().unwrap();
     assert_eq!(stored.report, swapped, "as it came");
 
     let mut agent = Control::connect(&server, &credential, &[(&run, 1)]).await;
@@ -144,7 +136,7 @@ async fn what_an_earlier_collector_could_not_read_is_read_by_the_next_one() {
     start_ranks(&server, &mut agent, &run).await;
     agent.say(&run, 50, exit(0)).await;
     let (id, node) = (RunId::new(run.as_str()).unwrap(), NodeName::new("n1").unwrap());
-    let state = &server.running.app.store.state;
+    let state = &server.running.app.state;
     for (n, report) in [(51, exit(1)), (52, ended())] {
         let new = NewUnread {
             run: &id,
@@ -221,7 +213,7 @@ async fn a_large_report_is_taken_and_one_that_is_too_large_is_shown() {
     assert_eq!(unread(&seen), [("n1", "checkpoints", &UnreadReason::TooLarge, 1)]);
     let sentence = seen.unread_reports[0].sentence();
     assert!(sentence.contains("Upgrade the node's agent"), "{sentence}");
-    assert_eq!(server.running.app.store.state.next_unread(0).await.unwrap(), None);
+    assert_eq!(server.running.app.state.next_unread(0).await.unwrap(), None);
     let (_, known) = server.get(&format!("/api/runs/{run}/checkpoints")).await;
     assert_eq!(known["checkpoints"].as_array().map(Vec::len), Some(200));
 

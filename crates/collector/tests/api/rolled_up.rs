@@ -14,7 +14,7 @@ const DAY_MS: i64 = 24 * HOUR_MS;
 async fn four_hours() -> (Server, i64) {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.out_of_order_ms = Some(6 * HOUR_MS);
+    config.store.out_of_order_ms = 6 * HOUR_MS;
     let server = Server::start_with(folder, config).await;
     let end_ms = collector::clock::now_ms() / HOUR_MS * HOUR_MS;
     let start_ms = end_ms - 4 * HOUR_MS;
@@ -31,7 +31,7 @@ async fn four_hours() -> (Server, i64) {
 }
 
 async fn age(server: &Server, days: i64) {
-    let store = &server.running.app.store.series;
+    let store = &server.running.app.series;
     store.seal_now().await.unwrap();
     store
         .retain_now(collector::clock::now_ms() + days * DAY_MS)

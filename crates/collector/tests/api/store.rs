@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use wire::proto::telemetry_down;
 
 use crate::harness::{ADMIN, Agent, Server, answer, config, until};
+use crate::remote_write::{push, series};
 
 const POWER: &str = "gpu_power_watts";
 
@@ -201,27 +202,21 @@ async fn check(server: &Server, query: &str) -> CheckReport {
     }
 }
 
-/// A collector with 300 samples of one series, half of them sealed.
+/// A collector with 300 samples of one series, half of them sealed. They come without an agent: a node would have series of its own.
 async fn filled() -> Server {
     let server = Server::start().await;
-    let mut agent = Agent::connect(&server, ADMIN, "n1").await.unwrap();
-    agent.define("live", 0, &[(POWER, "0")]).await;
     let start_ms = now_ms() - 600_000;
-    for seq in 1..=150_u64 {
-        let value = (seq as f64).sin();
-        agent
-            .sample("live", seq, start_ms + seq as i64 * 1_000, &[value])
-            .await;
-    }
-    agent.acked("live", 150).await;
+    let labels = [("__name__", POWER), ("node", "n1"), ("gpu", "0")];
+    let points = |seqs: std::ops::RangeInclusive<i64>| {
+        seqs.map(|seq| (start_ms + seq * 1_000, (seq as f64).sin()))
+            .collect::<Vec<_>>()
+    };
+    let (status, body) = push(&server, &[series(&labels, &points(1..=150))]).await;
+    assert!(status.is_success(), "{body}");
     let compact = server.request(Method::POST, "/api/store/compact");
     assert_eq!(compact.send().await.unwrap().status(), StatusCode::NO_CONTENT);
-    for seq in 151..=300_u64 {
-        agent
-            .sample("live", seq, start_ms + seq as i64 * 1_000, &[1.0])
-            .await;
-    }
-    agent.acked("live", 300).await;
+    let (status, body) = push(&server, &[series(&labels, &points(151..=300))]).await;
+    assert!(status.is_success(), "{body}");
     server
 }
 
@@ -367,7 +362,7 @@ async fn turned_away(server: &Server, seq: u64, time_ms: i64) -> Option<String> 
 async fn below_the_floor_samples_are_refused_and_it_is_told_everywhere() {
     let folder = tempfile::tempdir().unwrap();
     let mut starved = config(folder.path());
-    starved.min_free_bytes = Some(1 << 60);
+    starved.store.min_free_bytes = Some(1 << 60);
     let server = Server::start_with(folder, starved).await;
 
     let said = turned_away(&server, 1, now_ms()).await.unwrap();
@@ -465,7 +460,7 @@ impl Drop for SmallDisk {
 
 async fn fill_and_empty(disk: &SmallDisk, floor: u64, leave: u64) {
     let mut small = config(&disk.data());
-    small.min_free_bytes = Some(floor);
+    small.store.min_free_bytes = Some(floor);
     let server = Server::start_with(tempfile::tempdir().unwrap(), small).await;
     let start_ms = now_ms();
     assert_eq!(turned_away(&server, 1, start_ms).await, None);

@@ -40,7 +40,7 @@ async fn apply(server: &Server, upserts: &[AlertView]) {
         upserts,
         ..AlertChanges::default()
     };
-    let state = &server.running.app.store.state;
+    let state = &server.running.app.state;
     state
         .apply_alerts(changes, collector::clock::now_ms())
         .await

@@ -47,7 +47,7 @@ impl Ours {
         config.listen.set_port(0);
         config.admin_token = Some(Secret::new(ADMIN));
         // The samples are hours old when they come.
-        config.out_of_order_ms = Some(DAY_MS);
+        config.store.out_of_order_ms = DAY_MS;
         let running = collector::start(config).await.unwrap();
         Self {
             running,

@@ -8,6 +8,7 @@ use collector::{Config, Running, Secret, StartError, TlsFiles};
 use domain::bytes::parse_bytes;
 use domain::time::parse_duration_ms;
 use ipnet::IpNet;
+use store::StoreConfig;
 
 use crate::failure::Failure;
 use crate::locate;
@@ -127,15 +128,20 @@ impl RuleOptions {
 }
 
 impl Keeping {
-    fn apply(&self, config: &mut Config) {
-        config.retention_ms = self.retention;
-        config.retention_1m_ms = self.retention_1m;
-        config.retention_1h_ms = self.retention_1h;
-        config.retention_bytes = self.retention_size;
-        config.out_of_order_ms = self.out_of_order;
-        config.series_max = self.series_max;
-        config.min_free_bytes = self.min_free_space;
-        config.query_cache_bytes = self.query_cache;
+    fn apply(&self, store: &mut StoreConfig) {
+        fn set<T: Copy>(setting: &mut T, given: Option<T>) {
+            if let Some(given) = given {
+                *setting = given;
+            }
+        }
+        set(&mut store.retention_ms, self.retention);
+        set(&mut store.rollup_1m_ms, self.retention_1m);
+        set(&mut store.rollup_1h_ms, self.retention_1h);
+        set(&mut store.out_of_order_ms, self.out_of_order);
+        set(&mut store.series_max, self.series_max);
+        store.size_max_bytes = self.retention_size;
+        store.min_free_bytes = self.min_free_space;
+        store.chunk_cache_bytes_max = self.query_cache;
     }
 }
 
@@ -156,7 +162,7 @@ impl CollectorOptions {
         config.listen = self.listen;
         config.insecure_public = self.insecure_public;
         config.trusted_proxies.clone_from(&self.trusted_proxies);
-        self.keeping.apply(&mut config);
+        self.keeping.apply(&mut config.store);
         self.rules.apply(&mut config);
         config.public_url.clone_from(&self.public_url);
         config.tls = self
@@ -193,10 +199,10 @@ fn reload_at_hangup(running: &Running) -> Result<(), Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut hangups = signal(SignalKind::hangup())?;
     let app = running.app.clone();
-    running.app.spawn(async move {
+    running.app.tasks.spawn(async move {
         while hangups.recv().await.is_some() {
             // The log has it, and the rules before stay in force.
-            let _told = app.alerts.reload(&app).await;
+            let _told = app.alerts.reload(&app.engine).await;
         }
     });
     Ok(())

@@ -12,7 +12,7 @@ use store::series::Metadata;
 
 use super::answer::{list, success};
 use super::{escape, span};
-use crate::Shared;
+use crate::evaluator::Evaluator;
 use crate::evaluator::SERIES_MAX;
 use crate::http::query::Params;
 use crate::http::{ApiError, ApiResult};
@@ -20,21 +20,21 @@ use crate::http::{ApiError, ApiResult};
 /// Names, values or series one answer lists at most.
 const LIST_MAX: usize = SERIES_MAX as usize;
 
-pub(super) async fn series(State(app): State<Shared>, params: Params) -> ApiResult<Response> {
+pub(super) async fn series(State(evaluator): State<Evaluator>, params: Params) -> ApiResult<Response> {
     let selectors = params.selectors()?;
     if selectors.is_empty() {
         return Err(ApiError::bad_request("no match[] parameter provided"));
     }
     let range = span(&params)?;
-    listed(&app, &params, move |store, limit| {
+    listed(&evaluator, &params, move |store, limit| {
         store.series(&selectors, range, limit)
     })
     .await
 }
 
-pub(super) async fn label_names(State(app): State<Shared>, params: Params) -> ApiResult<Response> {
+pub(super) async fn label_names(State(evaluator): State<Evaluator>, params: Params) -> ApiResult<Response> {
     let (selectors, range) = (params.selectors()?, span(&params)?);
-    listed(&app, &params, move |store, limit| {
+    listed(&evaluator, &params, move |store, limit| {
         let mut names = store.label_names(&selectors, range)?;
         names.truncate(limit);
         Ok(names)
@@ -43,13 +43,13 @@ pub(super) async fn label_names(State(app): State<Shared>, params: Params) -> Ap
 }
 
 pub(super) async fn label_values(
-    State(app): State<Shared>,
+    State(evaluator): State<Evaluator>,
     Path(name): Path<String>,
     params: Params,
 ) -> ApiResult<Response> {
     let name = escape::unescaped(&name).into_owned();
     let (selectors, range) = (params.selectors()?, span(&params)?);
-    listed(&app, &params, move |store, limit| {
+    listed(&evaluator, &params, move |store, limit| {
         store.label_values(&name, &selectors, range, limit)
     })
     .await
@@ -57,12 +57,12 @@ pub(super) async fn label_values(
 
 /// Asks for one more than is wanted, to know whether there are more.
 async fn listed<T: Serialize + Send + 'static>(
-    app: &Shared,
+    evaluator: &Evaluator,
     params: &Params,
     look_up: impl FnOnce(&SeriesStore, usize) -> Result<Vec<T>, SelectError> + Send + 'static,
 ) -> ApiResult<Response> {
     let limit = params.limit()?.unwrap_or(LIST_MAX).min(LIST_MAX);
-    let found = app.client_evaluator.list(move |store| look_up(store, limit + 1));
+    let found = evaluator.list(move |store| look_up(store, limit + 1));
     let (mut found, held) = found.await?;
     let is_truncated = found.len() > limit;
     found.truncate(limit);
@@ -70,11 +70,11 @@ async fn listed<T: Serialize + Send + 'static>(
 }
 
 /// TYPE and HELP: our own metrics', and what remote write brought. Each metric has one of them, whatever `limit_per_metric`.
-pub(super) async fn metadata(State(app): State<Shared>, params: Params) -> ApiResult<Response> {
+pub(super) async fn metadata(State(evaluator): State<Evaluator>, params: Params) -> ApiResult<Response> {
     let limit = params.count("limit")?.unwrap_or(LIST_MAX);
     params.count("limit_per_metric")?;
     let only = params.get("metric").map(ToOwned::to_owned);
-    let found = app.client_evaluator.list(move |store| {
+    let found = evaluator.list(move |store| {
         let all = all_metadata(store).into_iter();
         let wanted = all.filter(|(name, _)| only.as_ref().is_none_or(|only| only == name));
         Ok(wanted.take(limit).collect())

@@ -7,17 +7,18 @@ use axum::response::Response;
 use query::Params as When;
 
 use super::answer::{result, success};
-use crate::Shared;
+use crate::clock;
+use crate::evaluator::Evaluator;
 use crate::evaluator::TIME_MAX;
 use crate::http::query::{Params, invalid, unparsed};
 use crate::http::{ApiError, ApiResult};
 
-pub(super) async fn instant(State(app): State<Shared>, params: Params) -> ApiResult<Response> {
-    let at_ms = params.time("time")?.unwrap_or_else(|| app.now_ms());
-    evaluate(&app, &params, When::instant(at_ms)).await
+pub(super) async fn instant(State(evaluator): State<Evaluator>, params: Params) -> ApiResult<Response> {
+    let at_ms = params.time("time")?.unwrap_or_else(clock::now_ms);
+    evaluate(&evaluator, &params, When::instant(at_ms)).await
 }
 
-pub(super) async fn range(State(app): State<Shared>, params: Params) -> ApiResult<Response> {
+pub(super) async fn range(State(evaluator): State<Evaluator>, params: Params) -> ApiResult<Response> {
     let (start_ms, end_ms) = (params.required_time("start")?, params.required_time("end")?);
     if end_ms < start_ms {
         return Err(invalid("end", "end timestamp must not be before start time"));
@@ -27,10 +28,10 @@ pub(super) async fn range(State(app): State<Shared>, params: Params) -> ApiResul
         let detail = "zero or negative query resolution step widths are not accepted. Try a positive integer";
         return Err(invalid("step", detail));
     }
-    evaluate(&app, &params, When::range(start_ms, end_ms, step_ms)).await
+    evaluate(&evaluator, &params, When::range(start_ms, end_ms, step_ms)).await
 }
 
-async fn evaluate(app: &Shared, params: &Params, mut when: When) -> ApiResult<Response> {
+async fn evaluate(evaluator: &Evaluator, params: &Params, mut when: When) -> ApiResult<Response> {
     let limit = params.limit()?;
     // As in Prometheus, none and a negative one mean the usual.
     if let Some(lookback_ms) = params.duration("lookback_delta")?.filter(|ms| *ms > 0) {
@@ -38,7 +39,7 @@ async fn evaluate(app: &Shared, params: &Params, mut when: When) -> ApiResult<Re
     }
     let within = params.duration("timeout")?.map_or(TIME_MAX, milliseconds);
     let parsed = parse(params)?;
-    let answered = app.client_evaluator.answer(parsed, when, within).await?;
+    let answered = evaluator.answer(parsed, when, within).await?;
     result(answered, limit, params.get("stats").is_some())
 }
 

@@ -1,5 +1,7 @@
 //! `/api/v1/rules` and `/api/v1/alerts` in Prometheus' shape, for Grafana's alert list; and `/-/reload`, as Prometheus has it.
 
+use std::sync::Arc;
+
 use axum::Extension;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
@@ -10,17 +12,18 @@ use domain::time::TimestampMs;
 use serde_json::{Value, json};
 
 use super::success;
-use crate::Shared;
+use crate::diagnose::Alerts;
+use crate::diagnose::Engine;
 use crate::diagnose::GroupView;
+use crate::event_log::EventLog;
 use crate::http::{ApiError, ApiResult, Caller};
 
 pub(super) async fn rules(
-    State(app): State<Shared>,
+    State(alerts): State<Alerts>,
     Query(params): Query<Vec<(String, String)>>,
 ) -> ApiResult<Response> {
     let wanted = Wanted::read(&params)?;
-    let groups: Vec<Value> = app
-        .alerts
+    let groups: Vec<Value> = alerts
         .group_views()
         .iter()
         .filter_map(|group| wanted.group_json(group))
@@ -28,18 +31,20 @@ pub(super) async fn rules(
     Ok(success(json!({ "groups": groups }), Vec::new()))
 }
 
-pub(super) async fn alerts(State(app): State<Shared>) -> Response {
-    let alerts: Vec<Value> = app.alerts.active().iter().map(alert_json).collect();
+pub(super) async fn alerts(State(alerts): State<Alerts>) -> Response {
+    let alerts: Vec<Value> = alerts.active().iter().map(alert_json).collect();
     success(json!({ "alerts": alerts }), Vec::new())
 }
 
 /// Reads the rule files again.
 pub(super) async fn reload(
-    State(app): State<Shared>,
+    State(alerts): State<Alerts>,
+    State(engine): State<Arc<Engine>>,
+    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
 ) -> ApiResult<String> {
-    app.audit(&caller.id, "rules_reload", "").await?;
-    let reloaded = app.alerts.reload(&app).await;
+    events.audit(&caller.id, "rules_reload", "").await?;
+    let reloaded = alerts.reload(&engine).await;
     let reloaded = reloaded.map_err(|error| {
         ApiError::new(
             StatusCode::UNPROCESSABLE_ENTITY,

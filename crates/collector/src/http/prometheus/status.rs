@@ -12,11 +12,13 @@ use domain::series::{METRIC_NAME, Matcher, SelectError};
 use domain::time::{DisplayDuration, TimeRange, TimestampMs};
 use serde::Serialize;
 use serde_json::{Value, json};
-use store::{SeriesStore, StoreConfig};
+use store::SeriesStore;
 
 use super::answer::{ANSWER_SAMPLES_MAX, success};
-use crate::Shared;
+use crate::app::StartedAt;
+use crate::clock;
 use crate::config::Config;
+use crate::evaluator::Evaluator;
 use crate::evaluator::{QueryError, SAMPLES_MAX, SERIES_MAX, TIME_MAX, slots};
 use crate::http::ApiResult;
 use crate::http::query::Params;
@@ -37,12 +39,15 @@ pub(super) async fn build_info() -> Response {
     }))
 }
 
-pub(super) async fn runtime_info(State(app): State<Shared>) -> Response {
-    let started = rfc3339(app.started_ms);
+pub(super) async fn runtime_info(
+    State(config): State<Arc<Config>>,
+    State(started): State<StartedAt>,
+) -> Response {
+    let started = rfc3339(started.0);
     told(json!({
         "startTime": started,
         "CWD": "",
-        "serverTime": rfc3339(app.now_ms()),
+        "serverTime": rfc3339(clock::now_ms()),
         "reloadConfigSuccess": true,
         "lastConfigTime": started,
         "corruptionCount": 0,
@@ -51,13 +56,13 @@ pub(super) async fn runtime_info(State(app): State<Shared>) -> Response {
         "GOMEMLIMIT": 0,
         "GOGC": "",
         "GODEBUG": "",
-        "storageRetention": DisplayDuration(kept(&app.config).retention_ms).to_string(),
+        "storageRetention": DisplayDuration(config.store.retention_ms).to_string(),
     }))
 }
 
 /// The limits of queries and of the store, under the names that Prometheus has for them.
-pub(super) async fn flags(State(app): State<Shared>) -> Response {
-    let kept = kept(&app.config);
+pub(super) async fn flags(State(config): State<Arc<Config>>) -> Response {
+    let kept = &config.store;
     told(BTreeMap::from([
         (
             "query.lookback-delta",
@@ -87,8 +92,8 @@ pub(super) async fn flags(State(app): State<Shared>) -> Response {
 }
 
 /// What a Prometheus that did the same would be told: nothing is scraped, samples come from agents and by remote write.
-pub(super) async fn config(State(app): State<Shared>) -> Response {
-    let kept = kept(&app.config);
+pub(super) async fn config(State(config): State<Arc<Config>>) -> Response {
+    let kept = &config.store;
     let yaml = format!(
         "# Lockstep has no Prometheus configuration: agents and remote write bring the samples.\n\
          global:\n  evaluation_interval: 1s\n\
@@ -100,12 +105,14 @@ pub(super) async fn config(State(app): State<Shared>) -> Response {
 }
 
 /// Which names and values have the most series.
-pub(super) async fn tsdb(State(app): State<Shared>, params: Params) -> ApiResult<Response> {
+pub(super) async fn tsdb(
+    State(series): State<SeriesStore>,
+    State(evaluator): State<Evaluator>,
+    params: Params,
+) -> ApiResult<Response> {
     let rows = params.limit()?.unwrap_or(ROWS_DEFAULT).min(ROWS_MAX);
-    let totals = app.store.series.totals().await.map_err(QueryError::from)?;
-    let counted = app
-        .client_evaluator
-        .list(|store| Ok(vec![Cardinality::of(store)?]));
+    let totals = series.totals().await.map_err(QueryError::from)?;
+    let counted = evaluator.list(|store| Ok(vec![Cardinality::of(store)?]));
     let (mut counted, _held) = counted.await?;
     let cardinality = counted.pop().unwrap_or_default();
     Ok(told(cardinality.tables(&totals, rows)))
@@ -113,14 +120,6 @@ pub(super) async fn tsdb(State(app): State<Shared>, params: Params) -> ApiResult
 
 fn told<T: Serialize>(data: T) -> Response {
     success(data, Vec::new())
-}
-
-fn kept(config: &Config) -> StoreConfig {
-    let mut kept = StoreConfig::new(&config.data_dir);
-    kept.retention_ms = config.retention_ms.unwrap_or(kept.retention_ms);
-    kept.out_of_order_ms = config.out_of_order_ms.unwrap_or(kept.out_of_order_ms);
-    kept.size_max_bytes = config.retention_bytes;
-    kept
 }
 
 fn rfc3339(time_ms: TimestampMs) -> String {

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use crate::evaluator::Evaluator;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared as SharedFuture, WeakShared};
 use query::{Output, Params};
-
-use crate::Shared;
 
 /// Entries kept before finished ones are swept out.
 const SWEEP_AT: usize = 1_024;
@@ -24,7 +23,12 @@ pub(crate) struct Coalesced(Arc<Mutex<HashMap<Key, WeakShared<Evaluation>>>>);
 
 impl Coalesced {
     /// The answer to a query, shared with whoever asks the same while it is wanted. When all have left it is cancelled.
-    pub(super) fn evaluate(&self, app: &Shared, text: &str, when: Params) -> SharedFuture<Evaluation> {
+    pub(super) fn evaluate(
+        &self,
+        evaluator: &Evaluator,
+        text: &str,
+        when: Params,
+    ) -> SharedFuture<Evaluation> {
         let key = (text.to_owned(), when.start_ms, when.end_ms, when.step_ms);
         let mut under_way = self.0.lock().expect("nothing panics while holding it");
         if let Some(running) = under_way.get(&key).and_then(WeakShared::upgrade) {
@@ -33,7 +37,7 @@ impl Coalesced {
         if under_way.len() >= SWEEP_AT {
             under_way.retain(|_, running| running.upgrade().is_some());
         }
-        let (evaluator, text) = (app.client_evaluator.clone(), text.to_owned());
+        let (evaluator, text) = (evaluator.clone(), text.to_owned());
         let evaluation = async move {
             let parsed = query::parse(&text).map_err(|error| Arc::from(error.to_string()))?;
             evaluator

@@ -2,9 +2,10 @@
 
 use axum::http::HeaderMap;
 
-use crate::Shared;
+use crate::clock;
 use crate::config::Secret;
 use crate::http::auth;
+use crate::tokens::Tokens;
 
 /// What the stream was opened with.
 pub(super) enum Credential {
@@ -23,11 +24,11 @@ impl Credential {
     }
 
     /// Returns true while it is valid.
-    pub(super) fn is_valid(&self, app: &Shared) -> bool {
-        let now_ms = app.now_ms();
+    pub(super) fn is_valid(&self, tokens: &Tokens) -> bool {
+        let now_ms = clock::now_ms();
         match self {
-            Self::Bearer(token) => app.tokens.authenticate(token.expose(), now_ms).is_some(),
-            Self::Cookie(cookie) => app.tokens.session(cookie.expose(), now_ms).is_some(),
+            Self::Bearer(token) => tokens.authenticate(token.expose(), now_ms).is_some(),
+            Self::Cookie(cookie) => tokens.session(cookie.expose(), now_ms).is_some(),
             Self::None => false,
         }
     }

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::Shared;
+use prometheus::IntGauge;
+
 use crate::http::{ApiError, ApiResult};
+use crate::self_metrics::SelfMetrics;
 
 /// Streams at once; each evaluates some queries per second.
 const SEATS_MAX: usize = 512;
@@ -21,7 +23,7 @@ pub(super) struct Seats(Arc<Mutex<HashMap<String, usize>>>);
 pub(super) struct Seat {
     seats: Seats,
     token: String,
-    app: Shared,
+    tabs: IntGauge,
 }
 
 impl Seats {
@@ -29,13 +31,13 @@ impl Seats {
     ///
     /// # Errors
     /// 429 when the token has as many as it may, 503 when there is none at all.
-    pub(super) fn take(&self, app: &Shared, token: &str) -> ApiResult<Seat> {
+    pub(super) fn take(&self, metrics: &SelfMetrics, token: &str) -> ApiResult<Seat> {
         self.count(token)?;
-        app.metrics.tabs.inc();
+        metrics.tabs.inc();
         Ok(Seat {
             seats: self.clone(),
             token: token.to_owned(),
-            app: app.clone(),
+            tabs: metrics.tabs.clone(),
         })
     }
 
@@ -75,7 +77,7 @@ impl Seats {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.seats.give_back(&self.token);
-        self.app.metrics.tabs.dec();
+        self.tabs.dec();
     }
 }
 

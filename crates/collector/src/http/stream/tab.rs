@@ -1,6 +1,7 @@
 //! One tab: its requests, its watches, and what is pushed to it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
@@ -18,9 +19,10 @@ use super::coalesce::{Answer, Coalesced};
 use super::credential::Credential;
 use super::frame::frame;
 use super::outbox::{Outbox, outbox};
+use super::sources::Sources;
 use super::watch::{Kind, QueryWatch, RunWatch, Watches};
-use crate::Shared;
 use crate::changes::Change;
+use crate::clock;
 use crate::http::nodes;
 
 /// How often lists that changed are sent, and due queries looked for.
@@ -45,12 +47,12 @@ const AGAIN: u16 = 1013;
 type Goodbye = (u16, &'static str);
 
 /// Serves a tab until either side has had enough.
-pub(super) async fn serve(app: Shared, coalesced: Coalesced, credential: Credential, socket: WebSocket) {
+pub(super) async fn serve(sources: Sources, coalesced: Coalesced, credential: Credential, socket: WebSocket) {
     let (mut sink, mut requests) = socket.split();
     let (outbox, mut outgoing) = outbox();
     let mut tab = Tab {
-        changes: app.changes.subscribe(),
-        logs: app.changes.subscribe_logs(),
+        changes: sources.changes.subscribe(),
+        logs: sources.changes.subscribe_logs(),
         coalesced,
         outbox,
         watches: Watches::default(),
@@ -62,16 +64,16 @@ pub(super) async fn serve(app: Shared, coalesced: Coalesced, credential: Credent
         },
         unread_logs: BTreeSet::new(),
         heard: Instant::now(),
-        app: app.clone(),
+        sources: sources.clone(),
     };
     let goodbye = tokio::select! {
         goodbye = tab.run(&mut requests, &credential) => goodbye,
         () = outgoing.write_to(&mut sink) => None,
-        () = app.stopping.cancelled() => Some((AWAY, "the collector is stopping; connect again")),
+        () = sources.tasks.stopping().cancelled() => Some((AWAY, "the collector is stopping; connect again")),
     };
     if let Some((code, reason)) = goodbye {
         if code == AGAIN {
-            app.metrics.tabs_dropped.inc();
+            sources.metrics.tabs_dropped.inc();
         }
         let close = Message::Close(Some(CloseFrame {
             code,
@@ -82,7 +84,7 @@ pub(super) async fn serve(app: Shared, coalesced: Coalesced, credential: Credent
 }
 
 struct Tab {
-    app: Shared,
+    sources: Sources,
     coalesced: Coalesced,
     changes: broadcast::Receiver<Change>,
     logs: broadcast::Receiver<RunId>,
@@ -126,7 +128,7 @@ impl Tab {
         checks.reset();
         let version = env!("CARGO_PKG_VERSION").into();
         if let Err(goodbye) = self.push(&Push::Welcome {
-            now_ms: self.app.now_ms(),
+            now_ms: clock::now_ms(),
             version,
         }) {
             return Some(goodbye);
@@ -142,7 +144,7 @@ impl Tab {
                 Some(answered) = self.answers.next() => self.answer(answered),
                 _ = ticks.tick() => self.tick().await,
                 _ = pings.tick() => self.ping(),
-                _ = checks.tick() => if credential.is_valid(&self.app) { Ok(()) } else {
+                _ = checks.tick() => if credential.is_valid(&self.sources.tokens) { Ok(()) } else {
                     Err((POLICY, "the session or token has ended; log in again"))
                 },
             };
@@ -205,7 +207,7 @@ impl Tab {
         tail_bytes: u64,
     ) -> Result<Kind, String> {
         let end = self
-            .app
+            .sources
             .runs
             .log(&run, &source, 0, 0)
             .await
@@ -232,8 +234,8 @@ impl Tab {
 
     /// Sends the views of runs that have changed, as often as they may be sent.
     async fn send_due_views(&mut self) -> Result<(), Goodbye> {
-        for (id, run) in self.watches.due_views(self.app.now_ms()) {
-            let push = match self.app.runs.view(&run).await {
+        for (id, run) in self.watches.due_views(clock::now_ms()) {
+            let push = match self.sources.runs.view(&run).await {
                 Ok(view) => Push::Run {
                     id,
                     run: Box::new(view),
@@ -250,7 +252,7 @@ impl Tab {
 
     /// Sends what was added to the watched logs of a run (or to one of them).
     async fn send_logs(&mut self, run: &RunId, only: Option<u32>) -> Result<(), Goodbye> {
-        let app = self.app.clone();
+        let runs = Arc::clone(&self.sources.runs);
         let (mut pushes, mut more) = (Vec::new(), false);
         for (id, watch) in self
             .watches
@@ -268,7 +270,7 @@ impl Tab {
             if watched != run {
                 continue;
             }
-            match app.runs.log(run, source, *offset, LOG_BYTES_MAX).await {
+            match runs.log(run, source, *offset, LOG_BYTES_MAX).await {
                 Ok(piece) if piece.next_offset > *offset || only.is_some() => {
                     *offset = piece.next_offset;
                     // The rest comes with the next tick, so that one long log does not starve the tab.
@@ -326,7 +328,7 @@ impl Tab {
     async fn tick(&mut self) -> Result<(), Goodbye> {
         let dirty = std::mem::take(&mut self.dirty);
         if dirty.runs {
-            match self.app.runs.list(RUNS_MAX).await {
+            match self.sources.runs.list(RUNS_MAX).await {
                 Ok(runs) => self.push(&Push::Runs { runs })?,
                 Err(error) => {
                     tracing::error!(%error, "runs cannot be listed");
@@ -336,11 +338,11 @@ impl Tab {
         }
         if dirty.diagnoses {
             self.push(&Push::Diagnoses {
-                diagnoses: self.app.alerts.diagnoses(),
+                diagnoses: self.sources.alerts.diagnoses(),
             })?;
         }
         if dirty.nodes || dirty.runs {
-            let nodes = nodes::views(&self.app).await;
+            let nodes = nodes::views(&self.sources.runs, &self.sources.live);
             self.push(&Push::Nodes { nodes })?;
         }
         self.send_due_views().await?;
@@ -351,8 +353,8 @@ impl Tab {
     }
 
     fn evaluate_due(&mut self) -> Result<(), Goodbye> {
-        for (id, serial, text, when, reset) in self.watches.due(self.app.now_ms()) {
-            let evaluation = self.coalesced.evaluate(&self.app, &text, when);
+        for (id, serial, text, when, reset) in self.watches.due(clock::now_ms()) {
+            let evaluation = self.coalesced.evaluate(&self.sources.evaluator, &text, when);
             self.answers.push(
                 evaluation
                     .map(move |answer| Answered {

@@ -4,6 +4,7 @@
 //! thousand nodes a second every wake-up counts.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -24,11 +25,12 @@ use wire::proto::{End, Hello, TelemetryDown, TelemetryUp, telemetry_down, teleme
 use wire::telemetry::{CLOSE_STOPPING, PATH, READ_BUFFER_BYTES};
 use wire::version::{HELLO_BYTES_MAX, MESSAGE_BYTES_MAX};
 
-use crate::Shared;
-use crate::http::ApiError;
 use crate::http::client_address::ClientAddress;
+use crate::http::error::ApiError;
+use crate::ingest::handles::Ingest;
 use crate::ingest::hello::Admitted;
-use crate::ingest::{HELLO_WITHIN, OpenStream, hello};
+use crate::ingest::hello::{self, HELLO_WITHIN};
+use crate::ingest::open_stream::OpenStream;
 
 /// What is read of a stream until its hello is understood: a hello, and the frames it comes in.
 const FIRST_BYTES_MAX: u64 = HELLO_BYTES_MAX as u64 + (4 << 10);
@@ -39,7 +41,7 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(30);
 /// How long the last words may take, until the agent has hung up.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
-pub(in crate::ingest) fn routes() -> Router<Shared> {
+pub(in crate::ingest) fn routes() -> Router<Arc<Ingest>> {
     Router::new().route(PATH, any(open))
 }
 
@@ -59,13 +61,13 @@ pub(super) struct Down(SplitSink<WebSocket, Message>);
 
 /// Authenticates before the upgrade: nothing but the request's head is read of a connection without a valid token.
 async fn open(
-    State(app): State<Shared>,
+    State(ingest): State<Arc<Ingest>>,
     Extension(ClientAddress(address)): Extension<ClientAddress>,
     Extension(connection): Extension<Connection>,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, ApiError> {
-    let admitted = hello::admit(&app, &headers, address.into()).map_err(|status| refusal(&status))?;
+    let admitted = hello::admit(&ingest, &headers, address.into()).map_err(|status| refusal(&status))?;
     connection.authenticate();
     connection.limit_reading(FIRST_BYTES_MAX);
     let upgrade = upgrade
@@ -74,8 +76,8 @@ async fn open(
         .max_message_size(MESSAGE_BYTES_MAX)
         .max_frame_size(MESSAGE_BYTES_MAX);
     Ok(upgrade.on_upgrade(move |socket| {
-        let tasks = app.tasks.clone();
-        tasks.track_future(converse(app, admitted, connection, socket))
+        let tasks = ingest.tasks.clone();
+        tasks.track(converse(ingest, admitted, connection, socket))
     }))
 }
 
@@ -89,12 +91,12 @@ fn refusal(status: &Status) -> ApiError {
     }
 }
 
-async fn converse(app: Shared, admitted: Admitted, connection: Connection, socket: WebSocket) {
+async fn converse(ingest: Arc<Ingest>, admitted: Admitted, connection: Connection, socket: WebSocket) {
     let (sink, stream) = socket.split();
     let (mut up, mut down) = (Up::new(stream), Down(sink));
     let ended = tokio::select! {
-        () = app.stopping.cancelled() => Err(Status::unavailable("the collector is stopping; connect again")),
-        ended = welcome(&app, admitted, &connection, &mut up, &mut down) => ended,
+        () = ingest.tasks.stopping().cancelled() => Err(Status::unavailable("the collector is stopping; connect again")),
+        ended = welcome(&ingest, admitted, &connection, &mut up, &mut down) => ended,
     };
     // What still comes is read, or the agent's system would throw our last words away. Nobody waits long for an agent
     // that does not listen: the stream ends either way.
@@ -107,7 +109,7 @@ async fn converse(app: Shared, admitted: Admitted, connection: Connection, socke
 }
 
 async fn welcome(
-    app: &Shared,
+    ingest: &Ingest,
     admitted: Admitted,
     connection: &Connection,
     up: &mut Up,
@@ -123,11 +125,11 @@ async fn welcome(
                 status
             }
         })?;
-    let (session, ack) = hello::greet(app, admitted, said_hello(first)?).await?;
+    let (session, ack) = hello::greet(ingest, admitted, said_hello(first)?).await?;
     connection.read_without_limit();
-    let _counted = OpenStream::count(app, session.node.clone());
+    let _counted = OpenStream::count(ingest, session.node.clone());
     down.send(telemetry_down::Message::Hello(ack)).await?;
-    super::serve(app, &session, up, down).await
+    super::serve(ingest, &session, up, down).await
 }
 
 fn said_hello(message: Option<telemetry_up::Message>) -> Result<Hello, Status> {

@@ -10,8 +10,8 @@ use tonic::Status;
 use wire::proto::{Ack, Refusal, telemetry_down};
 
 use super::socket::Down;
-use crate::Shared;
-use crate::clock::now_us;
+use crate::clock::{self, now_us};
+use crate::ingest::handles::Ingest;
 
 /// Numbers that are stored and not acknowledged while more of their stream wait: each acknowledgement is a packet, and they were
 /// a tenth of what catching up took. A quarter of what an agent sends ahead, so that it never waits for one.
@@ -43,7 +43,7 @@ pub(super) enum Work {
 
 /// Does what comes through the queue until it closes.
 pub(super) async fn write(
-    app: &Shared,
+    ingest: &Ingest,
     node: &NodeName,
     mut waiting: mpsc::Receiver<Work>,
     down: &mut Down,
@@ -62,7 +62,7 @@ pub(super) async fn write(
                 if !owed.is_of(&group.segment) {
                     acknowledge(&mut owed, down).await?;
                 }
-                match store(app, node, group, batches).await {
+                match store(ingest, node, group, batches).await {
                     Ok(ack) => owed.add(ack),
                     Err(status) => {
                         acknowledge(&mut owed, down).await?;
@@ -153,7 +153,7 @@ impl Durable {
     }
 }
 
-async fn store(app: &Shared, node: &NodeName, group: Durable, batches: u64) -> Result<Ack, Status> {
+async fn store(ingest: &Ingest, node: &NodeName, group: Durable, batches: u64) -> Result<Ack, Status> {
     let Durable {
         segment,
         seq,
@@ -166,14 +166,13 @@ async fn store(app: &Shared, node: &NodeName, group: Durable, batches: u64) -> R
         source: Some((session_name(node, &segment), seq)),
         blocks: joined(blocks),
     };
-    let appended = app
-        .store
+    let appended = ingest
         .series
-        .append(append, app.now_ms())
+        .append(append, clock::now_ms())
         .await
         .map_err(|error| refused(node, &error))?;
-    app.metrics.batches.inc_by(batches);
-    count(app, &appended);
+    ingest.metrics.batches.inc_by(batches);
+    count(ingest, &appended);
     Ok(Ack {
         segment: segment.to_string(),
         seq,
@@ -182,8 +181,9 @@ async fn store(app: &Shared, node: &NodeName, group: Durable, batches: u64) -> R
     })
 }
 
-fn count(app: &Shared, appended: &Appended) {
-    app.metrics
+fn count(ingest: &Ingest, appended: &Appended) {
+    ingest
+        .metrics
         .samples
         .with_label_values(&["agent"])
         .inc_by(appended.accepted);
@@ -193,7 +193,7 @@ fn count(app: &Shared, appended: &Appended) {
         ("conflict", appended.conflicts),
     ] {
         if count > 0 {
-            app.metrics.refused.with_label_values(&[reason]).inc_by(count);
+            ingest.metrics.refused.with_label_values(&[reason]).inc_by(count);
         }
     }
 }

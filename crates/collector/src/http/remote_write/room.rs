@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use futures::StreamExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::http::{ApiError, ApiResult};
+use crate::http::error::{ApiError, ApiResult};
 
 /// Compressed bodies of all requests under way: eight of the largest.
 const BODIES_BYTES_MAX: usize = 8 * super::BODY_BYTES_MAX;

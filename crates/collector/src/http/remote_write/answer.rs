@@ -9,7 +9,7 @@ use store::series::{Appended, FUTURE_MS_MAX, SeriesId};
 use super::refused::Kind;
 use super::senders::{Ready, SERIES_A_SENDER_MAX};
 use super::translate::Version;
-use crate::http::ApiError;
+use crate::http::error::ApiError;
 use crate::self_metrics::SelfMetrics;
 
 /// What became of a request.

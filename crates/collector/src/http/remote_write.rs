@@ -36,14 +36,17 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use domain::series::Labels;
+use store::SeriesStore;
 use store::series::{Append, AppendError, Appended, Block, SeriesId};
 
 use self::answer::Outcome;
 use self::room::{RETRY_AFTER_S, Room};
 use self::senders::{NotReady, Ready, Sender, Senders};
 use self::translate::{Unusable, Version};
-use crate::Shared;
-use crate::http::{ApiError, ApiResult, Caller};
+use crate::clock;
+use crate::http::auth::Caller;
+use crate::http::error::{ApiError, ApiResult};
+use crate::self_metrics::SelfMetrics;
 
 pub use senders::SERIES_A_SENDER_MAX;
 
@@ -59,63 +62,46 @@ const TRIES_MAX: usize = 3;
 /// How often idle senders are looked for.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
-/// What remote write keeps between requests.
-#[derive(Debug)]
+/// What remote write keeps between requests, and where the samples go.
 pub struct RemoteWrite {
     senders: Senders,
     room: Room,
-}
-
-impl Default for RemoteWrite {
-    fn default() -> Self {
-        Self {
-            senders: Senders::new(SERIES_A_SENDER_MAX),
-            room: Room::default(),
-        }
-    }
-}
-
-/// Gives back, from time to time, what idle senders hold.
-pub(crate) async fn forget_idle(app: Shared) {
-    let mut ticks = tokio::time::interval(FORGET_EVERY);
-    loop {
-        ticks.tick().await;
-        let app = app.clone();
-        // A sender's memory is held by the request that uses it; waiting for that is not for this thread.
-        let forget = move || app.remote_write.senders.forget_idle(Instant::now());
-        if let Err(panic) = tokio::task::spawn_blocking(forget).await {
-            tracing::error!(%panic, "idle senders of remote writes could not be forgotten");
-        }
-    }
+    store: SeriesStore,
+    metrics: Arc<SelfMetrics>,
 }
 
 /// The handler.
 pub(crate) async fn write(
-    State(app): State<Shared>,
+    State(remote_write): State<Arc<RemoteWrite>>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Body,
 ) -> ApiResult<Response> {
     let version = version(&headers)?;
     let declared = declared_length(&headers);
-    let room = &app.remote_write.room;
+    let RemoteWrite {
+        senders,
+        room,
+        store,
+        metrics,
+    } = &*remote_write;
     let body = room::check_length(body, declared).await?;
     let body_room = room.for_body(declared).await?;
     let body = room::read_body(body, declared).await?;
     let length = decompressed_length(&body)?;
     // Held until all is stored: what is translated takes about as much as what it was translated from.
     let _room = room.for_decompressed(length).await?;
-    let sender = app.remote_write.senders.of(&caller.id, Instant::now());
-    let (ready, appended) = store(&app, &sender, version, &body).await?;
+    let sender = senders.of(&caller.id, Instant::now());
+    let (ready, appended) = remote_write.store(&sender, version, &body).await?;
     drop(body_room);
-    let kept = app.store.series.set_metadata_all(&ready.metadata).await;
+    let kept = store.set_metadata_all(&ready.metadata).await;
     kept.map_err(|error| ApiError::internal("keeping metadata", &error))?;
     let outcome = Outcome {
         ready: &ready,
         appended: &appended,
-        now_ms: app.now_ms(),
+        now_ms: clock::now_ms(),
     };
-    Ok(outcome.answer(version, &app.metrics, &app.store.series))
+    Ok(outcome.answer(version, metrics, store))
 }
 
 /// Version 2 names itself in the content type; a sender that is refused with 415 falls back to version 1.
@@ -147,54 +133,120 @@ fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Translates and stores; again when the store forgot a series between the two.
-async fn store(
-    app: &Shared,
-    sender: &Arc<Sender>,
-    version: Version,
-    body: &Bytes,
-) -> ApiResult<(Ready, Appended)> {
-    for _ in 0..TRIES_MAX {
-        let mut ready = match prepare(app, sender, version, body).await? {
-            Ok(ready) => ready,
-            Err(NotReady::Unusable(error)) => return Err(unusable(app, &error)),
-            Err(NotReady::Store(AppendError::UnknownSeries(_))) => {
-                sender.forget(Instant::now());
-                continue;
-            }
-            Err(NotReady::Store(error)) => return Err(store_failed(app, &error)),
-        };
-        match append(app, std::mem::take(&mut ready.appends)).await {
-            Ok(appended) => return Ok((ready, appended)),
-            Err(AppendError::UnknownSeries(_)) => sender.forget(Instant::now()),
-            Err(error) => return Err(store_failed(app, &error)),
+impl RemoteWrite {
+    /// No sender is known yet.
+    pub(crate) fn new(store: SeriesStore, metrics: Arc<SelfMetrics>) -> Self {
+        Self {
+            senders: Senders::new(SERIES_A_SENDER_MAX),
+            room: Room::default(),
+            store,
+            metrics,
         }
     }
-    Err(ApiError::unavailable(
-        "series of this request were deleted while it was stored; send it again",
-    ))
-}
 
-/// Decompressing and translating megabytes would hold up other requests on this thread.
-async fn prepare(
-    app: &Shared,
-    sender: &Arc<Sender>,
-    version: Version,
-    body: &Bytes,
-) -> ApiResult<Result<Ready, NotReady>> {
-    let (app, sender, body) = (app.clone(), Arc::clone(sender), body.clone());
-    let prepare = move || -> ApiResult<_> {
-        let room = &app.remote_write.room;
-        let length = decompressed_length(&body)?;
-        let mut buffer = room.buffer(length);
-        let prepared = decompress(&body, &mut buffer[..length])
-            .map(|request| sender.prepare(version, request, &app.store.series, Instant::now()));
-        room.give_back(buffer);
-        prepared
-    };
-    tokio::task::spawn_blocking(prepare)
-        .await
-        .map_err(|panic| ApiError::internal("reading a remote write", &panic))?
+    /// Gives back, from time to time, what idle senders hold.
+    pub(crate) async fn forget_idle(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(FORGET_EVERY);
+        loop {
+            ticks.tick().await;
+            let remote_write = Arc::clone(&self);
+            // A sender's memory is held by the request that uses it; waiting for that is not for this thread.
+            let forget = move || remote_write.senders.forget_idle(Instant::now());
+            if let Err(panic) = tokio::task::spawn_blocking(forget).await {
+                tracing::error!(%panic, "idle senders of remote writes could not be forgotten");
+            }
+        }
+    }
+
+    /// Translates and stores; again when the store forgot a series between the two.
+    async fn store(
+        self: &Arc<Self>,
+        sender: &Arc<Sender>,
+        version: Version,
+        body: &Bytes,
+    ) -> ApiResult<(Ready, Appended)> {
+        for _ in 0..TRIES_MAX {
+            let mut ready = match self.prepare(sender, version, body).await? {
+                Ok(ready) => ready,
+                Err(NotReady::Unusable(error)) => return Err(self.unusable(&error)),
+                Err(NotReady::Store(AppendError::UnknownSeries(_))) => {
+                    sender.forget(Instant::now());
+                    continue;
+                }
+                Err(NotReady::Store(error)) => return Err(self.store_failed(&error)),
+            };
+            match self.append(std::mem::take(&mut ready.appends)).await {
+                Ok(appended) => return Ok((ready, appended)),
+                Err(AppendError::UnknownSeries(_)) => sender.forget(Instant::now()),
+                Err(error) => return Err(self.store_failed(&error)),
+            }
+        }
+        Err(ApiError::unavailable(
+            "series of this request were deleted while it was stored; send it again",
+        ))
+    }
+
+    /// Decompressing and translating megabytes would hold up other requests on this thread.
+    async fn prepare(
+        self: &Arc<Self>,
+        sender: &Arc<Sender>,
+        version: Version,
+        body: &Bytes,
+    ) -> ApiResult<Result<Ready, NotReady>> {
+        let (remote_write, sender, body) = (Arc::clone(self), Arc::clone(sender), body.clone());
+        let prepare = move || -> ApiResult<_> {
+            let room = &remote_write.room;
+            let length = decompressed_length(&body)?;
+            let mut buffer = room.buffer(length);
+            let prepared = decompress(&body, &mut buffer[..length])
+                .map(|request| sender.prepare(version, request, &remote_write.store, Instant::now()));
+            room.give_back(buffer);
+            prepared
+        };
+        tokio::task::spawn_blocking(prepare)
+            .await
+            .map_err(|panic| ApiError::internal("reading a remote write", &panic))?
+    }
+
+    async fn append(&self, appends: Vec<Vec<Block>>) -> Result<Appended, AppendError> {
+        let mut all = Appended::default();
+        for blocks in appends {
+            let append = Append { source: None, blocks };
+            let done = self
+                .store
+                .append_within(append, clock::now_ms(), PATIENCE)
+                .await?;
+            all.accepted += done.accepted;
+            all.duplicates += done.duplicates;
+            all.conflicts += done.conflicts;
+            all.too_old += done.too_old;
+            all.too_new += done.too_new;
+            let counter = self.metrics.samples.with_label_values(&["remote_write"]);
+            counter.inc_by(done.accepted);
+        }
+        Ok(all)
+    }
+
+    fn unusable(&self, error: &Unusable) -> ApiError {
+        let (status, reason) = match error {
+            Unusable::TooMuch(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
+            _ => (StatusCode::BAD_REQUEST, "malformed"),
+        };
+        self.metrics.refused.with_label_values(&[reason]).inc();
+        ApiError::new(
+            status,
+            format!("the body is not a remote write that can be taken: {error}"),
+        )
+    }
+
+    fn store_failed(&self, error: &AppendError) -> ApiError {
+        let (answer, reason) = turned_away(error);
+        match reason {
+            Some(reason) => self.metrics.refused.with_label_values(&[reason]).inc(),
+            None => tracing::error!(%error, "samples of a remote write could not be stored"),
+        }
+        answer
+    }
 }
 
 /// What a block claims to hold.
@@ -218,44 +270,6 @@ fn decompress<'a>(body: &[u8], buffer: &'a mut [u8]) -> ApiResult<&'a [u8]> {
 
 fn not_snappy(error: snap::Error) -> ApiError {
     ApiError::bad_request(format!("the body is not a snappy block: {error}"))
-}
-
-fn unusable(app: &Shared, error: &Unusable) -> ApiError {
-    let (status, reason) = match error {
-        Unusable::TooMuch(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
-        _ => (StatusCode::BAD_REQUEST, "malformed"),
-    };
-    app.metrics.refused.with_label_values(&[reason]).inc();
-    ApiError::new(
-        status,
-        format!("the body is not a remote write that can be taken: {error}"),
-    )
-}
-
-async fn append(app: &Shared, appends: Vec<Vec<Block>>) -> Result<Appended, AppendError> {
-    let mut all = Appended::default();
-    for blocks in appends {
-        let append = Append { source: None, blocks };
-        let store = &app.store.series;
-        let done = store.append_within(append, app.now_ms(), PATIENCE).await?;
-        all.accepted += done.accepted;
-        all.duplicates += done.duplicates;
-        all.conflicts += done.conflicts;
-        all.too_old += done.too_old;
-        all.too_new += done.too_new;
-        let counter = app.metrics.samples.with_label_values(&["remote_write"]);
-        counter.inc_by(done.accepted);
-    }
-    Ok(all)
-}
-
-fn store_failed(app: &Shared, error: &AppendError) -> ApiError {
-    let (answer, reason) = turned_away(error);
-    match reason {
-        Some(reason) => app.metrics.refused.with_label_values(&[reason]).inc(),
-        None => tracing::error!(%error, "samples of a remote write could not be stored"),
-    }
-    answer
 }
 
 /// The sender repeats after a 429 or a 5xx; nothing it sent is lost. With the answer, as what `/metrics` counts it; without a

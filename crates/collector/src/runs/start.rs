@@ -1,0 +1,96 @@
+//! The background tasks of runs, and what was under way when the collector last ran.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::run::state::Event;
+use store::StoreConfig;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::stored::unless_unreadable;
+use super::{Runs, verdicts};
+use crate::clock;
+use crate::config::Config;
+use crate::error::StartError;
+
+/// How often commands that no agent has accepted are sent again.
+const SEND_AGAIN_EVERY: Duration = Duration::from_secs(10);
+/// How often nodes that are waited for after a restore are given up.
+const AWAITED_EVERY: Duration = Duration::from_secs(1);
+/// How often old logs are looked for.
+const KEEP_EVERY: Duration = Duration::from_secs(3_600);
+/// Ended runs whose state is shown as series after a start, the newest.
+const ENDED_SHOWN: u32 = 200;
+
+impl Runs {
+    /// Takes up what was under way, and starts the background tasks of runs.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn start(self: &Arc<Self>, config: &Config) -> Result<(), StartError> {
+        let failed = |what| move |source| StartError::Load { what, source };
+        let taken_up = self.unknown.load(&self.state, clock::now_ms()).await;
+        taken_up.map_err(|error| failed("attempts that nodes hold")(error.into()))?;
+        let unfinished = self.state.unfinished_runs().await;
+        let unfinished = unfinished.map_err(|error| failed("runs")(error.into()))?;
+        let read = self.read_kept().await;
+        read.map_err(|error| failed("reports that were not read")(error.into()))?;
+        for run in unfinished {
+            let taken = self.take(&run.id, Event::CollectorStarted).await;
+            unless_unreadable(taken).map_err(|error| failed("runs")(error.into()))?;
+        }
+        match self.newest(ENDED_SHOWN).await {
+            Ok(runs) => runs.iter().for_each(|run| self.state_series.set_run(run)),
+            Err(error) => {
+                tracing::warn!(%error, "the state of runs that had ended before the start is not shown")
+            }
+        }
+        self.tasks.spawn(Arc::clone(self).place_runs());
+        self.tasks.spawn(Arc::clone(self).send_pending_again());
+        self.tasks.spawn(Arc::clone(self).follow_changes());
+        self.tasks
+            .spawn(Arc::clone(self).keep_logs_within(logs_kept_ms(&config.store)));
+        Ok(())
+    }
+
+    async fn send_pending_again(self: Arc<Self>) {
+        let mut ticks = interval(AWAITED_EVERY);
+        let every = SEND_AGAIN_EVERY.as_secs() / AWAITED_EVERY.as_secs();
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for n in 1_u64.. {
+            ticks.tick().await;
+            let mut done = self.give_up_awaited().await;
+            if done.is_ok() && n.is_multiple_of(every) {
+                done = self.send_pending(None).await;
+            }
+            if let Err(error) = done {
+                tracing::error!(%error, "runs cannot be looked after");
+            }
+        }
+    }
+
+    async fn follow_changes(self: Arc<Self>) {
+        let (mut ticks, mut followed) = (interval(verdicts::EVERY), BTreeSet::new());
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if let Err(error) = self.judge_changes(&mut followed).await {
+                tracing::error!(%error, "changes of knobs cannot be judged");
+            }
+        }
+    }
+
+    async fn keep_logs_within(self: Arc<Self>, kept_ms: i64) {
+        let mut ticks = interval(KEEP_EVERY);
+        loop {
+            ticks.tick().await;
+            self.keep_logs(clock::now_ms(), kept_ms).await;
+        }
+    }
+}
+
+/// As long as the run's series by the minute: what can be seen of a run and what it said go together.
+fn logs_kept_ms(store: &StoreConfig) -> i64 {
+    store.retention_ms.max(store.rollup_1m_ms)
+}

@@ -1,0 +1,238 @@
+//! What is done about attempts that nodes hold and that are not known here: noted, shown, stopped by a person, forgotten at their end.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use domain::api::runs::UnknownAttemptView;
+use domain::event::{Event as LogLine, Severity};
+use domain::ident::{AttemptNo, NodeName, RunId};
+use domain::run::state::{Event, Held, NodeCommand, NodeReport};
+use store::state::unknown_attempts::UnknownAttempt;
+
+use crate::changes::Change;
+use crate::clock;
+use crate::runs::Runs;
+use crate::runs::error::RunError;
+use crate::runs::orders::{LEFTOVER_GRACE_MS, LEFTOVER_STOP};
+
+impl Runs {
+    /// Attempts that nodes hold and that are not known here.
+    #[must_use]
+    pub fn unknown_attempts(&self) -> Vec<UnknownAttemptView> {
+        self.unknown.all().iter().map(view).collect()
+    }
+
+    /// The same of one run.
+    #[must_use]
+    pub fn unknown_attempts_of(&self, run: &RunId) -> Vec<UnknownAttemptView> {
+        self.unknown.of_run(run).iter().map(view).collect()
+    }
+
+    /// Whether a node holds this attempt, and it is not known here.
+    #[must_use]
+    pub fn holds_unknown(&self, node: &NodeName, run: &RunId, attempt: AttemptNo) -> bool {
+        self.unknown.is_held(node, run, attempt)
+    }
+
+    /// Refuses another attempt of a run while a node holds one that is not known here: they would write the same checkpoints. A node that
+    /// is away and may be gone for good is no reason once a person has asked for the stop: it is sent the stop when it is back.
+    pub(in crate::runs) fn check_none_held(&self, run: &RunId) -> Result<(), RunError> {
+        let may_run =
+            |held: &UnknownAttempt| held.stop_told_ms.is_none() || self.agents.is_connected(&held.node);
+        match self.unknown.of_run(run).into_iter().find(may_run) {
+            None => Ok(()),
+            Some(UnknownAttempt {
+                node, run, attempt, ..
+            }) => Err(RunError::HeldUnknown { run, node, attempt }),
+        }
+    }
+
+    /// Stops what nodes hold of a run without this collector knowing it. A node that is not connected is sent the stop when it is.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn stop_unknown(self: &Arc<Self>, run: &RunId, grace_ms: u64) -> Result<(), RunError> {
+        for UnknownAttempt { node, .. } in self.unknown.of_run(run) {
+            let mut held = self.unknown.of_node(&node);
+            for attempt in held.iter_mut().filter(|held| held.run == *run) {
+                attempt.stop_told_ms.get_or_insert(clock::now_ms());
+                let stop = NodeCommand::Stop { grace_ms };
+                self.agents
+                    .send(&node, run, attempt.attempt, LEFTOVER_STOP, &stop);
+            }
+            self.keep_unknown(&node, held).await?;
+        }
+        Ok(())
+    }
+
+    /// Of what a node holds, notes the attempts that are not known here, and returns them. Their runs begin no other attempt.
+    pub(in crate::runs) async fn note_unknown(
+        self: &Arc<Self>,
+        node: &NodeName,
+        held: &[(RunId, AttemptNo)],
+    ) -> Result<BTreeSet<(RunId, AttemptNo)>, RunError> {
+        let before = self.unknown.of_node(node);
+        let (mut unknown, mut known_runs) = (Vec::new(), Vec::new());
+        for (run, attempt) in held {
+            let noted = before
+                .iter()
+                .find(|held| held.run == *run && held.attempt == *attempt);
+            match self.machine(run).await {
+                Ok(machine) if machine.holding(node, *attempt) != Held::Unknown && noted.is_none() => {
+                    continue;
+                }
+                Ok(_) => known_runs.push((run.clone(), *attempt)),
+                Err(RunError::Unknown(_)) => {}
+                // It may be of a newer version; who can read it, decides.
+                Err(RunError::Stored { .. }) => continue,
+                Err(error) => return Err(error),
+            }
+            unknown.push(noted.cloned().unwrap_or_else(|| UnknownAttempt {
+                node: node.clone(),
+                run: run.clone(),
+                attempt: *attempt,
+                since_ms: clock::now_ms(),
+                stop_told_ms: None,
+            }));
+        }
+        self.keep_unknown(node, unknown.clone()).await?;
+        for (run, attempt) in known_runs {
+            let node = node.clone();
+            let event = Event::UnknownAttempt { node, attempt };
+            self.take(&run, event).await?;
+        }
+        for new in unknown.iter().filter(|held| !before.contains(held)) {
+            self.log_unknown(
+                new,
+                Severity::Warning,
+                "is not known here and is left alone; see `lockstep run list`",
+            )
+            .await;
+        }
+        for stopped in unknown.iter().filter(|held| held.stop_told_ms.is_some()) {
+            let stop = NodeCommand::Stop {
+                grace_ms: LEFTOVER_GRACE_MS,
+            };
+            self.agents
+                .send(node, &stopped.run, stopped.attempt, LEFTOVER_STOP, &stop);
+        }
+        Ok(unknown.into_iter().map(|held| (held.run, held.attempt)).collect())
+    }
+
+    /// All that a node holds is known or noted.
+    pub(in crate::runs) async fn has_said_what_it_holds(
+        self: &Arc<Self>,
+        node: &NodeName,
+    ) -> Result<(), RunError> {
+        if self.unknown.has_answered(node) {
+            self.state.settle_restores(clock::now_ms()).await?;
+        }
+        Ok(())
+    }
+
+    /// Nodes that are away for long after a restore are not waited for.
+    pub(in crate::runs) async fn give_up_awaited(self: &Arc<Self>) -> Result<(), RunError> {
+        if self.unknown.is_late(clock::now_ms()) {
+            self.state.settle_restores(clock::now_ms()).await?;
+        }
+        Ok(())
+    }
+
+    /// A report of an attempt that is not known: it changes nothing of its run, but its end frees the node. Returns true if it was one,
+    /// and nothing else is to be done.
+    pub(in crate::runs) async fn take_of_unknown(
+        self: &Arc<Self>,
+        (run, attempt): (&RunId, AttemptNo),
+        node: &NodeName,
+        report: &NodeReport,
+    ) -> Result<bool, RunError> {
+        if !self.unknown.is_held(node, run, attempt) {
+            return Ok(false);
+        }
+        let mut held = self.unknown.of_node(node);
+        let is_it = |held: &UnknownAttempt| held.run == *run && held.attempt == attempt;
+        let it = held.iter().find(|held| is_it(held)).cloned();
+        match report {
+            // It is known by this.
+            NodeReport::Watched(_) => {
+                held.retain(|held| !is_it(held));
+                self.keep_unknown(node, held).await?;
+                Ok(false)
+            }
+            // What is saved is the run's, whichever attempt saved it.
+            NodeReport::Checkpoints(_) => Ok(false),
+            report if report.is_end() => {
+                held.retain(|held| !is_it(held));
+                self.keep_unknown(node, held).await?;
+                if let Some(it) = it {
+                    let how = how_it_ended(report);
+                    self.log_unknown(&it, Severity::Info, &format!("has ended: {how}"))
+                        .await;
+                }
+                Ok(true)
+            }
+            NodeReport::RankExited(exit) if exit.failed() => {
+                if let Some(it) = it {
+                    let what = format!("is not known here; its rank {} has failed", exit.rank);
+                    self.log_unknown(&it, Severity::Warning, &what).await;
+                }
+                Ok(true)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    async fn keep_unknown(&self, node: &NodeName, held: Vec<UnknownAttempt>) -> Result<(), RunError> {
+        if held != self.unknown.of_node(node) {
+            self.state.set_unknown_attempts(node, &held).await?;
+            let runs = self.unknown.of_node(node).into_iter().chain(held.clone());
+            let runs: BTreeSet<RunId> = runs.map(|held| held.run).collect();
+            self.unknown.set(node, held);
+            self.changes.send(Change::Nodes);
+            for run in runs {
+                self.changes.send(Change::Run(run));
+            }
+        }
+        Ok(())
+    }
+
+    async fn log_unknown(self: &Arc<Self>, held: &UnknownAttempt, severity: Severity, what: &str) {
+        let UnknownAttempt {
+            node, run, attempt, ..
+        } = held;
+        tracing::warn!(%node, %run, %attempt, "an attempt that a node holds {what}");
+        self.events
+            .append(LogLine {
+                at_ms: clock::now_ms(),
+                severity,
+                kind: "unknown_attempt".to_owned(),
+                node: Some(node.to_string()),
+                gpu: None,
+                run: Some(run.to_string()),
+                message: format!("attempt {attempt} of run {run} on node {node} {what}"),
+            })
+            .await;
+    }
+}
+
+fn how_it_ended(report: &NodeReport) -> String {
+    match report {
+        NodeReport::Ended(end) => match (end.code, end.signal) {
+            (Some(0), _) => "well".to_owned(),
+            (Some(code), _) => format!("exit code {code}"),
+            (None, Some(signal)) => format!("signal {signal}"),
+            (None, None) => "it is not known how".to_owned(),
+        },
+        _ => "it had not begun".to_owned(),
+    }
+}
+
+fn view(held: &UnknownAttempt) -> UnknownAttemptView {
+    UnknownAttemptView {
+        node: held.node.to_string(),
+        run: held.run.to_string(),
+        attempt: held.attempt,
+        since_ms: held.since_ms,
+        stopping: held.stop_told_ms.is_some(),
+    }
+}
