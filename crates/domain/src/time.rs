@@ -5,6 +5,38 @@ use std::fmt;
 /// Milliseconds since 1970-01-01 UTC; the unit of every sample and every record.
 pub type TimestampMs = i64;
 
+/// A stretch of time, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TimeRange {
+    /// The first time in it.
+    pub start_ms: TimestampMs,
+    /// The last time in it.
+    pub end_ms: TimestampMs,
+}
+
+impl TimeRange {
+    /// All there is.
+    pub const ALL: Self = Self::new(TimestampMs::MIN, TimestampMs::MAX);
+
+    /// From one time to another.
+    #[must_use]
+    pub const fn new(start_ms: TimestampMs, end_ms: TimestampMs) -> Self {
+        Self { start_ms, end_ms }
+    }
+
+    /// Returns true if the two have a time in common.
+    #[must_use]
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.start_ms <= other.end_ms && other.start_ms <= self.end_ms
+    }
+
+    /// Returns true if all of the other lies in this one.
+    #[must_use]
+    pub const fn covers(self, other: Self) -> bool {
+        self.start_ms <= other.start_ms && other.end_ms <= self.end_ms
+    }
+}
+
 /// Units from the largest to the smallest, in milliseconds. `y` and `w` are fixed lengths, as in Prometheus.
 const UNITS: [(&str, i64); 7] = [
     ("y", 365 * 24 * 3_600_000),

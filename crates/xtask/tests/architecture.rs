@@ -168,6 +168,20 @@ fn no_decision_about_a_run_depends_on_the_text_of_a_message() {
 }
 
 #[test]
+fn the_state_of_a_run_knows_neither_its_stored_form_nor_the_api() {
+    let sources = workspace::sources("domain");
+    let of_state = |path: &str| path.contains("src/run/state") && !path.contains("tests");
+    let of_state: Vec<_> = sources.iter().filter(|(path, _)| of_state(path)).collect();
+    assert!(of_state.len() > 15, "where are the sources of the state?");
+    for (path, text) in of_state {
+        let production = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for known in ["use crate::api", "use crate::run::stored"] {
+            assert!(!production.contains(known), "{path} has `{known}`");
+        }
+    }
+}
+
+#[test]
 fn what_one_crate_is_for_no_other_crate_uses() {
     for (reserved, owners) in RESERVED {
         for name in own_crates()

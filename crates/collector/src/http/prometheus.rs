@@ -21,7 +21,7 @@ mod pages;
 
 use axum::Router;
 use axum::routing::{get, post};
-use domain::time::TimestampMs;
+use domain::time::TimeRange;
 
 use super::query::Params;
 use super::{ApiError, ApiResult};
@@ -54,7 +54,7 @@ pub(super) fn routes() -> Router<App> {
 }
 
 /// `start` and `end`, all time when missing.
-pub(super) fn span(params: &Params) -> ApiResult<(TimestampMs, TimestampMs)> {
+pub(super) fn span(params: &Params) -> ApiResult<TimeRange> {
     let (start, end) = (params.time("start")?, params.time("end")?);
     let (start, end) = (start.unwrap_or(i64::MIN / 2), end.unwrap_or(i64::MAX / 2));
     if end < start {
@@ -62,5 +62,5 @@ pub(super) fn span(params: &Params) -> ApiResult<(TimestampMs, TimestampMs)> {
             "end timestamp must not be before start time",
         ));
     }
-    Ok((start, end))
+    Ok(TimeRange::new(start, end))
 }

@@ -18,6 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use domain::api::store::{CheckLine, StoreStats};
+use domain::time::TimeRange;
 use serde::Deserialize;
 use store::backup::BackupError;
 use store::series::{AppendError, DeleteError};
@@ -83,14 +84,15 @@ async fn delete_series(
     if selectors.is_empty() {
         return Err(ApiError::bad_request("no match[] parameter provided"));
     }
-    let (start_ms, end_ms) = span(&params)?;
+    let range = span(&params)?;
+    let TimeRange { start_ms, end_ms } = range;
     let what: Vec<String> = selectors
         .iter()
         .map(|set| set.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
         .collect();
     let what = format!("{{{}}} from {start_ms} to {end_ms} ms", what.join("} {"));
     events.audit(&caller.id, "store_delete", &what).await?;
-    let deleted = series.delete(&selectors, start_ms, end_ms).await;
+    let deleted = series.delete(&selectors, range).await;
     let deleted = deleted.map_err(|error| not_deleted(&error))?;
     tracing::info!(
         series = deleted.series,

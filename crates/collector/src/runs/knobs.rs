@@ -142,7 +142,7 @@ impl Runs {
         now_ms: TimestampMs,
     ) -> Result<Option<(u32, u32)>, QueryError> {
         let attempt = machine.current();
-        let window_ms = (now_ms - attempt.placed_ms.unwrap_or(attempt.started_ms)).max(1);
+        let window_ms = (now_ms - attempt.placement.placed_ms.unwrap_or(attempt.started_ms)).max(1);
         let of_ranks = format!(
             "max_over_time(train_micro_batch{{run=\"{}\"}}[{window_ms}ms])",
             machine.id
@@ -205,12 +205,12 @@ pub(super) fn news(before: &Machine, after: &Machine, now_ms: TimestampMs) -> Ve
     for made in &after.attempts {
         let known = before.attempts.iter().find(|known| known.no == made.no);
         let of_attempt = format!("attempt {} of run {}", made.no, after.id);
-        if let Some(change) = &made.change {
+        if let Some(change) = &made.knobs.change {
             if known.is_none() {
                 let message = format!("{of_attempt}: {}, {}", change.cause(), change.words());
                 lines.push(line(Severity::Info, now_ms, message));
             }
-            let was = known.and_then(|known| known.change.as_deref());
+            let was = known.and_then(|known| known.knobs.change.as_deref());
             let judged = was.and_then(|was| was.verdict.as_ref());
             lines.extend(judgement(
                 &of_attempt,
@@ -235,8 +235,8 @@ pub(super) fn news(before: &Machine, after: &Machine, now_ms: TimestampMs) -> Ve
 /// What became of changes that ranks take over while they train.
 fn news_in_place(of: &str, before: Option<&Attempt>, after: &Attempt, now_ms: TimestampMs) -> Vec<LogLine> {
     let mut lines = Vec::new();
-    for is in &after.live {
-        let was = before.and_then(|before| before.live.iter().find(|was| was.no == is.no));
+    for is in &after.knobs.live {
+        let was = before.and_then(|before| before.knobs.live.iter().find(|was| was.no == is.no));
         let words = is.change.words();
         if was.is_none() {
             let message = format!("{of}: {}, {words}, in place", is.change.cause());

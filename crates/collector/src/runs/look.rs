@@ -54,7 +54,7 @@ impl Runs {
     fn view_of(&self, machine: &Machine) -> RunView {
         RunView {
             unknown_attempts: self.unknown_attempts_of(&machine.id),
-            ..machine.view()
+            ..machine.into()
         }
     }
 
@@ -85,8 +85,9 @@ impl Runs {
     pub fn by_node(&self) -> BTreeMap<String, Vec<String>> {
         let mut by_node: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for run in self.owners.unfinished() {
-            for node in run.summary().nodes {
-                by_node.entry(node).or_default().push(run.id.to_string());
+            for task in &run.current().nodes {
+                let runs = by_node.entry(task.node.to_string()).or_default();
+                runs.push(run.id.to_string());
             }
         }
         by_node

@@ -168,7 +168,7 @@ impl Runs {
         self.insert(machine.clone(), insert).await?;
         self.tell(None, &machine).await;
         self.place_now(&machine.id, &actions).await;
-        Ok(self.machine(&machine.id).await?.view())
+        Ok(RunView::from(&*self.machine(&machine.id).await?))
     }
 
     /// Fills in what a run's page does not show, in a spec that was copied from it.

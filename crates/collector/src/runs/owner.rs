@@ -12,8 +12,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::ident::{AttemptNo, RunId};
+use domain::ident::{AttemptId, AttemptNo, RunId};
 use domain::run::state::{Action, Event, Machine, NodeReport};
+use domain::run::stored::V1;
 use domain::time::TimestampMs;
 use store::state::runs::RunUpdate;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -143,7 +144,12 @@ impl Runs {
             return Ok(());
         };
         let joins = machine.watched && matches!(report, NodeReport::Watched(_));
-        if joins || machine.has_part(node, *attempt) || self.unknown.is_held(node, &machine.id, *attempt) {
+        if joins
+            || machine.has_part(node, *attempt)
+            || self
+                .unknown
+                .is_held(node, &AttemptId::new(machine.id.clone(), *attempt))
+        {
             return Ok(());
         }
         Err(RunError::NotInAttempt {
@@ -282,7 +288,7 @@ impl OwnerTask {
             done,
         } = batch;
         if !ids.is_empty() || !actions.is_empty() || machine != **before {
-            let json = serde_json::to_string(&machine).map_err(|source| RunError::Stored {
+            let json = serde_json::to_string(&V1::from(&machine)).map_err(|source| RunError::Stored {
                 run: self.run.clone(),
                 source,
             })?;
@@ -291,7 +297,7 @@ impl OwnerTask {
                 run: &self.run,
                 expected_version: self.version,
                 machine: &json,
-                summary: &machine.summary(),
+                summary: &(&machine).into(),
                 actions: &stored_actions(&actions),
                 event_ids: &ids.iter().map(String::as_str).collect::<Vec<_>>(),
                 done: &done,

@@ -166,7 +166,7 @@ impl Runs {
                     unknown: &self.unknown,
                     critical: (self.critical_nodes)(),
                 };
-                let candidates = nodes.candidates(&machine.current().excluded, now_ms);
+                let candidates = nodes.candidates(&machine.current().placement.excluded, now_ms);
                 place::choose(candidates, wanted.nodes)
             }
         };

@@ -3,6 +3,7 @@
 use domain::ident::RunId;
 use domain::run::spec::Spec;
 use domain::run::state::{Action, Machine};
+use domain::run::stored::V1;
 use rand::RngExt;
 use store::state::runs::{RunAction, RunRecord};
 
@@ -45,13 +46,14 @@ pub(super) fn record(machine: &Machine, version: i64) -> Result<RunRecord, RunEr
         id: machine.id.clone(),
         version,
         spec: json(serde_json::to_value(&machine.spec))?,
-        machine: json(serde_json::to_value(machine))?,
-        summary: machine.summary(),
+        machine: json(serde_json::to_value(V1::from(machine)))?,
+        summary: machine.into(),
     })
 }
 
 pub(super) fn read(record: RunRecord) -> Result<Machine, RunError> {
-    serde_json::from_value(record.machine).map_err(|source| RunError::Stored {
+    let stored: Result<V1<'_>, _> = serde_json::from_value(record.machine);
+    stored.map(Machine::from).map_err(|source| RunError::Stored {
         run: record.id,
         source,
     })

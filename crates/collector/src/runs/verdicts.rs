@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use domain::ident::{AttemptNo, RunId};
 use domain::run::knob::{
-    Comparison, Decision, Memory, MemoryKind, StepSample, Trace, Verdict, compare, judge,
+    Compared, Comparison, Decision, Memory, MemoryKind, StepSample, Trace, Verdict, compare, judge,
 };
 use domain::run::state::{Event, Machine};
 use domain::time::TimestampMs;
@@ -66,9 +66,10 @@ impl Runs {
         let (side_a, side_b) = (&machine_a.attempts[at_a], &machine_b.attempts[at_b]);
         let trace_a = self.trace(&machine_a, &Stretch::of(side_a).latest(now_ms)).await;
         let trace_b = self.trace(&machine_b, &Stretch::of(side_b).latest(now_ms)).await;
+        let compared = |run, attempt, trace| Compared { run, attempt, trace };
         Ok(compare(
-            (&machine_a, side_a, &trace_a),
-            (&machine_b, side_b, &trace_b),
+            &compared(&machine_a, side_a, &trace_a),
+            &compared(&machine_b, side_b, &trace_b),
         ))
     }
 

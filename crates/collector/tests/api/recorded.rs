@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use domain::ident::RunId;
 use domain::run::state::{Machine, NodeCommand, RunState};
+use domain::run::stored::V1;
 use prost::Message as _;
 use reqwest::Method;
 use store::state::runs::{RunAction, RunRecord};
@@ -111,8 +112,8 @@ async fn submit(server: &Server, story: &Story) {
         id: machine.id.clone(),
         version: 0,
         spec: serde_json::to_value(&machine.spec).unwrap(),
-        machine: serde_json::to_value(&machine).unwrap(),
-        summary: machine.summary(),
+        machine: serde_json::to_value(V1::from(&machine)).unwrap(),
+        summary: (&machine).into(),
     };
     let actions: Vec<_> = actions
         .iter()

@@ -1,6 +1,14 @@
 //! `/api/runs`: `GET` list, `POST` a [`Spec`](crate::run::spec::Spec) to submit, `GET /api/runs/{id}`,
 //! `POST /api/runs/{id}/stop`, `GET /api/runs/{id}/logs`.
 
+mod from_state;
+mod logs;
+
+pub use logs::{LogMatch, LogMatches, LogPiece, LogSource};
+
+pub use crate::run::checkpoint::ResumedFrom;
+pub use crate::run::provenance::Provenance;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -281,16 +289,6 @@ pub struct BandwidthFigure {
     pub problem: String,
 }
 
-/// Where an attempt went on.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ResumedFrom {
-    /// The checkpoint's path on the nodes.
-    pub path: String,
-    /// The step it holds, when that can be told.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step: Option<u64>,
-}
-
 /// A node that a run is not given again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExcludedNode {
@@ -298,25 +296,6 @@ pub struct ExcludedNode {
     pub node: String,
     /// Why.
     pub reason: String,
-}
-
-/// What an attempt ran: code, packages, environment.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Provenance {
-    /// The commit of the script's working copy, with `+changes` when files differ from it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub commit: Option<String>,
-    /// Installed Python packages, `name==version`, sorted.
-    pub packages: Vec<String>,
-    /// The container's image as far as it can be told from inside: its name and digest, its id or its file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub image_digest: Option<String>,
-    /// The seed, when the run names one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub seed: Option<String>,
-    /// Variables the run was given; values of secrets are not in it.
-    pub env: BTreeMap<String, String>,
 }
 
 /// One node's part of an attempt.
@@ -377,65 +356,6 @@ pub enum StopAfter {
     Step,
     /// The next complete checkpoint.
     Checkpoint,
-}
-
-/// `GET /api/runs/{id}/logs/search?q=&regex=&attempt=&rank=&stream=&limit=`: lines of a run's logs, in the order of their files.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LogMatches {
-    /// The lines.
-    pub matches: Vec<LogMatch>,
-    /// There are more than were asked for, or the time to look was over.
-    pub truncated: bool,
-}
-
-/// One line that matches.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LogMatch {
-    /// Where it stands.
-    pub source: LogSource,
-    /// Byte offset of the line in the file: read on from here.
-    pub offset: u64,
-    /// The line, without escape sequences, cut when very long.
-    pub line: String,
-}
-
-/// `GET /api/runs/{id}/logs?attempt=&rank=&stream=&offset=&limit=`: a piece of one log file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LogPiece {
-    /// The rank (or, for `launcher`, the node's torchrun and shim).
-    pub source: LogSource,
-    /// Byte offset of `text` in the file.
-    pub offset: u64,
-    /// Where to go on reading.
-    pub next_offset: u64,
-    /// The file's length now.
-    pub length: u64,
-    /// The bytes as they were written, escape sequences in them ([`log_text`](crate::run::log_text) takes those out); invalid UTF-8
-    /// is replaced.
-    pub text: String,
-    /// So many bytes behind `offset` are not kept any more; `text` is a note that says so.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub missing: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
-}
-
-/// Which log file of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct LogSource {
-    /// The attempt.
-    pub attempt: AttemptNo,
-    /// The node it was written on.
-    pub node: String,
-    /// The rank; none for the launcher itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rank: Option<Rank>,
-    /// `stdout` or `stderr`.
-    pub stream: String,
 }
 
 /// `POST /api/runs/{id}/apply`: other knobs, in place where its ranks can, else by another attempt. What is set already changes nothing.

@@ -168,10 +168,21 @@ pub struct Judgement {
     pub limit_mib_s: f64,
     /// Nodes that are slow whomever they send to, or receive from.
     pub culprits: Vec<Culprit>,
-    /// Slow pairs that no culprit explains, sender first.
-    pub slow: Vec<(u32, u32, f64)>,
-    /// The slowest figure, sender first.
-    pub slowest: Option<(u32, u32, f64)>,
+    /// Slow pairs that no culprit explains.
+    pub slow: Vec<PairRate>,
+    /// The slowest pair.
+    pub slowest: Option<PairRate>,
+}
+
+/// What was measured from one node to another.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PairRate {
+    /// The sending node's place among the nodes.
+    pub from: u32,
+    /// The receiving one's.
+    pub to: u32,
+    /// MiB a second.
+    pub mib_s: f64,
 }
 
 /// A node whose network is at fault.
@@ -188,13 +199,17 @@ pub struct Culprit {
 /// Judges what was measured so far.
 #[must_use]
 pub fn judge(figures: &[Figure], wish: &BandwidthWish) -> Judgement {
-    let measured: Vec<(u32, u32, f64)> = figures
-        .iter()
-        .filter_map(|figure| Some((figure.from, figure.to, figure.mib_s?)))
-        .collect();
+    let rate = |figure: &Figure| {
+        Some(PairRate {
+            from: figure.from,
+            to: figure.to,
+            mib_s: figure.mib_s?,
+        })
+    };
+    let measured: Vec<PairRate> = figures.iter().filter_map(rate).collect();
     let nodes = measured
         .iter()
-        .flat_map(|(from, to, _)| [from + 1, to + 1])
+        .flat_map(|pair| [pair.from + 1, pair.to + 1])
         .max()
         .unwrap_or(0);
     let usual_mib_s = usual(&measured, nodes);
@@ -202,17 +217,20 @@ pub fn judge(figures: &[Figure], wish: &BandwidthWish) -> Judgement {
     let culprits: Vec<Culprit> = (0..nodes)
         .filter_map(|node| culprit(&measured, node, limit))
         .collect();
-    let explained = |from: u32, to: u32| {
-        culprits
-            .iter()
-            .any(|culprit| culprit.node == from && culprit.ways.0 || culprit.node == to && culprit.ways.1)
+    let explained = |pair: &PairRate| {
+        culprits.iter().any(|culprit| {
+            culprit.node == pair.from && culprit.ways.0 || culprit.node == pair.to && culprit.ways.1
+        })
     };
     let slow = measured
         .iter()
-        .filter(|(from, to, mib_s)| *mib_s < limit && !explained(*from, *to))
+        .filter(|pair| pair.mib_s < limit && !explained(pair))
         .copied()
         .collect();
-    let slowest = measured.iter().copied().min_by(|a, b| a.2.total_cmp(&b.2));
+    let slowest = measured
+        .iter()
+        .copied()
+        .min_by(|a, b| a.mib_s.total_cmp(&b.mib_s));
     Judgement {
         usual_mib_s,
         limit_mib_s: limit,
@@ -222,12 +240,12 @@ pub fn judge(figures: &[Figure], wish: &BandwidthWish) -> Judgement {
     }
 }
 
-fn usual(measured: &[(u32, u32, f64)], nodes: u32) -> Option<f64> {
+fn usual(measured: &[PairRate], nodes: u32) -> Option<f64> {
     let best_of = |node| {
         let own = measured
             .iter()
-            .filter(|(from, to, _)| *from == node || *to == node);
-        own.map(|(_, _, mib_s)| *mib_s).reduce(f64::max)
+            .filter(|pair| pair.from == node || pair.to == node);
+        own.map(|pair| pair.mib_s).reduce(f64::max)
     };
     let mut best: Vec<f64> = (0..nodes).filter_map(best_of).collect();
     best.sort_by(f64::total_cmp);
@@ -235,17 +253,17 @@ fn usual(measured: &[(u32, u32, f64)], nodes: u32) -> Option<f64> {
     best.get(best.len() / 2).copied()
 }
 
-fn culprit(measured: &[(u32, u32, f64)], node: u32, limit: f64) -> Option<Culprit> {
-    let all_slow = |way: fn(&(u32, u32, f64)) -> u32| {
+fn culprit(measured: &[PairRate], node: u32, limit: f64) -> Option<Culprit> {
+    let all_slow = |way: fn(&PairRate) -> u32| {
         let own: Vec<f64> = measured
             .iter()
-            .filter(|figure| way(figure) == node)
-            .map(|figure| figure.2)
+            .filter(|pair| way(pair) == node)
+            .map(|pair| pair.mib_s)
             .collect();
         let slow = own.len() >= PAIRS_TO_BLAME && own.iter().all(|mib_s| *mib_s < limit);
         slow.then(|| own.into_iter().fold(0.0, f64::max))
     };
-    let (sends, receives) = (all_slow(|figure| figure.0), all_slow(|figure| figure.1));
+    let (sends, receives) = (all_slow(|pair| pair.from), all_slow(|pair| pair.to));
     let best_mib_s = [sends, receives].into_iter().flatten().reduce(f64::max)?;
     Some(Culprit {
         node,

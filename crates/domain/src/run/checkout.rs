@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::spec::FieldError;
+use crate::run::field_error::FieldError;
 
 /// The transports that git may use.
 pub const PROTOCOLS: [&str; 4] = ["file", "http", "https", "ssh"];

@@ -15,8 +15,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::container::{Container, Gpus, Mount, Network, Pull, Runtime, SharedMemory, check};
-use crate::run::spec::FieldError;
-use crate::run::torchrun::Launch;
+use crate::run::field_error::FieldError;
 
 /// Mounts, options, limits and GPUs of one run, each: more than anybody types.
 const LIST_MAX: usize = 64;
@@ -249,51 +248,7 @@ impl ContainerWish {
         mounts.extend(wished.iter().cloned());
         mounts
     }
-
-    /// Torchrun's command line inside the container. `secrets` are the names of further variables, `inject` is the folder for
-    /// the head of `PYTHONPATH`, `folder` the attempt's.
-    #[must_use]
-    pub fn around(
-        &self,
-        launch: Launch,
-        secrets: impl IntoIterator<Item = String>,
-        folder: &str,
-        inject: &str,
-        own_python_path: bool,
-        place: &Place,
-    ) -> Launch {
-        let contained = Contained {
-            runtime: place.runtime,
-            name: place.name.clone(),
-            pid_file: format!("{folder}/container.pid"),
-            env_file: format!("{folder}/container.env"),
-        };
-        let mut env = place.env.clone();
-        env.extend(launch.env);
-        if !own_python_path {
-            // The image's own stays behind ours.
-            env.remove("PYTHONPATH");
-        }
-        let names = env.keys().cloned().chain(secrets);
-        let mut command = vec!["-c".to_owned(), ENTER.to_owned(), "lockstep".to_owned()];
-        command.extend([contained.pid_file.clone(), inject.to_owned()]);
-        command.extend(launch.argv);
-        let container = Container {
-            workdir: Some(launch.workdir.clone()),
-            ..self.container(place, command, names, &contained.env_file)
-        };
-        Launch {
-            argv: container.run(place.runtime),
-            env,
-            container: Some(contained),
-            ..launch
-        }
-    }
 }
-
-/// Tells the id of the container's first process, which is torchrun's: the machine's ids are shared. Then becomes torchrun, with
-/// the probe at the head of whatever path the image has.
-const ENTER: &str = r#"echo $$ >"$1.new" && mv "$1.new" "$1" || exit 1; case ":$PYTHONPATH:" in *":$2:"*) ;; *) export PYTHONPATH="$2${PYTHONPATH:+:$PYTHONPATH}";; esac; shift 2; exec "$@""#;
 
 /// Whether a variable would change what the runtime's command does.
 #[must_use]
@@ -359,94 +314,6 @@ struct Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn place(runtime: Runtime, has_gpus: bool) -> Place {
-        let same = |path: &str, read_only| Mount {
-            source: path.into(),
-            target: path.into(),
-            read_only,
-        };
-        Place {
-            runtime,
-            name: "lockstep-ddp-1.2-c0ffee00".into(),
-            mounts: vec![
-                same("/data/runs/ddp-1.2", false),
-                same("/data/lib/c0ffee", true),
-                same("/home/ann/code", false),
-            ],
-            has_gpus,
-            user: Some("1000:1000".into()),
-            env: [("HOME".to_owned(), "/data/runs/ddp-1.2".to_owned())].into(),
-        }
-    }
-
-    fn torchrun() -> Launch {
-        let env = [
-            ("CUDA_VISIBLE_DEVICES", "0"),
-            ("HTTPS_PROXY", "http://proxy"),
-            ("LD_LIBRARY_PATH", "/opt/lib"),
-            ("LOCKSTEP_RUN", "ddp-1"),
-            ("PYTHONPATH", "/data/lib/c0ffee/inject"),
-        ];
-        Launch {
-            argv: ["python3", "-m", "torch.distributed.run", "train.py"]
-                .map(str::to_owned)
-                .into(),
-            env: env
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into(),
-            workdir: "/home/ann/code".into(),
-            nproc: 2,
-            ..Launch::default()
-        }
-    }
-
-    fn line(wish: &ContainerWish, place: &Place) -> Vec<String> {
-        let secrets = ["WANDB_API_KEY".to_owned(), "SSH_KEY".to_owned()];
-        let inject = "/data/lib/c0ffee/inject";
-        let launch = wish.around(torchrun(), secrets, "/data/runs/ddp-1.2", inject, false, place);
-        assert!(!launch.env.contains_key("PYTHONPATH") && launch.env.len() == 5);
-        launch.argv
-    }
-
-    #[test]
-    fn a_run_with_gpus_under_docker_and_without_under_podman() {
-        const INSIDE: &str = "lockstep /data/runs/ddp-1.2/container.pid /data/lib/c0ffee/inject python3 -m \
-                              torch.distributed.run train.py";
-        let wish: ContainerWish = serde_json::from_str("\"team/train:24\"").expect("an image");
-        let words = line(&wish, &place(Runtime::Docker, true));
-        let text = words.join(" ").replace(ENTER, "ENTER");
-        assert_eq!(
-            text,
-            format!(
-                "docker run --rm --pull=never --name lockstep-ddp-1.2-c0ffee00 --label lockstep=run --log-driver none \
-                 --gpus all --ipc=host --pid=host --network host --ulimit memlock=-1 --ulimit stack=67108864 \
-                 -v /data/runs/ddp-1.2:/data/runs/ddp-1.2 -v /data/lib/c0ffee:/data/lib/c0ffee:ro \
-                 -v /home/ann/code:/home/ann/code --user 1000:1000 --workdir /home/ann/code -e CUDA_VISIBLE_DEVICES \
-                 -e LOCKSTEP_RUN -e WANDB_API_KEY --env-file /data/runs/ddp-1.2/container.env --entrypoint /bin/sh \
-                 team/train:24 -c ENTER {INSIDE}"
-            )
-        );
-        let wish: ContainerWish = serde_json::from_str(
-            r#"{"image": "team/train:24", "runtime": "podman", "mounts": ["/fast:/home/ann/code:ro", "/d"], "user": "0",
-                "shm_size": "8g", "ulimits": [], "options": ["--cap-add=SYS_PTRACE"]}"#,
-        )
-        .expect("a table");
-        assert_eq!(wish.problems(), []);
-        let text = line(&wish, &place(Runtime::Podman, false))
-            .join(" ")
-            .replace(ENTER, "ENTER");
-        assert_eq!(
-            text,
-            format!(
-                "podman run --rm --pull=never --name lockstep-ddp-1.2-c0ffee00 --label lockstep=run --log-driver none \
-                 --shm-size=8g --pid=host --network host -v /data/runs/ddp-1.2:/data/runs/ddp-1.2 \
-                 -v /data/lib/c0ffee:/data/lib/c0ffee:ro -v /fast:/home/ann/code:ro -v /d:/d --user 0 \
-                 --workdir /home/ann/code -e CUDA_VISIBLE_DEVICES -e LOCKSTEP_RUN -e WANDB_API_KEY --env-file \
-                 /data/runs/ddp-1.2/container.env --entrypoint /bin/sh --cap-add=SYS_PTRACE team/train:24 -c ENTER {INSIDE}"
-            )
-        );
-    }
 
     #[test]
     fn each_mistake_is_named_at_its_field_and_a_table_comes_back_as_it_went() {

@@ -8,12 +8,9 @@
 //!     a file of the attempt on the node, 0600              the values                 until the collector has all of its logs
 //! ```
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-
-use crate::run::spec::Spec;
 
 /// What stands where a secret was.
 pub const REDACTED: &str = "[redacted]";
@@ -80,74 +77,9 @@ pub fn looks_secret(name: &str) -> bool {
     has_word || ends.iter().any(|end| name.ends_with(end))
 }
 
-impl Spec {
-    /// Takes the values out; their names stay.
-    pub fn take_secrets(&mut self) -> BTreeMap<String, SecretValue> {
-        let names: BTreeMap<String, SecretValue> = self
-            .secrets
-            .keys()
-            .map(|name| (name.clone(), SecretValue::default()))
-            .collect();
-        std::mem::replace(&mut self.secrets, names)
-    }
-
-    /// As it may be shown: no value of a secret, nor of a variable that looks like one.
-    #[must_use]
-    pub fn shown(&self) -> Self {
-        let mut shown = self.clone();
-        for value in shown.secrets.values_mut() {
-            *value = SecretValue::new(REDACTED);
-        }
-        for (_, value) in shown.env.iter_mut().filter(|(name, _)| looks_secret(name)) {
-            *value = REDACTED.to_owned();
-        }
-        shown
-    }
-
-    /// Puts back what [`Spec::shown`] took out, from the run it was taken from: what was copied from a page can be submitted again.
-    pub fn fill_in(&mut self, from: &Self, values: &BTreeMap<String, SecretValue>) {
-        for (name, value) in &mut self.secrets {
-            if (value.is_empty() || value.expose() == REDACTED)
-                && let Some(known) = values.get(name)
-            {
-                *value = known.clone();
-            }
-        }
-        for (name, value) in self.env.iter_mut().filter(|(_, value)| *value == REDACTED) {
-            if let Some(known) = from.env.get(name) {
-                value.clone_from(known);
-            }
-        }
-    }
-
-    /// What could be better though it is not wrong, in words.
-    #[must_use]
-    pub fn hints(&self) -> Vec<String> {
-        let names = self.env.keys().filter(|name| looks_secret(name));
-        let hint = |name: &String| {
-            format!(
-                "env.{name} looks like a secret, but is stored with the run; give it by --secret {name} instead, which is kept apart"
-            )
-        };
-        names.map(hint).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn spec() -> Spec {
-        let env = [("HF_TOKEN", "hf_visible"), ("NCCL_DEBUG", "INFO")];
-        Spec {
-            recipe: Some("ddp".into()),
-            env: env
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into(),
-            secrets: BTreeMap::from([("WANDB_API_KEY".to_owned(), SecretValue::new("w-123456"))]),
-            ..Spec::default()
-        }
-    }
 
     #[test]
     fn names_that_look_secret() {
@@ -169,55 +101,5 @@ mod tests {
         ] {
             assert!(!looks_secret(name), "{name}");
         }
-    }
-
-    #[test]
-    fn what_is_stored_and_shown_holds_no_value_and_can_be_filled_in_again() {
-        let given = spec();
-        assert_eq!(given.problems(), []);
-        assert_eq!(given.hints().len(), 1);
-        let mut stored = given.clone();
-        let values = stored.take_secrets();
-        let text = serde_json::to_string(&stored).expect("JSON");
-        assert!(
-            text.contains("WANDB_API_KEY") && !text.contains("w-123456"),
-            "{text}"
-        );
-        let shown = stored.shown();
-        let text = format!("{} {given:?}", serde_json::to_string(&shown).expect("JSON"));
-        assert!(!text.contains("w-123456"), "{text}");
-        assert_eq!(shown.env["HF_TOKEN"], REDACTED);
-        assert_eq!(shown.env["NCCL_DEBUG"], "INFO");
-        let mut again = shown;
-        assert!(!again.problems().is_empty(), "a mark is not a value");
-        again.fill_in(&stored, &values);
-        assert_eq!(again, given);
-        let before = serde_json::to_string(&Spec::default()).expect("JSON");
-        assert!(
-            !before.contains("secrets"),
-            "a node that does not know them yet takes runs without"
-        );
-    }
-
-    #[test]
-    fn what_cannot_be_kept_secret_is_refused() {
-        let with = |name: &str, value: &str| {
-            let mut spec = spec();
-            spec.secrets = BTreeMap::from([(name.to_owned(), SecretValue::new(value))]);
-            spec.problems()
-                .into_iter()
-                .map(|problem| problem.field)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(with("KEY", "12345"), ["secrets.KEY"]);
-        assert_eq!(with("KEY", ""), ["secrets.KEY"]);
-        assert_eq!(with("RANK", "1234567"), ["secrets.RANK"]);
-        assert_eq!(
-            with("NCCL_DEBUG", "1234567"),
-            ["secrets.NCCL_DEBUG"],
-            "given twice"
-        );
-        assert_eq!(with("A B", "1234567"), ["secrets.A B"]);
-        assert_eq!(with("KEY", "123456"), [""; 0]);
     }
 }

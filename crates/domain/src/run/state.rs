@@ -23,7 +23,8 @@
 //!
 //! | file | what it decides |
 //! |---|---|
-//! | `advance` | events, actions, and what a person or the placement brings |
+//! | `advance` | events, and what a person or the placement brings |
+//! | `transition` | what actions are, and how an event makes them |
 //! | `report` | what a node says |
 //! | `reading` | what a report of another version says |
 //! | `bounded` | how large a report may be |
@@ -39,6 +40,7 @@
 //! | `restore` | attempts that a restored backup does not know |
 
 mod advance;
+mod attempt;
 mod bounded;
 mod change;
 mod judge;
@@ -57,14 +59,14 @@ mod restore;
 mod series;
 mod settle;
 mod stop;
-mod view;
+mod transition;
 mod watched;
 
-pub use advance::{Action, Event, Task, advance};
+pub use advance::{Event, advance};
+pub use attempt::{Attempt, AttemptKnobs, Exclusion, Fault, FaultKind, Findings, Placement, Progress};
 pub use change::{CannotChange, Wish};
-pub use machine::{
-    Attempt, Exclusion, Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished,
-};
+pub(crate) use judge::{is_cascade, named_rank};
+pub use machine::{Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished};
 pub use memory::{Memory, Shortage};
 pub use outcome::{Cause, Explanation, Outcome};
 pub use patience::{ABANDON_AFTER_MS, ALL_AWAY_MS, LOST_AFTER_MS, PREPARE_TIMEOUT_MS};
@@ -75,6 +77,8 @@ pub use protocol::{
 pub use reading::{ReadReport, read_report, report_kind};
 pub use restore::{ATTEMPT_MAX, Held, SKIPPED_ATTEMPTS};
 pub use stop::{StopPlan, StopPoint, agreed_step};
+pub(in crate::run) use transition::Transition;
+pub use transition::{Action, Task};
 pub use watched::Watched;
 
 use std::fmt;

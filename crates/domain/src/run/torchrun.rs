@@ -4,12 +4,12 @@
 //! attempt. Its multi-node restart hangs or fails when one node fails alone; gangs are restarted by
 //! [`advance`](crate::run::state::advance).
 
+pub use crate::run::launch::Launch;
+
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-use crate::ident::{AttemptNo, NodeName, RunId};
-use crate::run::container::{Contained, Place};
+use crate::ident::{AttemptId, NodeName};
+use crate::run::container::Place;
 use crate::run::spec::{Backend, Spec};
 use crate::run::state::Start;
 
@@ -36,29 +36,9 @@ pub struct Paths {
     pub container: Option<Place>,
 }
 
-/// What the shim starts.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Launch {
-    /// Program and arguments.
-    pub argv: Vec<String>,
-    /// Variables set on top of the inherited ones.
-    pub env: BTreeMap<String, String>,
-    /// Working directory.
-    pub workdir: String,
-    /// Processes on this node.
-    pub nproc: u32,
-    /// The place in the world of the first of them.
-    pub first_rank: u32,
-    /// Where torchrun puts a folder with each rank's output.
-    pub log_dir: String,
-    /// The container that it all runs in; then the program is its runtime's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container: Option<Contained>,
-}
-
 /// The command that starts one node's ranks.
 #[must_use]
-pub fn launch(run: &RunId, attempt: AttemptNo, node: &NodeName, start: &Start, paths: &Paths) -> Launch {
+pub fn launch(attempt: &AttemptId, node: &NodeName, start: &Start, paths: &Paths) -> Launch {
     let log_dir = format!("{}/ranks", paths.folder);
     let mut argv = vec![paths.python.clone(), "-m".into(), "torch.distributed.run".into()];
     argv.extend([
@@ -67,7 +47,7 @@ pub fn launch(run: &RunId, attempt: AttemptNo, node: &NodeName, start: &Start, p
         format!("--nproc-per-node={}", start.nproc),
         "--max-restarts=0".into(),
         "--rdzv-backend=static".into(),
-        format!("--rdzv-id={run}.{attempt}"),
+        format!("--rdzv-id={attempt}"),
         format!("--master-addr={}", start.master_addr),
         format!("--master-port={}", start.master_port),
         format!("--monitor-interval={MONITOR_INTERVAL_S}"),
@@ -76,7 +56,7 @@ pub fn launch(run: &RunId, attempt: AttemptNo, node: &NodeName, start: &Start, p
     ]);
     argv.extend(program(&start.spec, paths));
     argv.extend(resume_arguments(start));
-    let mut env = environment(run, attempt, node, &start.spec, paths);
+    let mut env = environment(attempt, node, &start.spec, paths);
     if let Some(path) = &start.resume_from {
         env.insert("LOCKSTEP_RESUME_FROM".into(), path.clone());
         let step = start
@@ -102,7 +82,7 @@ pub fn launch(run: &RunId, attempt: AttemptNo, node: &NodeName, start: &Start, p
                 .get("PYTHONPATH")
                 .is_some_and(|path| !path.is_empty());
             let inject = format!("{}/inject", paths.companions);
-            wish.around(launch, secrets, &paths.folder, &inject, own_path, place)
+            launch.inside(wish, place, secrets, &paths.folder, &inject, own_path)
         }
         _ => launch,
     }
@@ -136,13 +116,7 @@ fn resume_arguments(start: &Start) -> Vec<String> {
     }
 }
 
-fn environment(
-    run: &RunId,
-    attempt: AttemptNo,
-    node: &NodeName,
-    spec: &Spec,
-    paths: &Paths,
-) -> BTreeMap<String, String> {
+fn environment(attempt: &AttemptId, node: &NodeName, spec: &Spec, paths: &Paths) -> BTreeMap<String, String> {
     let mut env = BTreeMap::new();
     if spec.backend == Backend::Gloo {
         env.insert("CUDA_VISIBLE_DEVICES".to_owned(), String::new());
@@ -157,8 +131,8 @@ fn environment(
     };
     env.extend([
         ("PYTHONPATH".into(), python_path),
-        ("LOCKSTEP_RUN".into(), run.to_string()),
-        ("LOCKSTEP_ATTEMPT".into(), attempt.to_string()),
+        ("LOCKSTEP_RUN".into(), attempt.run.to_string()),
+        ("LOCKSTEP_ATTEMPT".into(), attempt.no.to_string()),
         ("LOCKSTEP_NODE".into(), node.to_string()),
         ("LOCKSTEP_PROBE_SOCKET".into(), paths.probe_socket.clone()),
     ]);
@@ -177,26 +151,10 @@ fn environment(
     env
 }
 
-impl Launch {
-    /// The command line for people to read and repeat in a shell.
-    #[must_use]
-    pub fn shell_line(&self) -> String {
-        let words: Vec<String> = self.argv.iter().map(|word| quoted(word)).collect();
-        words.join(" ")
-    }
-}
-
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ident::{AttemptNo, RunId};
 
     fn paths() -> Paths {
         Paths {
@@ -213,7 +171,7 @@ mod tests {
     fn line(start: &Start) -> Launch {
         let run = RunId::new("ddp-1").expect("a name");
         let node = NodeName::new("n1").expect("a name");
-        launch(&run, AttemptNo(2), &node, start, &paths())
+        launch(&AttemptId::new(run, AttemptNo(2)), &node, start, &paths())
     }
 
     #[test]
@@ -301,7 +259,7 @@ mod tests {
                 RunId::new("ddp-1").expect("a name"),
                 NodeName::new("n1").expect("a name"),
             );
-            let launch = launch(&run, AttemptNo(2), &node, &start, paths);
+            let launch = launch(&AttemptId::new(run, AttemptNo(2)), &node, &start, paths);
             launch.env.get("NCCL_PROFILER_PLUGIN").cloned()
         };
         assert_eq!(plugin(None, &paths()), None);
@@ -316,7 +274,12 @@ mod tests {
                 RunId::new("ddp-1").expect("a name"),
                 NodeName::new("n1").expect("a name"),
             );
-            let launch = launch(&run, AttemptNo(2), &node, &Start::default(), paths);
+            let launch = launch(
+                &AttemptId::new(run, AttemptNo(2)),
+                &node,
+                &Start::default(),
+                paths,
+            );
             let set = launch
                 .env
                 .into_iter()

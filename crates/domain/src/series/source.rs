@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::series::{Labels, Matcher};
-use crate::time::TimestampMs;
+use crate::time::{TimeRange, TimestampMs};
 
 /// What a query wants of one selector. `start_ms..=end_ms` already includes range, lookback, offset and `@`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -24,6 +24,14 @@ pub struct Selection {
     pub function: Option<String>,
     /// Only the newest sample of each series at or before `end_ms` matters.
     pub latest: bool,
+}
+
+impl Selection {
+    /// The times of interest.
+    #[must_use]
+    pub fn range(&self) -> TimeRange {
+        TimeRange::new(self.start_ms, self.end_ms)
+    }
 }
 
 /// One series with its samples: times ascending, staleness markers included.

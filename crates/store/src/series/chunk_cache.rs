@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use domain::time::TimestampMs;
+use domain::time::{TimeRange, TimestampMs};
 use hashlink::LinkedHashMap;
 use sqlx::{Sqlite, Transaction};
 
@@ -72,15 +72,14 @@ pub(crate) struct Epoch(u64);
 struct Kept {
     /// As it was counted last; queries that read the chunks add to them.
     bytes: usize,
-    start_ms: TimestampMs,
-    end_ms: TimestampMs,
+    range: TimeRange,
     chunks: Vec<StoredChunk>,
 }
 
 impl StoredChunk {
-    /// Whether it reaches into a range of times, both inclusive.
-    pub(crate) fn overlaps(&self, start_ms: TimestampMs, end_ms: TimestampMs) -> bool {
-        self.max_ms >= start_ms && self.min_ms <= end_ms
+    /// Whether it reaches into a range of times.
+    pub(crate) fn overlaps(&self, range: TimeRange) -> bool {
+        TimeRange::new(self.min_ms, self.max_ms).overlaps(range)
     }
 }
 
@@ -107,40 +106,26 @@ impl ChunkCache {
     }
 
     /// A group's chunks that reach into a range, when it is known which those are.
-    pub(crate) fn get(
-        &mut self,
-        group: i64,
-        (start_ms, end_ms): (TimestampMs, TimestampMs),
-    ) -> Option<Vec<StoredChunk>> {
+    pub(crate) fn get(&mut self, group: i64, range: TimeRange) -> Option<Vec<StoredChunk>> {
         let kept = self.groups.get(&group)?;
-        if !kept.covers(start_ms, end_ms) {
+        if !kept.range.covers(range) {
             return None;
         }
-        let within = kept
-            .chunks
-            .iter()
-            .filter(|chunk| chunk.overlaps(start_ms, end_ms));
+        let within = kept.chunks.iter().filter(|chunk| chunk.overlaps(range));
         let found = within.cloned().collect();
         self.groups.to_back(&group);
         Some(found)
     }
 
     /// Keeps all chunks of a group that reach into a range, as they were read in an epoch.
-    pub(crate) fn keep(
-        &mut self,
-        epoch: Epoch,
-        group: i64,
-        (start_ms, end_ms): (TimestampMs, TimestampMs),
-        chunks: Vec<StoredChunk>,
-    ) {
+    pub(crate) fn keep(&mut self, epoch: Epoch, group: i64, range: TimeRange, chunks: Vec<StoredChunk>) {
         let mut kept = Kept {
             bytes: 0,
-            start_ms,
-            end_ms,
+            range,
             chunks,
         };
         kept.bytes = kept.count();
-        let known = |before: &Kept| before.covers(start_ms, end_ms);
+        let known = |before: &Kept| before.range.covers(range);
         if self.has_changed(epoch, group)
             || kept.bytes > self.bytes_max / GROUP_SHARE
             || self.groups.get(&group).is_some_and(known)
@@ -192,7 +177,7 @@ impl ChunkCache {
                 continue;
             };
             let is_known = kept.chunks.iter().any(|known| known.id == chunk.id);
-            if chunk.overlaps(kept.start_ms, kept.end_ms) && !is_known {
+            if chunk.overlaps(kept.range) && !is_known {
                 kept.chunks.push(chunk);
                 self.recount([group]);
             }
@@ -261,10 +246,6 @@ impl Shared {
 }
 
 impl Kept {
-    fn covers(&self, start_ms: TimestampMs, end_ms: TimestampMs) -> bool {
-        self.start_ms <= start_ms && end_ms <= self.end_ms
-    }
-
     fn count(&self) -> usize {
         let chunks = self.chunks.iter().map(|chunk| chunk.data.memory() + ROW_BYTES);
         GROUP_BYTES + chunks.sum::<usize>()
@@ -303,67 +284,95 @@ mod tests {
     fn what_is_known_of_a_range_answers_for_every_part_of_it() {
         let mut cache = ChunkCache::new(1 << 20);
         let chunks = vec![stored(1, 0, 99, 10), stored(2, 100, 199, 10)];
-        cache.keep(cache.epoch(), 7, (50, 150), chunks);
-        assert_eq!(ids(cache.get(7, (50, 150))), Some(vec![1, 2]));
-        assert_eq!(ids(cache.get(7, (100, 120))), Some(vec![2]));
-        assert_eq!(ids(cache.get(7, (49, 150))), None);
-        assert_eq!(ids(cache.get(7, (50, 151))), None);
-        assert_eq!(ids(cache.get(8, (50, 150))), None);
+        cache.keep(cache.epoch(), 7, TimeRange::new(50, 150), chunks);
+        assert_eq!(ids(cache.get(7, TimeRange::new(50, 150))), Some(vec![1, 2]));
+        assert_eq!(ids(cache.get(7, TimeRange::new(100, 120))), Some(vec![2]));
+        assert_eq!(ids(cache.get(7, TimeRange::new(49, 150))), None);
+        assert_eq!(ids(cache.get(7, TimeRange::new(50, 151))), None);
+        assert_eq!(ids(cache.get(8, TimeRange::new(50, 150))), None);
         // A part of what is known does not replace it; more does.
-        cache.keep(cache.epoch(), 7, (60, 70), vec![stored(1, 0, 99, 10)]);
-        assert_eq!(ids(cache.get(7, (50, 150))), Some(vec![1, 2]));
-        cache.keep(cache.epoch(), 7, (0, 50), vec![stored(1, 0, 99, 10)]);
-        assert_eq!(ids(cache.get(7, (0, 50))), Some(vec![1]));
-        assert_eq!(ids(cache.get(7, (50, 150))), None);
+        cache.keep(
+            cache.epoch(),
+            7,
+            TimeRange::new(60, 70),
+            vec![stored(1, 0, 99, 10)],
+        );
+        assert_eq!(ids(cache.get(7, TimeRange::new(50, 150))), Some(vec![1, 2]));
+        cache.keep(
+            cache.epoch(),
+            7,
+            TimeRange::new(0, 50),
+            vec![stored(1, 0, 99, 10)],
+        );
+        assert_eq!(ids(cache.get(7, TimeRange::new(0, 50))), Some(vec![1]));
+        assert_eq!(ids(cache.get(7, TimeRange::new(50, 150))), None);
         // No chunk at all is knowledge too.
-        cache.keep(cache.epoch(), 9, (0, 50), Vec::new());
-        assert_eq!(ids(cache.get(9, (0, 50))), Some(vec![]));
+        cache.keep(cache.epoch(), 9, TimeRange::new(0, 50), Vec::new());
+        assert_eq!(ids(cache.get(9, TimeRange::new(0, 50))), Some(vec![]));
     }
 
     #[test]
     fn what_changed_is_forgotten_and_not_kept_from_before() {
         let mut cache = ChunkCache::new(1 << 20);
         let before = cache.epoch();
-        cache.keep(before, 1, (0, 9), vec![stored(1, 0, 9, 10)]);
-        cache.keep(before, 2, (0, 9), vec![stored(2, 0, 9, 10)]);
+        cache.keep(before, 1, TimeRange::new(0, 9), vec![stored(1, 0, 9, 10)]);
+        cache.keep(before, 2, TimeRange::new(0, 9), vec![stored(2, 0, 9, 10)]);
         cache.changed([1]);
         assert_eq!(
-            (ids(cache.get(1, (0, 9))), ids(cache.get(2, (0, 9)))),
+            (
+                ids(cache.get(1, TimeRange::new(0, 9))),
+                ids(cache.get(2, TimeRange::new(0, 9)))
+            ),
             (None, Some(vec![2]))
         );
-        cache.keep(before, 1, (0, 9), vec![stored(1, 0, 9, 10)]);
-        assert_eq!(ids(cache.get(1, (0, 9))), None, "read before the change");
+        cache.keep(before, 1, TimeRange::new(0, 9), vec![stored(1, 0, 9, 10)]);
+        assert_eq!(
+            ids(cache.get(1, TimeRange::new(0, 9))),
+            None,
+            "read before the change"
+        );
         cache.all_changed();
-        assert_eq!((ids(cache.get(2, (0, 9))), cache.bytes()), (None, 0));
+        assert_eq!(
+            (ids(cache.get(2, TimeRange::new(0, 9))), cache.bytes()),
+            (None, 0)
+        );
     }
 
     #[test]
     fn what_is_added_joins_what_it_lies_beside() {
         let mut cache = ChunkCache::new(1 << 20);
         let before = cache.epoch();
-        cache.keep(before, 1, (0, 100), vec![stored(1, 0, 9, 10)]);
-        cache.keep(before, 2, (0, 5), Vec::new());
+        cache.keep(before, 1, TimeRange::new(0, 100), vec![stored(1, 0, 9, 10)]);
+        cache.keep(before, 2, TimeRange::new(0, 5), Vec::new());
         let added = |group, id, min_ms, max_ms| (GroupId(group), stored(id, min_ms, max_ms, 10));
         cache.added(vec![
             added(1, 5, 20, 29),
             added(2, 6, 20, 29),
             added(3, 7, 20, 29),
         ]);
-        assert_eq!(ids(cache.get(1, (0, 100))), Some(vec![1, 5]));
+        assert_eq!(ids(cache.get(1, TimeRange::new(0, 100))), Some(vec![1, 5]));
         assert_eq!(
-            ids(cache.get(2, (0, 5))),
+            ids(cache.get(2, TimeRange::new(0, 5))),
             Some(vec![]),
             "it lies behind what is known"
         );
         for group in [1, 2, 3] {
-            cache.keep(before, group, (0, 200), Vec::new());
-            assert_eq!(ids(cache.get(group, (0, 200))), None, "read before it was added");
+            cache.keep(before, group, TimeRange::new(0, 200), Vec::new());
+            assert_eq!(
+                ids(cache.get(group, TimeRange::new(0, 200))),
+                None,
+                "read before it was added"
+            );
         }
         // One whose commit the reader saw already is not there twice.
         cache.added(vec![added(1, 5, 20, 29)]);
-        assert_eq!(ids(cache.get(1, (0, 100))), Some(vec![1, 5]));
-        cache.keep(before, 4, (0, 9), Vec::new());
-        assert_eq!(ids(cache.get(4, (0, 9))), Some(vec![]), "others did not change");
+        assert_eq!(ids(cache.get(1, TimeRange::new(0, 100))), Some(vec![1, 5]));
+        cache.keep(before, 4, TimeRange::new(0, 9), Vec::new());
+        assert_eq!(
+            ids(cache.get(4, TimeRange::new(0, 9))),
+            Some(vec![]),
+            "others did not change"
+        );
         cache.changed([1, 2, 4]);
         assert_eq!(cache.bytes(), 0);
     }
@@ -381,7 +390,7 @@ mod tests {
             ..stored(1, 0, 199, 0)
         };
         let mut cache = ChunkCache::new(1 << 20);
-        cache.keep(cache.epoch(), 1, (0, 199), vec![stored]);
+        cache.keep(cache.epoch(), 1, TimeRange::new(0, 199), vec![stored]);
         let members = |id| Members::new([(SeriesId(id), 0)].into_iter());
         let read = |id| {
             data.pieces(1, View::default(), &members(id), &Cut::within(0, 199))
@@ -413,17 +422,32 @@ mod tests {
         let each = GROUP_BYTES + ROW_BYTES + 1_000;
         let mut cache = ChunkCache::new(10 * each as u64);
         for group in 0..10 {
-            cache.keep(cache.epoch(), group, (0, 9), vec![stored(group, 0, 9, 1_000)]);
+            cache.keep(
+                cache.epoch(),
+                group,
+                TimeRange::new(0, 9),
+                vec![stored(group, 0, 9, 1_000)],
+            );
         }
         assert_eq!(cache.bytes(), 10 * each);
-        assert!(cache.get(0, (0, 9)).is_some());
-        cache.keep(cache.epoch(), 10, (0, 9), vec![stored(10, 0, 9, 1_000)]);
-        assert!(cache.get(0, (0, 9)).is_some(), "it was used since");
-        assert!(cache.get(1, (0, 9)).is_none());
-        cache.keep(cache.epoch(), 11, (0, 9), vec![stored(11, 0, 9, 2 * each)]);
-        assert!(cache.get(11, (0, 9)).is_none());
+        assert!(cache.get(0, TimeRange::new(0, 9)).is_some());
+        cache.keep(
+            cache.epoch(),
+            10,
+            TimeRange::new(0, 9),
+            vec![stored(10, 0, 9, 1_000)],
+        );
+        assert!(cache.get(0, TimeRange::new(0, 9)).is_some(), "it was used since");
+        assert!(cache.get(1, TimeRange::new(0, 9)).is_none());
+        cache.keep(
+            cache.epoch(),
+            11,
+            TimeRange::new(0, 9),
+            vec![stored(11, 0, 9, 2 * each)],
+        );
+        assert!(cache.get(11, TimeRange::new(0, 9)).is_none());
         assert_eq!(cache.bytes(), 10 * each);
-        while let Some(group) = (0..12).find(|group| cache.get(*group, (0, 9)).is_some()) {
+        while let Some(group) = (0..12).find(|group| cache.get(*group, TimeRange::new(0, 9)).is_some()) {
             cache.changed([group]);
         }
         assert_eq!(cache.bytes(), 0, "all that was counted is given back");

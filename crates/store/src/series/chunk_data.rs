@@ -93,7 +93,7 @@ impl ChunkData {
 
     /// Loads rows of a frame, unless none of its ticks lies in the cut's range; returns whether there is anything to read.
     fn load(&self, frame: &OpenFrame, bytes: &[u8], rows: &[usize], cut: &Cut) -> Result<bool, Corrupt> {
-        if rows.is_empty() || frame.axis.range(cut.start_ms, cut.end_ms).is_empty() {
+        if rows.is_empty() || frame.axis.range(cut.range).is_empty() {
             return Ok(false);
         }
         let read = frame.load(bytes, rows)?;

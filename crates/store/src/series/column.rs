@@ -374,6 +374,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
     use domain::series::{ABSENT, STALE};
+    use domain::time::TimeRange;
 
     use super::*;
 
@@ -465,9 +466,9 @@ mod tests {
                 assert!(read.is(&ticks, &times) && !read.is(&ticks, &[0; 7]));
             }
             assert!(read.is_ascending());
-            assert_eq!(read.range(axis[0], axis[0]), 0..1);
+            assert_eq!(read.range(TimeRange::new(axis[0], axis[0])), 0..1);
             assert_eq!(
-                read.range(axis[axis.len() - 1], i64::MAX),
+                read.range(TimeRange::new(axis[axis.len() - 1], i64::MAX)),
                 axis.len() - 1..axis.len()
             );
         }
@@ -552,14 +553,20 @@ mod tests {
                 }
             }
         }
-        assert_eq!(regular(50).range(i64::MIN, i64::MAX), 0..50);
-        assert_eq!(regular(50).range(10, 20), 1..3);
-        assert_eq!(regular(50).range(11, 19), 2..2);
+        assert_eq!(regular(50).range(TimeRange::new(i64::MIN, i64::MAX)), 0..50);
+        assert_eq!(regular(50).range(TimeRange::new(10, 20)), 1..3);
+        assert_eq!(regular(50).range(TimeRange::new(11, 19)), 2..2);
         let single = Axis::Regular {
             first: 7,
             step: 0,
             count: 1,
         };
-        assert_eq!((single.range(7, 7), single.range(8, 9)), (0..1, 1..1));
+        assert_eq!(
+            (
+                single.range(TimeRange::new(7, 7)),
+                single.range(TimeRange::new(8, 9))
+            ),
+            (0..1, 1..1)
+        );
     }
 }

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use domain::series::{Frame, Selection, is_absent};
-use domain::time::TimestampMs;
+use domain::time::{TimeRange, TimestampMs};
 
 use super::SeriesId;
 use super::chunk::OpenFrame;
@@ -27,8 +27,7 @@ const WORTH_IT: usize = 4;
 /// The range of a selection and which samples within it matter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut {
-    pub(crate) start_ms: TimestampMs,
-    pub(crate) end_ms: TimestampMs,
+    pub(crate) range: TimeRange,
     /// Only the newest sample of each series.
     pub(crate) latest: bool,
     /// Only the newest sample of each step, counted back from the end; 0 when all matter.
@@ -40,8 +39,7 @@ impl Cut {
         // A function around the selector looks at all samples of its range.
         let thin = selection.function.is_none() && selection.step_ms > 0;
         Self {
-            start_ms: selection.start_ms,
-            end_ms: selection.end_ms,
+            range: selection.range(),
             latest: selection.latest,
             step_ms: if thin { selection.step_ms } else { 0 },
         }
@@ -56,8 +54,7 @@ impl Cut {
     #[cfg(test)]
     pub(crate) fn within(start_ms: TimestampMs, end_ms: TimestampMs) -> Self {
         Self {
-            start_ms,
-            end_ms,
+            range: TimeRange::new(start_ms, end_ms),
             latest: false,
             step_ms: 0,
         }
@@ -68,7 +65,7 @@ impl Cut {
         if self.latest {
             0
         } else {
-            self.end_ms.saturating_sub(time_ms) / self.step_ms
+            self.range.end_ms.saturating_sub(time_ms) / self.step_ms
         }
     }
 
@@ -78,7 +75,7 @@ impl Cut {
             TimestampMs::MIN
         } else {
             let steps = bucket.saturating_add(1).saturating_mul(self.step_ms);
-            self.end_ms.saturating_sub(steps)
+            self.range.end_ms.saturating_sub(steps)
         }
     }
 
@@ -132,7 +129,7 @@ impl Cut {
 
 /// The wanted series of a frame, at the ticks that matter; none when nothing does.
 pub(crate) fn trim(frame: Frame<SeriesId>, members: &Members, cut: &Cut) -> Option<Frame<SeriesId>> {
-    let range = range_of(&frame.times_ms, cut.start_ms, cut.end_ms);
+    let range = range_of(&frame.times_ms, cut.range);
     let rows = wanted_rows(&frame.series, members);
     if range.is_empty() || rows.is_empty() {
         return None;
@@ -161,7 +158,7 @@ pub(crate) fn trim(frame: Frame<SeriesId>, members: &Members, cut: &Cut) -> Opti
 
 /// The ticks that matter to some rows, loaded, of a frame in a chunk.
 pub(crate) fn ticks(frame: &OpenFrame, rows: &[usize], cut: &Cut) -> Ticks {
-    let range = frame.axis.range(cut.start_ms, cut.end_ms);
+    let range = frame.axis.range(cut.range);
     let time = |tick| frame.axis.time(tick);
     let first_after = |time_ms, range| frame.axis.first_after(time_ms, range);
     let is_absent = |row, tick| frame.is_absent(row, tick);
@@ -183,8 +180,7 @@ mod tests {
 
     fn cut(start_ms: i64, end_ms: i64, step_ms: i64, latest: bool) -> Cut {
         Cut {
-            start_ms,
-            end_ms,
+            range: TimeRange::new(start_ms, end_ms),
             latest,
             step_ms,
         }

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use domain::series::matcher::CompiledMatcher;
 use domain::series::{ABSENT, Matcher, is_absent};
-use domain::time::TimestampMs;
+use domain::time::{TimeRange, TimestampMs};
 use tokio::sync::oneshot;
 
 use super::chunk::Stored;
@@ -72,22 +72,16 @@ impl From<sqlx::Error> for DeleteError {
 #[derive(Debug)]
 pub(crate) struct Deletion {
     sets: Vec<Vec<CompiledMatcher>>,
-    start_ms: TimestampMs,
-    end_ms: TimestampMs,
+    range: TimeRange,
     pub(crate) reply: oneshot::Sender<Result<Deleted, DeleteError>>,
 }
 
 impl SeriesStore {
-    /// Deletes the samples within `start_ms..=end_ms` of the series that match any of the sets, for good.
+    /// Deletes the samples within a range of the series that match any of the sets, for good.
     ///
     /// # Errors
     /// See [`DeleteError`].
-    pub async fn delete(
-        &self,
-        sets: &[Vec<Matcher>],
-        start_ms: TimestampMs,
-        end_ms: TimestampMs,
-    ) -> Result<Deleted, DeleteError> {
+    pub async fn delete(&self, sets: &[Vec<Matcher>], range: TimeRange) -> Result<Deleted, DeleteError> {
         let sets = sets
             .iter()
             .map(|set| compile(set))
@@ -97,12 +91,7 @@ impl SeriesStore {
         }
         let (reply, answer) = oneshot::channel();
         let door = lock(&self.doors.passes).clone().ok_or(DeleteError::Closed)?;
-        let deletion = Deletion {
-            sets,
-            start_ms,
-            end_ms,
-            reply,
-        };
+        let deletion = Deletion { sets, range, reply };
         door.send(Request::Delete(deletion))
             .await
             .map_err(|_| DeleteError::Closed)?;
@@ -161,9 +150,8 @@ impl Deletion {
         wanted: &Wanted,
     ) -> Result<(HashSet<SeriesId>, u64), DeleteError> {
         let rows = Row::all(shared, group.id.0).await?;
-        let (touched, others): (Vec<Row>, Vec<Row>) = rows
-            .into_iter()
-            .partition(|row| row.touches(self.start_ms, self.end_ms));
+        let (touched, others): (Vec<Row>, Vec<Row>) =
+            rows.into_iter().partition(|row| row.touches(self.range));
         let ids: Arc<HashSet<SeriesId>> = Arc::new(wanted.keys().copied().collect());
         let (mut lost, mut left, mut samples) = (HashSet::new(), HashSet::new(), 0);
         for some in batches(touched) {
@@ -209,8 +197,7 @@ impl Deletion {
             id: row.id,
             blob,
             ids: Arc::clone(ids),
-            start_ms: self.start_ms,
-            end_ms: self.end_ms,
+            range: self.range,
         });
         on_all_cores(work.collect(), Erasure::run).await
     }
@@ -282,8 +269,8 @@ impl Row {
         Ok(rows.into_iter().map(row).collect())
     }
 
-    fn touches(&self, start_ms: TimestampMs, end_ms: TimestampMs) -> bool {
-        self.min_ms <= end_ms && self.max_ms >= start_ms
+    fn touches(&self, range: TimeRange) -> bool {
+        TimeRange::new(self.min_ms, self.max_ms).overlaps(range)
     }
 }
 
@@ -308,8 +295,7 @@ struct Erasure {
     id: i64,
     blob: Vec<u8>,
     ids: Arc<HashSet<SeriesId>>,
-    start_ms: TimestampMs,
-    end_ms: TimestampMs,
+    range: TimeRange,
 }
 
 /// What became of a chunk.
@@ -336,7 +322,7 @@ impl Erasure {
                 let within: Vec<usize> = (0..ticks)
                     .filter(|tick| {
                         let first = frame.times_ms[*tick];
-                        first <= self.end_ms && first.saturating_add(bucket_ms) >= self.start_ms
+                        TimeRange::new(first, first.saturating_add(bucket_ms)).overlaps(self.range)
                     })
                     .collect();
                 for (row, id) in frame

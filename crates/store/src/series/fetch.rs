@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use domain::series::{Budget, SelectError};
-use domain::time::TimestampMs;
+use domain::time::{TimeRange, TimestampMs};
 use rusqlite::Connection;
 use tokio::runtime::Handle;
 
@@ -81,20 +81,20 @@ impl Wanted {
         let latest = &mut self.latest;
         let is_read = |(id, row): &(SeriesId, u32)| {
             if cut.latest
-                && let Latest::Known(newest) = samples.latest(*row, cut.end_ms)
+                && let Latest::Known(newest) = samples.latest(*row, cut.range.end_ms)
             {
-                let newest = newest.filter(|(time_ms, _)| *time_ms >= cut.start_ms);
+                let newest = newest.filter(|(time_ms, _)| *time_ms >= cut.range.start_ms);
                 latest.extend(newest.map(|(time_ms, value)| (*id, time_ms, value)));
                 return false;
             }
-            samples.overlaps(*row, cut.start_ms, cut.end_ms)
+            samples.overlaps(*row, cut.range)
         };
         let members = Members::new(self.members.iter().filter(is_read));
         let known = self.latest.len() as u64;
         budget.take(known + members.len() as u64, known)?;
         if members.len() > 0 {
             let wanted = |id| members.has(id);
-            self.memory = samples.snapshot(cut.start_ms, cut.end_ms, wanted);
+            self.memory = samples.snapshot(cut.range, wanted);
         }
         drop(samples);
         self.members = members;
@@ -153,7 +153,11 @@ impl Part {
     fn cost(&self, wanted: u64, cut: &Cut) -> u64 {
         let span = |from: TimestampMs, to: TimestampMs| i128::from(to) - i128::from(from) + 1;
         let whole = span(self.min_ms, self.max_ms).max(1);
-        let within = span(self.min_ms.max(cut.start_ms), self.max_ms.min(cut.end_ms)).clamp(0, whole);
+        let within = span(
+            self.min_ms.max(cut.range.start_ms),
+            self.max_ms.min(cut.range.end_ms),
+        )
+        .clamp(0, whole);
         let samples = i128::from(self.samples) * within * i128::from(wanted.min(self.series));
         u64::try_from(samples / whole / i128::from(self.series.max(1)) + 1).unwrap_or(u64::MAX)
     }
@@ -166,7 +170,7 @@ pub(crate) struct Disk<'a> {
     /// From before memory was looked at: what left it later is not on disk in this epoch.
     pub(crate) epoch: Epoch,
     /// The cut's range, or more, so that the next query finds what it needs.
-    pub(crate) range: (TimestampMs, TimestampMs),
+    pub(crate) range: TimeRange,
     pub(crate) view: View,
     pub(crate) cut: &'a Cut,
     pub(crate) budget: &'a Budget,
@@ -180,7 +184,7 @@ type Read = (Option<i64>, Vec<Piece>);
 impl Wanted {
     /// The chunks of a range, where they are kept since an earlier query.
     pub(crate) fn known(&self, shared: &Shared, cut: &Cut) -> Option<Vec<StoredChunk>> {
-        lock(&shared.chunk_cache).get(self.group.id.0, (cut.start_ms, cut.end_ms))
+        lock(&shared.chunk_cache).get(self.group.id.0, cut.range)
     }
 
     /// Adds the pieces of chunks that memory does not have, from those known or from disk; returns the longest bucket of those
@@ -235,14 +239,13 @@ impl Wanted {
             connection.give_back();
         }
         let chunks = read?;
-        let (start_ms, end_ms) = disk.range;
+        let mut range = disk.range;
         // Nothing comes behind the last one until a change says so.
-        let end_ms = match end_ms >= self.memory.chunks_end_ms {
-            true => TimestampMs::MAX,
-            false => end_ms,
-        };
+        if range.end_ms >= self.memory.chunks_end_ms {
+            range.end_ms = TimestampMs::MAX;
+        }
         let id = self.group.id.0;
-        lock(&disk.shared.chunk_cache).keep(disk.epoch, id, (start_ms, end_ms), chunks);
+        lock(&disk.shared.chunk_cache).keep(disk.epoch, id, range, chunks);
         Ok(())
     }
 
@@ -256,7 +259,7 @@ impl Wanted {
     ) -> Result<Vec<StoredChunk>, SelectError> {
         let mut chunks = Vec::new();
         let mut statement = connection.prepare_cached(CHUNKS).map_err(failed)?;
-        let (start_ms, end_ms) = disk.range;
+        let TimeRange { start_ms, end_ms } = disk.range;
         let mut rows = statement
             .query((self.group.id.0, start_ms, end_ms))
             .map_err(failed)?;
@@ -278,7 +281,7 @@ impl Wanted {
     }
 
     fn is_read(&self, stored: &StoredChunk, cut: &Cut) -> bool {
-        stored.overlaps(cut.start_ms, cut.end_ms) && !self.has(stored)
+        stored.overlaps(cut.range) && !self.has(stored)
     }
 
     /// Whether memory has the samples of a chunk. A merged one has the id of one that memory may have too, and holds more.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use domain::series::{Frame, is_absent};
-use domain::time::TimestampMs;
+use domain::time::{TimeRange, TimestampMs};
 
 use super::lane::{Cells, Lane, Put, range_of};
 use super::row::{Place, Row};
@@ -175,7 +175,9 @@ impl GroupSamples {
         if lane.last_ms().is_none_or(|last| last < first_ms) {
             return Some(at);
         }
-        if lane.has_within(first_ms, last_ms) || lane.last_ms().is_none_or(|last| last < last_ms) {
+        if lane.has_within(TimeRange::new(first_ms, last_ms))
+            || lane.last_ms().is_none_or(|last| last < last_ms)
+        {
             return None;
         }
         let Some(late) = self.lane_of(rows, true) else {
@@ -206,7 +208,7 @@ impl GroupSamples {
     }
 
     fn lane_with(&self, late: bool, time_ms: TimestampMs) -> Option<usize> {
-        let ticks = |lane: &Lane| lane.late == late && lane.has_within(time_ms, time_ms);
+        let ticks = |lane: &Lane| lane.late == late && lane.has_within(TimeRange::new(time_ms, time_ms));
         self.lanes.iter().position(ticks)
     }
 
@@ -386,14 +388,13 @@ impl GroupSamples {
 
 impl GroupSamples {
     /// Whether a series may have samples within a range.
-    pub(crate) fn overlaps(&self, row: u32, start_ms: TimestampMs, end_ms: TimestampMs) -> bool {
+    pub(crate) fn overlaps(&self, row: u32, range: TimeRange) -> bool {
         let row = &self.rows[row as usize];
         row.span()
-            .is_some_and(|(min, max)| min <= end_ms && max >= start_ms)
-            || self.places(row).any(|(lane, column)| {
-                lane.span(column, range_of(&lane.times_ms, start_ms, end_ms))
-                    .is_some()
-            })
+            .is_some_and(|(min, max)| TimeRange::new(min, max).overlaps(range))
+            || self
+                .places(row)
+                .any(|(lane, column)| lane.span(column, range_of(&lane.times_ms, range)).is_some())
     }
 
     /// The time of the latest sample of a series.
@@ -436,27 +437,22 @@ impl GroupSamples {
     }
 
     /// What memory holds of some series within a range.
-    pub(crate) fn snapshot(
-        &self,
-        start_ms: TimestampMs,
-        end_ms: TimestampMs,
-        wanted: impl Fn(SeriesId) -> bool,
-    ) -> Snapshot {
-        let within = |segment: &&Arc<Segment>| segment.min_ms <= end_ms && segment.max_ms >= start_ms;
+    pub(crate) fn snapshot(&self, range: TimeRange, wanted: impl Fn(SeriesId) -> bool) -> Snapshot {
+        let within = |segment: &&Arc<Segment>| TimeRange::new(segment.min_ms, segment.max_ms).overlaps(range);
         let segments = self.segments.iter().filter(within).cloned().collect();
         let ends = self.segments.iter().map(|segment| segment.max_ms);
         let mut live = Vec::new();
         for lane in &self.lanes {
-            let range = range_of(&lane.times_ms, start_ms, end_ms);
-            if !range.is_empty() {
+            let ticks = range_of(&lane.times_ms, range);
+            if !ticks.is_empty() {
                 let series = lane.rows.iter().map(|row| self.rows[*row as usize].series);
-                live.push(lane.frame(range, series, &wanted));
+                live.push(lane.frame(ticks, series, &wanted));
             }
         }
         Snapshot {
             segments,
             live,
-            disk: self.on_disk_max_ms.is_some_and(|max_ms| max_ms >= start_ms),
+            disk: self.on_disk_max_ms.is_some_and(|max_ms| max_ms >= range.start_ms),
             chunks_end_ms: ends.chain(self.on_disk_max_ms).max().unwrap_or(TimestampMs::MIN),
         }
     }
@@ -507,7 +503,7 @@ mod tests {
     }
 
     fn all(group: &GroupSamples) -> Vec<Frame<SeriesId>> {
-        group.snapshot(i64::MIN, i64::MAX, |_| true).live
+        group.snapshot(TimeRange::ALL, |_| true).live
     }
 
     #[test]
@@ -607,7 +603,7 @@ mod tests {
         let frames: Vec<_> = pieces.iter().map(Piece::frame).collect();
         assert_eq!(frames[0].values, [1.0]);
         assert!(group.evict(100) > 0);
-        assert!(group.snapshot(0, 10, |_| true).disk);
+        assert!(group.snapshot(TimeRange::new(0, 10), |_| true).disk);
         group.restore(7, Some(2));
         assert_eq!(append(&mut group, &[0], &[3], &[1.0], 7), Counts::default());
         assert_eq!(append(&mut group, &[0], &[3], &[1.0], 8).accepted, 1);
@@ -622,12 +618,15 @@ mod tests {
             segment.sealed(ChunkData::new(chunk::encode(&segment.unsealed_frames())).into());
         }
         assert!(group.let_go(&[2, 9]) > 0);
-        let left = group.snapshot(0, 100, |_| true).segments;
+        let left = group.snapshot(TimeRange::new(0, 100), |_| true).segments;
         assert_eq!(
             left.iter().map(|segment| segment.chunk).collect::<Vec<_>>(),
             [1, 3]
         );
-        assert!(group.snapshot(20, 100, |_| true).disk && !group.snapshot(21, 100, |_| true).disk);
+        assert!(
+            group.snapshot(TimeRange::new(20, 100), |_| true).disk
+                && !group.snapshot(TimeRange::new(21, 100), |_| true).disk
+        );
     }
 
     #[test]
@@ -640,7 +639,9 @@ mod tests {
             &[1.0, 2.0, 3.0, ABSENT, ABSENT, 4.0],
             1,
         );
-        let live = group.snapshot(20, 30, |series| series == SeriesId(1)).live;
+        let live = group
+            .snapshot(TimeRange::new(20, 30), |series| series == SeriesId(1))
+            .live;
         assert_eq!(live[0].times_ms, [20, 30]);
         assert!(is_absent(live[0].values[0]));
         assert_eq!(live[0].values[1].to_bits(), 4.0_f64.to_bits());

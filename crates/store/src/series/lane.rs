@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use domain::series::{ABSENT, Frame, is_absent};
-use domain::time::TimestampMs;
+use domain::time::{TimeRange, TimestampMs};
 
 use super::SeriesId;
 use super::head::Counts;
@@ -75,8 +75,8 @@ impl Lane {
     }
 
     /// Whether the axis has a tick within these times.
-    pub(crate) fn has_within(&self, start_ms: TimestampMs, end_ms: TimestampMs) -> bool {
-        !range_of(&self.times_ms, start_ms, end_ms).is_empty()
+    pub(crate) fn has_within(&self, range: TimeRange) -> bool {
+        !range_of(&self.times_ms, range).is_empty()
     }
 
     /// Adds whole ticks behind the last one; the cells are those of the lane's columns, in their order.
@@ -262,9 +262,9 @@ impl Lane {
 }
 
 /// The indexes of the times within `start..=end`.
-pub(crate) fn range_of(times_ms: &[TimestampMs], start_ms: TimestampMs, end_ms: TimestampMs) -> Range<usize> {
-    let from = times_ms.partition_point(|time| *time < start_ms);
-    let to = times_ms.partition_point(|time| *time <= end_ms);
+pub(crate) fn range_of(times_ms: &[TimestampMs], range: TimeRange) -> Range<usize> {
+    let from = times_ms.partition_point(|time| *time < range.start_ms);
+    let to = times_ms.partition_point(|time| *time <= range.end_ms);
     from..to.max(from)
 }
 

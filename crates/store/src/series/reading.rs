@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use domain::series::matcher::CompiledMatcher;
 use domain::series::{Budget, SelectError, Selection, Series, SeriesSet};
-use domain::time::TimestampMs;
+use domain::time::TimeRange;
 use tokio::runtime::Handle;
 
 use super::chunk_cache::{Epoch, StoredChunk};
@@ -58,8 +58,8 @@ impl Reading {
         let epoch = lock(&self.shared.chunk_cache).epoch();
         let mut groups = self.search();
         let range = match groups.len() <= WIDENED_GROUPS_MAX {
-            true => widened(self.cut.start_ms, self.cut.end_ms),
-            false => (self.cut.start_ms, self.cut.end_ms),
+            true => widened(self.cut.range),
+            false => self.cut.range,
         };
         if groups.len() == 1 {
             let only = groups.remove(0);
@@ -95,7 +95,7 @@ impl Reading {
                 }
                 known = Some(of_group);
             }
-            let range = (self.cut.start_ms, self.cut.end_ms);
+            let range = self.cut.range;
             all.extend(self.merged(group, known, epoch, range, None).ok()?);
         }
         let series = Self::named(&*self.shared.index.try_read().ok()?, all);
@@ -112,7 +112,7 @@ impl Reading {
         &self,
         mut group: Wanted,
         epoch: Epoch,
-        range: (TimestampMs, TimestampMs),
+        range: TimeRange,
         cores: Option<&Handle>,
     ) -> Result<Vec<Found>, SelectError> {
         self.budget.check_cancelled()?;
@@ -130,7 +130,7 @@ impl Reading {
         mut group: Wanted,
         known: Option<Vec<StoredChunk>>,
         epoch: Epoch,
-        range: (TimestampMs, TimestampMs),
+        range: TimeRange,
         cores: Option<&Handle>,
     ) -> Result<Vec<Found>, SelectError> {
         if group.memory.disk {
@@ -185,10 +185,10 @@ fn by_group(mut found: Vec<Entry<'_>>) -> Vec<Wanted> {
 }
 
 /// The whole hours around a range: what is asked a little earlier or later the next time is known then.
-fn widened(start_ms: TimestampMs, end_ms: TimestampMs) -> (TimestampMs, TimestampMs) {
+fn widened(TimeRange { start_ms, end_ms }: TimeRange) -> TimeRange {
     let before = start_ms.saturating_sub(start_ms.rem_euclid(HOUR_MS));
     let behind = end_ms.saturating_add(HOUR_MS - 1 - end_ms.rem_euclid(HOUR_MS));
-    (before, behind)
+    TimeRange::new(before, behind)
 }
 
 #[cfg(test)]
@@ -197,8 +197,12 @@ mod tests {
 
     #[test]
     fn whole_hours_are_read() {
-        assert_eq!(widened(HOUR_MS, HOUR_MS), (HOUR_MS, 2 * HOUR_MS - 1));
-        assert_eq!(widened(-1, HOUR_MS - 1), (-HOUR_MS, HOUR_MS - 1));
-        assert_eq!(widened(i64::MIN, i64::MAX), (i64::MIN, i64::MAX));
+        let check = |start_ms, end_ms, from_ms, to_ms| {
+            let wide = widened(TimeRange::new(start_ms, end_ms));
+            assert_eq!(wide, TimeRange::new(from_ms, to_ms));
+        };
+        check(HOUR_MS, HOUR_MS, HOUR_MS, 2 * HOUR_MS - 1);
+        check(-1, HOUR_MS - 1, -HOUR_MS, HOUR_MS - 1);
+        check(i64::MIN, i64::MAX, i64::MIN, i64::MAX);
     }
 }

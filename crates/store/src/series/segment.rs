@@ -108,7 +108,7 @@ impl Segment {
         let Some(data) = self.data.get() else {
             let has_wanted = |frozen: &&Frozen| frozen.series.iter().any(|id| members.has(*id));
             let trimmed = lanes.iter().filter(has_wanted).filter_map(|frozen| {
-                let range = range_of(&frozen.lane.times_ms, cut.start_ms, cut.end_ms);
+                let range = range_of(&frozen.lane.times_ms, cut.range);
                 cut::trim(frozen.frame(range, |id| members.has(id)), members, cut)
             });
             return Ok(trimmed.map(|frame| Piece::new(self.chunk, frame)).collect());

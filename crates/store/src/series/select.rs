@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use domain::series::matcher::CompiledMatcher;
 use domain::series::{Budget, Labels, MatchOp, Matcher, SelectError, Selection, SeriesSet, SeriesSource};
-use domain::time::TimestampMs;
+use domain::time::TimeRange;
 use tokio::runtime::Handle;
 
 use super::index::{self, Index};
@@ -120,11 +120,10 @@ impl SeriesStore {
     pub fn series(
         &self,
         sets: &[Vec<Matcher>],
-        start_ms: TimestampMs,
-        end_ms: TimestampMs,
+        range: TimeRange,
         limit: usize,
     ) -> Result<Vec<Labels>, SelectError> {
-        let mut found = self.matching(sets, start_ms, end_ms, |entry| entry.labels())?;
+        let mut found = self.matching(sets, range, |entry| entry.labels())?;
         found.sort_unstable();
         found.dedup();
         found.truncate(limit);
@@ -135,16 +134,11 @@ impl SeriesStore {
     ///
     /// # Errors
     /// When a matcher is malformed.
-    pub fn label_names(
-        &self,
-        sets: &[Vec<Matcher>],
-        start_ms: TimestampMs,
-        end_ms: TimestampMs,
-    ) -> Result<Vec<String>, SelectError> {
+    pub fn label_names(&self, sets: &[Vec<Matcher>], range: TimeRange) -> Result<Vec<String>, SelectError> {
         if sets.is_empty() {
             return Ok(read(&self.shared.index).label_names());
         }
-        let found = self.matching(sets, start_ms, end_ms, |entry| entry.labels())?;
+        let found = self.matching(sets, range, |entry| entry.labels())?;
         let names: HashSet<Arc<str>> = found
             .iter()
             .flat_map(Labels::iter)
@@ -161,14 +155,13 @@ impl SeriesStore {
         &self,
         name: &str,
         sets: &[Vec<Matcher>],
-        start_ms: TimestampMs,
-        end_ms: TimestampMs,
+        range: TimeRange,
         limit: usize,
     ) -> Result<Vec<String>, SelectError> {
         let mut values = if sets.is_empty() {
             read(&self.shared.index).label_values(name)
         } else {
-            let found = self.matching(sets, start_ms, end_ms, |entry| entry.value(name).cloned())?;
+            let found = self.matching(sets, range, |entry| entry.value(name).cloned())?;
             sorted(found.into_iter().flatten().collect())
         };
         values.truncate(limit);
@@ -178,8 +171,7 @@ impl SeriesStore {
     fn matching<T>(
         &self,
         sets: &[Vec<Matcher>],
-        start_ms: TimestampMs,
-        end_ms: TimestampMs,
+        range: TimeRange,
         take: impl Fn(index::Entry) -> T,
     ) -> Result<Vec<T>, SelectError> {
         let compiled = sets
@@ -189,7 +181,7 @@ impl SeriesStore {
         let index = read(&self.shared.index);
         Ok(compiled
             .iter()
-            .flat_map(|set| active(&index, set, start_ms, end_ms))
+            .flat_map(|set| active(&index, set, range))
             .map(take)
             .collect())
     }
@@ -202,19 +194,12 @@ fn compile(matchers: &[Matcher]) -> Result<Vec<CompiledMatcher>, SelectError> {
 }
 
 /// The matching series that may have samples within the range.
-fn active<'a>(
-    index: &'a Index,
-    matchers: &[CompiledMatcher],
-    start_ms: TimestampMs,
-    end_ms: TimestampMs,
-) -> Vec<index::Entry<'a>> {
+fn active<'a>(index: &'a Index, matchers: &[CompiledMatcher], range: TimeRange) -> Vec<index::Entry<'a>> {
     let found = index.search(matchers);
     let mut active = Vec::with_capacity(found.len());
     for entries in found.chunk_by(|a, b| a.group.id == b.group.id) {
         let samples = entries[0].group.lock();
-        let overlapping = entries
-            .iter()
-            .filter(|entry| samples.overlaps(entry.row, start_ms, end_ms));
+        let overlapping = entries.iter().filter(|entry| samples.overlaps(entry.row, range));
         active.extend(overlapping.copied());
     }
     active

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use domain::series::is_absent;
-use domain::time::TimestampMs;
+use domain::time::{TimeRange, TimestampMs};
 
 use super::lane::range_of;
 use super::wal::Entry;
@@ -16,12 +16,12 @@ pub(crate) fn within_window(
     out_of_order_ms: i64,
     appended: &mut Appended,
 ) -> Entry {
-    let (start_ms, end_ms) = (
+    let window = TimeRange::new(
         now_ms.saturating_sub(out_of_order_ms),
         now_ms.saturating_add(FUTURE_MS_MAX),
     );
     let mut cut = |block: Block| {
-        let range = range_of(&block.times_ms, start_ms, end_ms);
+        let range = range_of(&block.times_ms, window);
         if range.len() == block.times_ms.len() {
             return block;
         }

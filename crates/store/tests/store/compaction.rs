@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use domain::series::{ABSENT, Budget, Labels, MatchOp, Matcher, STALE, SeriesSource, is_absent};
+use domain::time::TimeRange;
 use proptest::prelude::*;
 use store::series::{DeleteError, Deleted};
 use store::{SeriesStore, Store, StoreConfig};
@@ -389,7 +390,7 @@ async fn a_chunk_is_read_from_disk_once_until_it_changes() {
     let cached = store.series.stats().cached_chunk_bytes;
     assert!((1..=64 << 20).contains(&cached), "{cached} bytes");
     let gpus = [matching(&[("gpu", MatchOp::Equal, "0")])];
-    store.series.delete(&gpus, i64::MIN, i64::MAX).await.unwrap();
+    store.series.delete(&gpus, TimeRange::ALL).await.unwrap();
     let left = read_all(&store.series).await;
     assert_eq!(left.len(), all.len() / 8 * 7);
     assert!(left.iter().all(|series| all.contains(series)));
@@ -430,7 +431,7 @@ async fn what_is_deleted_stays_away() {
         ("node", MatchOp::Equal, "a"),
         ("gpu", MatchOp::Regex, "1|2"),
     ])];
-    let deleted = store.series.delete(&node_a, i64::MIN, i64::MAX).await.unwrap();
+    let deleted = store.series.delete(&node_a, TimeRange::ALL).await.unwrap();
     assert_eq!(
         deleted,
         Deleted {
@@ -441,7 +442,10 @@ async fn what_is_deleted_stays_away() {
     let middle = [matching(&[("node", MatchOp::Equal, "b")])];
     let deleted = store
         .series
-        .delete(&middle, NOW_MS + 50 * SECOND, NOW_MS + 249 * SECOND)
+        .delete(
+            &middle,
+            TimeRange::new(NOW_MS + 50 * SECOND, NOW_MS + 249 * SECOND),
+        )
         .await
         .unwrap();
     assert_eq!(
@@ -459,12 +463,12 @@ async fn what_is_deleted_stays_away() {
         );
         assert_eq!((read[0].1.len(), read[1].1.len()), (300, 100));
         assert_eq!(read[1].1[50].0, NOW_MS + 250 * SECOND);
-        let listed = store.series(&node_a, i64::MIN, i64::MAX, 10).unwrap();
+        let listed = store.series(&node_a, TimeRange::ALL, 10).unwrap();
         assert!(listed.is_empty(), "{listed:?}");
     };
     check(&store.series).await;
     assert_eq!(
-        store.series.delete(&node_a, i64::MIN, i64::MAX).await.unwrap(),
+        store.series.delete(&node_a, TimeRange::ALL).await.unwrap(),
         Deleted::default()
     );
     // Without a close, so that the write-ahead is replayed.
@@ -474,7 +478,7 @@ async fn what_is_deleted_stays_away() {
     assert_eq!(samples_in_chunks(folder.path()).await, 400);
     // The name is forgotten when nobody has sent it for two passes; of a whole group, as soon as all of it is gone.
     let all = [matching(&[("__name__", MatchOp::Equal, "power")])];
-    store.series.delete(&all, i64::MIN, i64::MAX).await.unwrap();
+    store.series.delete(&all, TimeRange::ALL).await.unwrap();
     for _ in 0..2 {
         store.series.retain_now(NOW_MS).await.unwrap();
     }
@@ -493,12 +497,12 @@ async fn to_delete_everything_takes_more_than_an_empty_matcher() {
             matching(&[("gpu", MatchOp::Regex, ".*")]),
         ],
     ] {
-        let refused = store.series.delete(&sets, i64::MIN, i64::MAX).await;
+        let refused = store.series.delete(&sets, TimeRange::ALL).await;
         assert!(matches!(refused, Err(DeleteError::Everything)), "{sets:?}");
     }
     let bad = [matching(&[("node", MatchOp::Regex, "(")])];
     assert!(matches!(
-        store.series.delete(&bad, 0, 1).await,
+        store.series.delete(&bad, TimeRange::new(0, 1)).await,
         Err(DeleteError::Matcher(_))
     ));
 }
@@ -685,7 +689,11 @@ async fn run(steps: Vec<Step>) {
             Step::Delete { node, from, to } => {
                 let (start_ms, end_ms) = (now_ms - from * MINUTE, now_ms - to * MINUTE);
                 let sets = [matching(&[("node", MatchOp::Equal, node)])];
-                store.series.delete(&sets, start_ms, end_ms).await.unwrap();
+                store
+                    .series
+                    .delete(&sets, TimeRange::new(start_ms, end_ms))
+                    .await
+                    .unwrap();
                 model.delete(node, start_ms, end_ms);
             }
             Step::Age => {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use domain::series::{ABSENT, Budget, MatchOp, STALE, SelectError, Selection, SeriesSource};
+use domain::time::TimeRange;
 use store::series::{AppendError, Appended};
 use store::{OpenError, Store, StoreConfig};
 
@@ -368,41 +369,33 @@ async fn names_and_values_are_listed() {
             .unwrap();
     }
     let power = selection(&[("__name__", MatchOp::Equal, "power")], 0, 0).matchers;
-    let (start_ms, end_ms) = (NOW_MS - 1, NOW_MS + 1);
+    let range = TimeRange::new(NOW_MS - 1, NOW_MS + 1);
     let series = &store.series;
     assert_eq!(
-        series
-            .series(std::slice::from_ref(&power), start_ms, end_ms, 10)
-            .unwrap(),
+        series.series(std::slice::from_ref(&power), range, 10).unwrap(),
         [gpu("power", "a", 0), gpu("power", "b", 0)]
     );
     assert!(
         series
-            .series(std::slice::from_ref(&power), end_ms, end_ms, 10)
+            .series(
+                std::slice::from_ref(&power),
+                TimeRange::new(range.end_ms, range.end_ms),
+                10
+            )
             .unwrap()
             .is_empty(),
         "none in that range"
     );
     assert_eq!(
-        series.label_names(&[], start_ms, end_ms).unwrap(),
+        series.label_names(&[], range).unwrap(),
         ["__name__", "gpu", "job", "node"]
     );
     assert_eq!(
-        series
-            .label_names(std::slice::from_ref(&power), start_ms, end_ms)
-            .unwrap(),
+        series.label_names(std::slice::from_ref(&power), range).unwrap(),
         ["__name__", "gpu", "node"]
     );
-    assert_eq!(
-        series.label_values("node", &[], start_ms, end_ms, 10).unwrap(),
-        ["a", "b"]
-    );
-    assert_eq!(
-        series
-            .label_values("node", &[power], start_ms, end_ms, 1)
-            .unwrap(),
-        ["a"]
-    );
+    assert_eq!(series.label_values("node", &[], range, 10).unwrap(), ["a", "b"]);
+    assert_eq!(series.label_values("node", &[power], range, 1).unwrap(), ["a"]);
     let metadata = store::series::Metadata {
         kind: "gauge".into(),
         help: "Watts.".into(),

@@ -25,17 +25,17 @@ pub(super) async fn series(State(evaluator): State<Evaluator>, params: Params) -
     if selectors.is_empty() {
         return Err(ApiError::bad_request("no match[] parameter provided"));
     }
-    let (start_ms, end_ms) = span(&params)?;
+    let range = span(&params)?;
     listed(&evaluator, &params, move |store, limit| {
-        store.series(&selectors, start_ms, end_ms, limit)
+        store.series(&selectors, range, limit)
     })
     .await
 }
 
 pub(super) async fn label_names(State(evaluator): State<Evaluator>, params: Params) -> ApiResult<Response> {
-    let (selectors, (start_ms, end_ms)) = (params.selectors()?, span(&params)?);
+    let (selectors, range) = (params.selectors()?, span(&params)?);
     listed(&evaluator, &params, move |store, limit| {
-        let mut names = store.label_names(&selectors, start_ms, end_ms)?;
+        let mut names = store.label_names(&selectors, range)?;
         names.truncate(limit);
         Ok(names)
     })
@@ -48,9 +48,9 @@ pub(super) async fn label_values(
     params: Params,
 ) -> ApiResult<Response> {
     let name = escape::unescaped(&name).into_owned();
-    let (selectors, (start_ms, end_ms)) = (params.selectors()?, span(&params)?);
+    let (selectors, range) = (params.selectors()?, span(&params)?);
     listed(&evaluator, &params, move |store, limit| {
-        store.label_values(&name, &selectors, start_ms, end_ms, limit)
+        store.label_values(&name, &selectors, range, limit)
     })
     .await
 }

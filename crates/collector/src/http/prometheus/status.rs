@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::response::Response;
 use domain::api::store::StoreStats;
 use domain::series::{METRIC_NAME, Matcher, SelectError};
-use domain::time::{DisplayDuration, TimestampMs};
+use domain::time::{DisplayDuration, TimeRange, TimestampMs};
 use serde::Serialize;
 use serde_json::{Value, json};
 use store::SeriesStore;
@@ -139,8 +139,8 @@ struct Cardinality {
 impl Cardinality {
     fn of(store: &SeriesStore) -> Result<Self, SelectError> {
         let mut all = Self::default();
-        for label in store.label_names(&[], i64::MIN, i64::MAX)? {
-            let values = store.label_values(&label, &[], i64::MIN, i64::MAX, PAIRS_MAX - all.pairs)?;
+        for label in store.label_names(&[], TimeRange::ALL)? {
+            let values = store.label_values(&label, &[], TimeRange::ALL, PAIRS_MAX - all.pairs)?;
             all.pairs += values.len();
             let mut bytes = 0;
             for value in &values {

@@ -83,7 +83,7 @@ impl Made<'_> {
     /// What ranks said of it.
     pub(super) fn answers(&self, since: &[Attempt]) -> Vec<KnobAnswer> {
         let behind = usize::from(self.live.is_some()).min(since.len());
-        let of_attempts = since[behind..].iter().flat_map(|attempt| &attempt.answers);
+        let of_attempts = since[behind..].iter().flat_map(|attempt| &attempt.knobs.answers);
         let live = self.live.iter().flat_map(|live| &live.answers);
         live.chain(of_attempts).cloned().collect()
     }
@@ -134,7 +134,10 @@ impl<'a> Stretch<'a> {
     }
 
     fn whole(&self, now_ms: TimestampMs) -> Span {
-        let begun = self.attempts.iter().find_map(|attempt| attempt.placed_ms);
+        let begun = self
+            .attempts
+            .iter()
+            .find_map(|attempt| attempt.placement.placed_ms);
         let begun = begun.or(self.attempts.first().map(|attempt| attempt.started_ms));
         let ended_ms = self.attempts.last().and_then(|attempt| attempt.ended_ms);
         // An attempt that ended meanwhile ended before the cut.
@@ -154,8 +157,8 @@ impl<'a> Stretch<'a> {
 /// All changes that were made, in their order.
 pub(super) fn changes(machine: &Machine) -> impl Iterator<Item = Made<'_>> {
     machine.attempts.iter().enumerate().flat_map(|(at, attempt)| {
-        let own = attempt.change.as_deref().map(|change| (0, change, None));
-        let live = attempt.live.iter().filter(|live| live.is_made());
+        let own = attempt.knobs.change.as_deref().map(|change| (0, change, None));
+        let live = attempt.knobs.live.iter().filter(|live| live.is_made());
         let live = live.map(|live| (live.no, &live.change, Some(live)));
         own.into_iter().chain(live).map(move |(no, change, live)| Made {
             id: ChangeId {
@@ -174,6 +177,7 @@ pub(super) fn changes(machine: &Machine) -> impl Iterator<Item = Made<'_>> {
 mod tests {
     use domain::ident::{AttemptNo, RunId};
     use domain::run::spec::Spec;
+    use domain::run::state::{AttemptKnobs, Placement};
 
     use super::*;
 
@@ -186,10 +190,16 @@ mod tests {
         let first = machine.attempts[0].clone();
         let attempt = |(n, &(placed_ms, started_ms, ended_ms, changed)): (u32, &Given)| Attempt {
             no: AttemptNo(n),
-            placed_ms,
             started_ms,
             ended_ms,
-            change: changed.then(Box::default),
+            placement: Placement {
+                placed_ms,
+                ..Placement::default()
+            },
+            knobs: AttemptKnobs {
+                change: changed.then(Box::default),
+                ..AttemptKnobs::default()
+            },
             ..first.clone()
         };
         machine.attempts = (1..).zip(attempts).map(attempt).collect();
@@ -237,7 +247,7 @@ mod tests {
             settled_ms,
             ..LiveChange::default()
         };
-        run.attempts[0].live = vec![
+        run.attempts[0].knobs.live = vec![
             live(1, LiveState::Taken, 60_000, Some(62_000)),
             live(2, LiveState::Refused, 70_000, Some(71_000)),
             live(3, LiveState::Asked, 90_000, None),
@@ -251,13 +261,13 @@ mod tests {
         assert_eq!((since.from_ms, since.to_ms, since.ended), (62_000, 90_000, false));
         // The attempt ends, and another goes on with it.
         run.attempts[0].ended_ms = Some(85_000);
-        run.attempts[0].live.truncate(2);
-        let next = Attempt {
+        run.attempts[0].knobs.live.truncate(2);
+        let mut next = Attempt {
             started_ms: 86_000,
             ended_ms: None,
-            live: Vec::new(),
             ..run.attempts[0].clone()
         };
+        next.knobs.live.clear();
         run.attempts.push(next);
         let made: Vec<Made<'_>> = changes(&run).collect();
         let since = Stretch::new(&run, made[0].since(), Cut::at(2)).earliest(99_000);
@@ -276,7 +286,7 @@ mod tests {
             },
             ..LiveChange::default()
         };
-        run.attempts[1].live = vec![live(1, None), live(2, Some(AttemptNo(2)))];
+        run.attempts[1].knobs.live = vec![live(1, None), live(2, Some(AttemptNo(2)))];
         let made: Vec<Made<'_>> = changes(&run).collect();
         let cut: Vec<bool> = made[1..].iter().map(|other| made[0].is_cut_by(other)).collect();
         assert_eq!(cut, [false, true]);

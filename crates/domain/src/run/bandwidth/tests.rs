@@ -17,6 +17,10 @@ fn figures(nodes: u32, mib_s: impl Fn(u32, u32) -> f64) -> Vec<Figure> {
         .collect()
 }
 
+fn rate(from: u32, to: u32, mib_s: f64) -> PairRate {
+    PairRate { from, to, mib_s }
+}
+
 fn on() -> BandwidthWish {
     BandwidthWish {
         seconds: 1.0,
@@ -88,8 +92,8 @@ fn a_node_that_only_sends_slowly_is_told_apart_and_so_is_a_single_pair() {
         &figures(4, |from, to| if (from, to) == (1, 3) { 5.0 } else { 900.0 }),
         &on(),
     );
-    assert_eq!((pair.culprits.len(), pair.slow), (0, vec![(1, 3, 5.0)]));
-    assert_eq!(pair.slowest, Some((1, 3, 5.0)));
+    assert_eq!((pair.culprits.len(), pair.slow), (0, vec![rate(1, 3, 5.0)]));
+    assert_eq!(pair.slowest, Some(rate(1, 3, 5.0)));
 }
 
 #[test]
@@ -103,7 +107,7 @@ fn two_nodes_blame_nobody_but_know_their_own_minimum() {
     let judged = judge(&even, &wish);
     assert_eq!((judged.slow.len(), judged.culprits.len()), (2, 0));
     let one_way = judge(&figures(2, |from, _| if from == 0 { 10.0 } else { 100.0 }), &on());
-    assert_eq!(one_way.slow, [(0, 1, 10.0)]);
+    assert_eq!(one_way.slow, [rate(0, 1, 10.0)]);
 }
 
 #[test]
@@ -124,7 +128,7 @@ fn what_could_not_be_measured_is_no_figure_and_what_does_not_go_through_is_zero(
     figures[0].mib_s = None;
     assert_eq!(judge(&figures, &on()).slow, []);
     figures[0].mib_s = Some(0.0);
-    assert_eq!(judge(&figures, &on()).slow, [(0, 1, 0.0)]);
+    assert_eq!(judge(&figures, &on()).slow, [rate(0, 1, 0.0)]);
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl Machine {
 
 /// An attempt that went on from a checkpoint and failed before its first step, by itself.
 fn came_no_further(attempt: &Attempt) -> Option<(&String, &Outcome)> {
-    let from = &attempt.resumed_from.as_ref()?.path;
+    let from = &attempt.placement.resumed_from.as_ref()?.path;
     let outcome = attempt.outcome.as_ref()?;
     (!attempt.made_progress() && !outcome.cause.says_nothing_of_training()).then_some((from, outcome))
 }

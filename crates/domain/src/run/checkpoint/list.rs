@@ -46,12 +46,8 @@ impl Machine {
         if self.state.is_final() {
             return BTreeSet::new();
         }
-        let current = self.view().attempts.pop();
-        current
-            .and_then(|attempt| attempt.resumed_from)
-            .map(|from| from.path)
-            .into_iter()
-            .collect()
+        let from = self.current().placement.resumed_from.as_ref();
+        from.map(|from| from.path.clone()).into_iter().collect()
     }
 }
 

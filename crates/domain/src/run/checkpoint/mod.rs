@@ -28,7 +28,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::runs::ResumedFrom;
 use crate::time::TimestampMs;
 
 /// How a checkpoint lies on disk.
@@ -115,6 +114,16 @@ pub struct Checkpoint {
     /// When a node was told to remove it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prune_told_ms: Option<TimestampMs>,
+}
+
+/// Where an attempt goes on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumedFrom {
+    /// The checkpoint's path on the nodes.
+    pub path: String,
+    /// The step it holds, when that can be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
 }
 
 /// One node's view of a checkpoint.

@@ -10,8 +10,7 @@ use crate::run::checkpoint::retention::{Keep, Situation, Verdict, decide};
 use crate::run::checkpoint::{
     Checkpoint, CheckpointReport, Origin, Remain, RemovalOrder, SaveFailure, known, resume_point,
 };
-use crate::run::state::{Action, Event, Machine, NodeCommand, NodeReport, Task};
-use crate::time::TimestampMs;
+use crate::run::state::{Event, Machine, NodeCommand, NodeReport, Transition};
 
 /// Pins are few: a person sets each. Beyond, new ones are refused.
 pub const PINS_MAX: usize = 1_000;
@@ -75,39 +74,6 @@ impl Storage {
 }
 
 impl Machine {
-    /// Takes what an event says of checkpoints, in any state of the run.
-    pub(in crate::run) fn take_of_checkpoints(
-        &mut self,
-        event: &Event,
-        now_ms: TimestampMs,
-        actions: &mut Vec<Action>,
-    ) {
-        match event {
-            Event::Reported {
-                node,
-                report: NodeReport::Checkpoints(report),
-                ..
-            } if self.knows_node(node.as_str()) => {
-                self.saw(node.as_str(), report);
-                if !self.spec.keep_checkpoints.is_all() {
-                    self.order_removal(self.spec.keep_checkpoints, false, now_ms, actions);
-                }
-            }
-            Event::CheckpointPinned { path, pinned: true } if self.storage.pinned.len() < PINS_MAX => {
-                self.storage.pinned.insert(path.clone());
-            }
-            Event::CheckpointPinned { path, pinned: false } => {
-                self.storage.pinned.remove(path);
-            }
-            Event::PinnedByOthers { paths } => self.storage.pinned_by_others.clone_from(paths),
-            Event::PruneRequested { keep_last } => {
-                let keep = self.keep_by_hand(*keep_last);
-                self.order_removal(keep, true, now_ms, actions);
-            }
-            _ => {}
-        }
-    }
-
     /// Whether an order that was given earlier still removes nothing that has been pinned or gone on from since, or whose proof is gone.
     #[must_use]
     pub fn may_still_remove(&self, order: &RemovalOrder) -> bool {
@@ -185,34 +151,6 @@ impl Machine {
         })
     }
 
-    fn order_removal(&mut self, keep: Keep, by_hand: bool, now_ms: TimestampMs, actions: &mut Vec<Action>) {
-        let mut orders: BTreeMap<String, RemovalOrder> = BTreeMap::new();
-        let verdicts = self.verdicts(keep, by_hand);
-        for (at, verdict) in verdicts
-            .iter()
-            .enumerate()
-            .filter(|(_, verdict)| verdict.is_removed())
-        {
-            let told = self.checkpoints[at].prune_told_ms;
-            if told.is_some_and(|told| now_ms - told < TELL_AGAIN_MS) && !by_hand {
-                continue;
-            }
-            for node in self.one_node_of_each_storage(&self.checkpoints[at]) {
-                let Some(first) = self.order_for(&node) else {
-                    continue;
-                };
-                let order = orders.entry(node).or_insert(first);
-                if order.remove.len() < ORDER_MAX {
-                    order.remove.push(verdict.path.clone());
-                    self.checkpoints[at].prune_told_ms = Some(now_ms);
-                }
-            }
-        }
-        for (node, order) in orders {
-            self.command_removal(&node, order, actions);
-        }
-    }
-
     /// The node must see the checkpoint that is to remain: it looks whether it is there before anything is removed. `None` too for a node
     /// whose agent is too old to know what the run wrote.
     fn order_for(&self, node: &str) -> Option<RemovalOrder> {
@@ -252,34 +190,78 @@ impl Machine {
         proving.retain(|(_, sight)| marks.insert(sight.mark.as_str()));
         proving.into_iter().map(|(node, _)| node.clone()).collect()
     }
+}
+
+impl Transition<'_> {
+    /// Takes what an event says of checkpoints, in any state of the run.
+    pub(in crate::run) fn take_of_checkpoints(&mut self, event: &Event) {
+        let run = &mut *self.run;
+        match event {
+            Event::Reported {
+                node,
+                report: NodeReport::Checkpoints(report),
+                ..
+            } if run.knows_node(node.as_str()) => {
+                run.saw(node.as_str(), report);
+                let keep = run.spec.keep_checkpoints;
+                if !keep.is_all() {
+                    self.order_removal(keep, false);
+                }
+            }
+            Event::CheckpointPinned { path, pinned: true } if run.storage.pinned.len() < PINS_MAX => {
+                run.storage.pinned.insert(path.clone());
+            }
+            Event::CheckpointPinned { path, pinned: false } => {
+                run.storage.pinned.remove(path);
+            }
+            Event::PinnedByOthers { paths } => run.storage.pinned_by_others.clone_from(paths),
+            Event::PruneRequested { keep_last } => {
+                let keep = run.keep_by_hand(*keep_last);
+                self.order_removal(keep, true);
+            }
+            _ => {}
+        }
+    }
+
+    fn order_removal(&mut self, keep: Keep, by_hand: bool) {
+        let (run, now_ms) = (&mut *self.run, self.now_ms);
+        let mut orders: BTreeMap<String, RemovalOrder> = BTreeMap::new();
+        let verdicts = run.verdicts(keep, by_hand);
+        for (at, verdict) in verdicts
+            .iter()
+            .enumerate()
+            .filter(|(_, verdict)| verdict.is_removed())
+        {
+            let told = run.checkpoints[at].prune_told_ms;
+            if told.is_some_and(|told| now_ms - told < TELL_AGAIN_MS) && !by_hand {
+                continue;
+            }
+            for node in run.one_node_of_each_storage(&run.checkpoints[at]) {
+                let Some(first) = run.order_for(&node) else {
+                    continue;
+                };
+                let order = orders.entry(node).or_insert(first);
+                if order.remove.len() < ORDER_MAX {
+                    order.remove.push(verdict.path.clone());
+                    run.checkpoints[at].prune_told_ms = Some(now_ms);
+                }
+            }
+        }
+        for (node, order) in orders {
+            self.command_removal(&node, order);
+        }
+    }
 
     /// Under the number of the last attempt that had the node: its agent knows that one.
-    fn command_removal(&mut self, node: &str, order: RemovalOrder, actions: &mut Vec<Action>) {
-        let had = |task: &crate::run::state::NodeTask| task.node.as_str() == node;
-        let attempt = self
-            .attempts
-            .iter_mut()
-            .rev()
-            .find(|attempt| attempt.nodes.iter().any(had));
-        let Some(attempt) = attempt else { return };
-        let Some(node) = attempt
-            .nodes
-            .iter()
-            .find(|task| had(task))
-            .map(|task| task.node.clone())
-        else {
-            return;
-        };
-        let n = attempt.next_action;
-        attempt.next_action += 1;
-        actions.push(Action {
-            attempt: attempt.no,
-            n,
-            task: Task::Command {
-                node,
-                command: NodeCommand::Remove(order),
-            },
+    fn command_removal(&mut self, node: &str, order: RemovalOrder) {
+        let mut attempts = self.run.attempts.iter().enumerate().rev();
+        let last = attempts.find_map(|(at, attempt)| {
+            let task = attempt.nodes.iter().find(|task| task.node.as_str() == node)?;
+            Some((at, task.node.clone()))
         });
+        if let Some((attempt, node)) = last {
+            self.command_of(attempt, node, NodeCommand::Remove(order));
+        }
     }
 }
 

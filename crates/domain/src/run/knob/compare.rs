@@ -56,10 +56,21 @@ pub struct Difference {
     pub b: Option<String>,
 }
 
+/// One of the two attempts that are compared.
+#[derive(Debug, Clone, Copy)]
+pub struct Compared<'a> {
+    /// Its run.
+    pub run: &'a Machine,
+    /// The attempt.
+    pub attempt: &'a Attempt,
+    /// What its series say.
+    pub trace: &'a Trace,
+}
+
 /// Compares two attempts with what was read of their series.
 #[must_use]
-pub fn compare(a: (&Machine, &Attempt, &Trace), b: (&Machine, &Attempt, &Trace)) -> Comparison {
-    let (facts_a, facts_b) = (facts(a.0, a.1), facts(b.0, b.1));
+pub fn compare(a: &Compared<'_>, b: &Compared<'_>) -> Comparison {
+    let (facts_a, facts_b) = (facts(a.run, a.attempt), facts(b.run, b.attempt));
     let names: BTreeSet<&String> = facts_a.keys().chain(facts_b.keys()).collect();
     let differs = |name: &&&String| facts_a.get(**name) != facts_b.get(**name);
     let mut differences: Vec<Difference> = names
@@ -73,11 +84,11 @@ pub fn compare(a: (&Machine, &Attempt, &Trace), b: (&Machine, &Attempt, &Trace))
         .collect();
     let truncated = differences.len() > DIFFERENCES_MAX;
     differences.truncate(DIFFERENCES_MAX);
-    let mut figures = Verdict::measured(a.2, b.2);
+    let mut figures = Verdict::measured(a.trace, b.trace);
     figures.summary = figures.evidence();
     Comparison {
-        a: side(a.0, a.1),
-        b: side(b.0, b.1),
+        a: side(a.run, a.attempt),
+        b: side(b.run, b.attempt),
         differences,
         truncated,
         figures,
@@ -111,14 +122,14 @@ fn facts(machine: &Machine, attempt: &Attempt) -> BTreeMap<String, String> {
     for (name, value) in &at_launch {
         facts.insert(format!("knobs.{name}"), value.clone());
     }
-    for live in attempt.live.iter().filter(|live| live.is_made()) {
+    for live in attempt.knobs.live.iter().filter(|live| live.is_made()) {
         turned_in_place(live, &mut facts);
     }
     let nodes: Vec<&str> = attempt.nodes.iter().map(|task| task.node.as_str()).collect();
     facts.insert("nodes".into(), nodes.join(", "));
     let world: usize = attempt.nodes.iter().map(|task| task.ranks.len()).sum();
     facts.insert("world_size".into(), world.to_string());
-    if let Some(from) = &attempt.resumed_from {
+    if let Some(from) = &attempt.placement.resumed_from {
         facts.insert("resumed_from".into(), from.path.clone());
     }
     if let Some(found) = attempt.nodes.first().and_then(|task| task.prepared.as_ref()) {
@@ -133,7 +144,7 @@ fn facts(machine: &Machine, attempt: &Attempt) -> BTreeMap<String, String> {
         ];
         facts.extend(versions.map(|(name, value)| (name.to_owned(), value.clone())));
     }
-    if let Some(ran) = &attempt.provenance {
+    if let Some(ran) = &attempt.findings.provenance {
         let packages = ran.packages.iter().filter_map(|package| package.split_once("=="));
         facts.extend(packages.map(|(name, version)| (format!("packages.{name}"), version.to_owned())));
         let others = [

@@ -9,6 +9,7 @@
 //! | file | what it decides |
 //! |---|---|
 //! | `value` | which values a knob takes, and which of them deserve a warning |
+//! | `target` | which setting of its script a run declares a knob to be |
 //! | `place` | where a value goes, and what the spec is with it |
 //! | `change` | what an attempt changed, and what its ranks said of it |
 //! | `live` | changes that a running attempt takes over in place |
@@ -21,14 +22,16 @@ mod compare;
 mod figures;
 mod live;
 mod place;
+mod target;
 mod value;
 mod verdict;
 
 pub use change::{ANSWERS_MAX, Change, How, KnobAnswer, KnobDiff, Pending};
-pub use compare::{Comparison, Difference, Side, compare};
+pub use compare::{Compared, Comparison, Difference, Side, compare};
 pub use figures::{Figures, Median, Memory, MemoryKind, StepSample, Trace, WARM_UP_STEPS};
 pub use live::{ChangeId, LIVE_MAX, LiveChange, LiveState, turn, turn_back};
-pub use place::{KnobTarget, LOCKSTEP_KNOBS, current, place, spec_with};
+pub use place::{LOCKSTEP_KNOBS, current, place, spec_with};
+pub use target::KnobTarget;
 pub use value::Values;
 pub use verdict::{Decision, Losses, Ratio, STEPS_MIN, Verdict, judge};
 
@@ -47,15 +50,42 @@ pub struct Knob {
     pub keeps_losses: bool,
     /// The probe can turn it in ranks that train, each for itself.
     pub live: bool,
+    /// The value that turns it off, for a knob that exists to save memory. A change that turns such a knob on is kept only if it saves
+    /// enough memory, is taken back by itself otherwise, and may be followed by a larger batch.
+    pub memory_saver_off: Option<&'static str>,
+    /// It is the number of samples per step: steps with different values take different times, and twice the value is tried when
+    /// memory is left.
+    pub is_batch_size: bool,
 }
 
 /// How a knob is turned that is not declared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Variables that libraries read.
-    Environment(&'static [&'static str]),
+    Environment {
+        /// For ranks that talk over NCCL.
+        nccl: &'static [&'static str],
+        /// For ranks that talk over Gloo, with whole names as values; empty for a knob that has no effect there.
+        gloo: &'static [&'static str],
+    },
     /// The probe changes what the script makes.
     Injection,
+}
+
+/// What most knobs have in common.
+const INJECTED: Knob = Knob {
+    name: "",
+    what: "",
+    values: Values::Words(&[]),
+    way: Way::Injection,
+    keeps_losses: false,
+    live: false,
+    memory_saver_off: None,
+    is_batch_size: false,
+};
+
+const fn nccl(nccl: &'static [&'static str]) -> Way {
+    Way::Environment { nccl, gloo: &[] }
 }
 
 /// Every knob there is.
@@ -64,25 +94,23 @@ pub const KNOBS: &[Knob] = &[
         name: "activation_checkpointing",
         what: "computes activations again in the backward pass instead of keeping them: less memory, longer steps",
         values: Values::Checkpointing,
-        way: Way::Injection,
         keeps_losses: true,
-        live: false,
+        memory_saver_off: Some("none"),
+        ..INJECTED
     },
     Knob {
         name: "fsdp_sharding",
         what: "how much FSDP cuts up among the ranks: parameters, gradients and optimizer state, or less of them",
         values: Values::Words(&["full_shard", "shard_grad_op", "hybrid_shard", "no_shard"]),
-        way: Way::Injection,
         keeps_losses: true,
-        live: false,
+        ..INJECTED
     },
     Knob {
         name: "reshard_after_forward",
         what: "whether FSDP2 lets go of gathered parameters between forward and backward: less memory, more communication",
         values: Values::Words(&["true", "false"]),
-        way: Way::Injection,
         keeps_losses: true,
-        live: false,
+        ..INJECTED
     },
     Knob {
         name: "grad_clip_norm",
@@ -91,9 +119,7 @@ pub const KNOBS: &[Knob] = &[
             above: 0.0,
             most: 1e6,
         },
-        way: Way::Injection,
-        keeps_losses: false,
-        live: false,
+        ..INJECTED
     },
     Knob {
         name: "lr_scale",
@@ -102,17 +128,13 @@ pub const KNOBS: &[Knob] = &[
             above: 0.0,
             most: 1e3,
         },
-        way: Way::Injection,
-        keeps_losses: false,
-        live: false,
+        ..INJECTED
     },
     Knob {
         name: "lr_schedule",
         what: "how the learning rate changes over the steps",
         values: Values::Schedule,
-        way: Way::Injection,
-        keeps_losses: false,
-        live: false,
+        ..INJECTED
     },
     Knob {
         name: "process_group_timeout_s",
@@ -121,57 +143,57 @@ pub const KNOBS: &[Knob] = &[
             least: 1,
             most: 7 * 86_400,
         },
-        way: Way::Injection,
         keeps_losses: true,
         live: true,
+        ..INJECTED
     },
     Knob {
         name: "nccl_ib_timeout",
         what: "how long InfiniBand waits for an acknowledgement, as 4.096 µs × 2^value; NCCL waits for ever from 23 up",
         values: Values::Whole { least: 1, most: 22 },
-        way: Way::Environment(&["NCCL_IB_TIMEOUT"]),
+        way: nccl(&["NCCL_IB_TIMEOUT"]),
         keeps_losses: true,
-        live: false,
+        ..INJECTED
     },
     Knob {
         name: "nccl_ib_retry_count",
         what: "how often InfiniBand sends again before NCCL gives up",
         values: Values::Whole { least: 0, most: 7 },
-        way: Way::Environment(&["NCCL_IB_RETRY_CNT"]),
+        way: nccl(&["NCCL_IB_RETRY_CNT"]),
         keeps_losses: true,
-        live: false,
+        ..INJECTED
     },
     Knob {
         name: "nccl_socket_ifname",
         what: "the network interfaces that ranks talk over",
         values: Values::Interfaces,
-        way: Way::Environment(&["NCCL_SOCKET_IFNAME"]),
+        way: Way::Environment {
+            nccl: &["NCCL_SOCKET_IFNAME"],
+            gloo: &["GLOO_SOCKET_IFNAME"],
+        },
         keeps_losses: true,
-        live: false,
+        ..INJECTED
     },
     Knob {
         name: "cuda_alloc_conf",
         what: "settings of PyTorch's GPU memory allocator, like expandable_segments:True against fragmentation",
         values: Values::AllocatorSettings,
-        way: Way::Environment(&["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]),
+        way: nccl(&["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]),
         keeps_losses: true,
-        live: false,
+        ..INJECTED
     },
     Knob {
         name: "num_workers",
         what: "processes of each rank that load data ahead",
         values: Values::Whole { least: 0, most: 256 },
-        way: Way::Injection,
         keeps_losses: true,
-        live: false,
+        ..INJECTED
     },
     Knob {
         name: "amp",
         what: "the precision of the forward pass: less memory and faster on tensor cores, less exact",
         values: Values::Words(&["off", "bf16", "fp16"]),
-        way: Way::Injection,
-        keeps_losses: false,
-        live: false,
+        ..INJECTED
     },
     Knob {
         name: "micro_batch",
@@ -180,9 +202,8 @@ pub const KNOBS: &[Knob] = &[
             least: 1,
             most: 1_000_000,
         },
-        way: Way::Injection,
-        keeps_losses: false,
-        live: false,
+        is_batch_size: true,
+        ..INJECTED
     },
 ];
 

@@ -4,32 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use crate::run::knob::change::How;
 use crate::run::knob::{Knob, Way, known};
 use crate::run::spec::{Backend, Spec};
 
 /// The variable by which the probe learns what to change: a JSON object, name → value, both texts.
 pub const LOCKSTEP_KNOBS: &str = "LOCKSTEP_KNOBS";
-
-/// Which setting of the script a knob is: `"--num-workers"` or `"NUM_WORKERS"`, or said in full.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum KnobTarget {
-    /// A flag when it begins with `-`, else a variable.
-    Text(String),
-    /// An argument of the script, with a `=` at the end when it takes its value in one word.
-    Flag {
-        /// Like `--num-workers`.
-        flag: String,
-    },
-    /// A variable of the script.
-    Variable {
-        /// Like `NUM_WORKERS`.
-        env: String,
-    },
-}
 
 /// What recipes declare: recipe, knob, flag.
 const RECIPE_KNOBS: &[(&str, &str, &str)] = &[
@@ -67,7 +47,7 @@ pub fn place(spec: &Spec, name: &str) -> Result<How, String> {
         return Ok(How::Flag { flag: flag.into() });
     }
     match knob.way {
-        Way::Environment(variables) => environment(spec, knob, variables),
+        Way::Environment { nccl, gloo } => environment(spec, name, nccl, gloo),
         Way::Injection if spec.env.get("LOCKSTEP_PROBE").is_some_and(|probe| probe == "off") => Err(format!(
             "{name} would be set by the probe, which this run turns off (LOCKSTEP_PROBE=off): {}",
             declare(name)
@@ -76,20 +56,16 @@ pub fn place(spec: &Spec, name: &str) -> Result<How, String> {
     }
 }
 
-fn environment(spec: &Spec, knob: &Knob, variables: &[&str]) -> Result<How, String> {
-    let name = knob.name;
-    let gloo = spec.backend == Backend::Gloo;
-    if gloo && name != "nccl_socket_ifname" {
+fn environment(spec: &Spec, name: &str, nccl: &[&str], gloo: &[&str]) -> Result<How, String> {
+    if spec.backend == Backend::Gloo && gloo.is_empty() {
         return Err(format!(
             "{name} has no effect: the run asks for Gloo, which trains on CPUs and reads no {}. Submit it with backend = \"nccl\" on \
              nodes with GPUs",
-            variables.join(" or ")
+            nccl.join(" or ")
         ));
     }
-    let mut variables: Vec<String> = variables.iter().map(|&name| name.to_owned()).collect();
-    if name == "nccl_socket_ifname" && spec.backend != Backend::Nccl {
-        variables.push("GLOO_SOCKET_IFNAME".into());
-    }
+    let gloo = gloo.iter().filter(|_| spec.backend != Backend::Nccl);
+    let variables: Vec<String> = nccl.iter().chain(gloo).map(|&name| name.to_owned()).collect();
     if let Some(secret) = variables
         .iter()
         .find(|variable| spec.secrets.contains_key(*variable))
@@ -135,6 +111,19 @@ pub fn current(spec: &Spec, knobs: &BTreeMap<String, String>, name: &str) -> Opt
     })
 }
 
+impl Spec {
+    /// The knobs that are set by name, in their canonical values.
+    #[must_use]
+    pub fn knobs_set(&self) -> BTreeMap<String, String> {
+        let of_knob = |(name, value): (&String, &String)| {
+            let knob = known(name).ok()?;
+            place(self, name).ok()?;
+            Some((name.clone(), knob.values.parse(value).ok()?))
+        };
+        self.set.iter().filter_map(of_knob).collect()
+    }
+}
+
 /// The spec as nodes get it: with every knob in its place, and none left for them to know of.
 #[must_use]
 pub fn spec_with(spec: &Spec, knobs: &BTreeMap<String, String>) -> Spec {
@@ -150,8 +139,9 @@ pub fn spec_with(spec: &Spec, knobs: &BTreeMap<String, String>) -> Spec {
         match place(spec, name) {
             Ok(How::Flag { flag }) => put_flag(&mut placed, &flag, value),
             Ok(How::Environment { variables }) => {
-                for variable in variables.iter().filter(|variable| fits(variable, value)) {
-                    placed.env.insert(variable.clone(), value.clone());
+                let fits = |variable: &String| known(name).is_ok_and(|knob| knob.fits(variable, value));
+                for variable in variables.into_iter().filter(fits) {
+                    placed.env.insert(variable, value.clone());
                 }
             }
             Ok(How::Variable { env }) => {
@@ -170,9 +160,12 @@ pub fn spec_with(spec: &Spec, knobs: &BTreeMap<String, String>) -> Spec {
     placed
 }
 
-/// Gloo wants whole names: what only NCCL understands would end every rank.
-fn fits(variable: &str, value: &str) -> bool {
-    variable != "GLOO_SOCKET_IFNAME" || !value.starts_with(['^', '='])
+impl Knob {
+    /// Gloo wants whole names: what only NCCL understands would end every rank.
+    fn fits(&self, variable: &str, value: &str) -> bool {
+        let is_gloo = matches!(self.way, Way::Environment { gloo, .. } if gloo.contains(&variable));
+        !is_gloo || !value.starts_with(['^', '='])
+    }
 }
 
 /// Where it stands already, else among a recipe's settings, else at the end.
@@ -229,44 +222,6 @@ impl Arguments<'_> {
         let all = flags.enumerate().filter_map(|(at, arg)| Some((at, found(arg)?)));
         all.last()
     }
-}
-
-impl KnobTarget {
-    /// What it names.
-    ///
-    /// # Errors
-    /// In words, when it is neither a flag nor a variable's name.
-    pub fn how(&self) -> Result<How, String> {
-        match self {
-            Self::Text(text) if text.starts_with('-') => flag(text),
-            Self::Flag { flag: text } => flag(text),
-            Self::Text(text) | Self::Variable { env: text } => variable(text),
-        }
-    }
-}
-
-fn flag(text: &str) -> Result<How, String> {
-    let name = text.trim_end_matches('=');
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-    if name.trim_matches('-').is_empty() || !name.chars().all(allowed) {
-        return Err(format!(
-            "{text:?} is no argument of a script; give it like --num-workers"
-        ));
-    }
-    Ok(How::Flag { flag: text.into() })
-}
-
-fn variable(text: &str) -> Result<How, String> {
-    let mut bytes = text.bytes();
-    let starts = bytes
-        .next()
-        .is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
-    if !starts || !bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
-        return Err(format!(
-            "{text:?} is neither an argument like --num-workers nor a variable like NUM_WORKERS"
-        ));
-    }
-    Ok(How::Variable { env: text.into() })
 }
 
 #[cfg(test)]

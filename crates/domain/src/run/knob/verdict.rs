@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::knob::change::{Change, KnobAnswer};
 use crate::run::knob::figures::{Figures, Trace, WARM_UP_STEPS};
-use crate::run::knob::known;
+use crate::run::knob::{Knob, known};
 
 /// Steps that each side needs behind its warm-up: with fewer the interval of a median is as wide as all of them.
 pub const STEPS_MIN: usize = 20;
@@ -171,7 +171,7 @@ impl Verdict {
             }
             return (Decision::NotYet, format!("{count} more steps {side} are needed"));
         }
-        if change.turns_on_checkpointing() {
+        if change.turns_on_memory_saver() {
             self.hold_to_the_rule()
         } else if change.follows.is_some() {
             self.hold_to_more_samples()
@@ -223,7 +223,7 @@ impl Verdict {
 
     fn weigh(&self, change: &Change) -> (Decision, String) {
         // Another batch has another step: only what is trained a second can be compared.
-        let step_time = self.step_time.filter(|_| !change.sets("micro_batch"));
+        let step_time = self.step_time.filter(|_| !change.sets_batch_size());
         let direction = |ratio: Option<Ratio>, up_is_good: bool| match ratio.map(Ratio::direction) {
             Some(0) | None => 0,
             Some(sign) if up_is_good => sign,
@@ -267,14 +267,28 @@ impl Change {
     }
 
     /// That and nothing else, from nothing.
-    pub(in crate::run) fn turns_on_checkpointing(&self) -> bool {
-        let is = |value: &Option<String>| value.as_deref().is_some_and(|value| value != "none");
-        matches!(self.set.as_slice(), [diff] if diff.knob == "activation_checkpointing" && !is(&diff.old) && is(&diff.new))
+    pub(in crate::run) fn turns_on_memory_saver(&self) -> bool {
+        let [diff] = self.set.as_slice() else {
+            return false;
+        };
+        let Some(off) = known(&diff.knob).ok().and_then(|knob| knob.memory_saver_off) else {
+            return false;
+        };
+        let is_on = |value: &Option<String>| value.as_deref().is_some_and(|value| value != off);
+        !is_on(&diff.old) && is_on(&diff.new)
+    }
+
+    fn knobs(&self) -> impl Iterator<Item = Option<&'static Knob>> {
+        self.set.iter().map(|diff| known(&diff.knob).ok())
+    }
+
+    fn sets_batch_size(&self) -> bool {
+        self.knobs().flatten().any(|knob| knob.is_batch_size)
     }
 
     fn keeps_losses(&self) -> bool {
-        let keeps = |name: &str| known(name).is_ok_and(|knob| knob.keeps_losses);
-        self.set.iter().all(|diff| keeps(&diff.knob))
+        self.knobs()
+            .all(|knob| knob.is_some_and(|knob| knob.keeps_losses))
     }
 }
 

@@ -5,24 +5,23 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
-
-use crate::api::runs::ResumedFrom;
 use crate::ident::{AttemptNo, NodeName, RunId};
+use crate::run::checkpoint::ResumedFrom;
 use crate::run::checkpoint::{Checkpoint, Storage, resume_point};
 use crate::run::knob::{ChangeId, Verdict, spec_with};
 use crate::run::spec::Spec;
+use crate::run::state::attempt::{FaultKind, Placement};
 use crate::run::state::change::Wish;
-use crate::run::state::machine::{Attempt, FaultKind, Machine, NodePhase, NodeTask, Wished};
+use crate::run::state::machine::{Machine, NodePhase, NodeTask, Wished};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
 use crate::run::state::settle::Beginning;
 use crate::run::state::stop::StopPoint;
+use crate::run::state::transition::{Action, Task, Transition};
 use crate::run::state::{Cause, Outcome, RunState, watched};
 use crate::time::TimestampMs;
 
 /// Something happened to a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq)]
 #[expect(
     clippy::large_enum_variant,
     reason = "events are taken one by one; none is kept in numbers"
@@ -40,7 +39,6 @@ pub enum Event {
         /// What it waits for.
         reason: String,
         /// Were all nodes free, there would still be too few without those that are excluded.
-        #[serde(default)]
         hopeless: bool,
     },
     /// A node reports.
@@ -57,16 +55,13 @@ pub enum Event {
         /// Time between SIGTERM and SIGKILL.
         grace_ms: u64,
         /// The moment to wait for; none to stop at once.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<StopPoint>,
     },
     /// A person wants a run that has ended to go on.
     ResumeRequested {
         /// The checkpoint to go on from; the last complete one when empty.
-        #[serde(default)]
         from: Option<ResumedFrom>,
         /// Begin anew instead.
-        #[serde(default)]
         from_start: bool,
     },
     /// Other knobs are wished: by a person, or for a verdict.
@@ -76,7 +71,6 @@ pub enum Event {
         /// Time between SIGTERM and SIGKILL for what runs.
         grace_ms: u64,
         /// The step to stop it after; none to stop it at once.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<StopPoint>,
     },
     /// What became of an attempt's change of knobs, as far as series tell now.
@@ -84,7 +78,6 @@ pub enum Event {
         /// The attempt that made the change.
         attempt: AttemptNo,
         /// Which of its changes in place, from 1; 0 for the one it was made for.
-        #[serde(default)]
         live: u32,
         /// What became of it.
         verdict: Box<Verdict>,
@@ -120,7 +113,6 @@ pub enum Event {
     /// A person wants checkpoints removed that no rule keeps; also after the end of the run.
     PruneRequested {
         /// Keep this many of the last ones instead of what the run says.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         keep_last: Option<u32>,
     },
     /// A node's agent lost its connection.
@@ -149,55 +141,6 @@ pub enum Event {
     },
     /// Time passed.
     Tick,
-}
-
-/// Something to do, after the state that asked for it is stored. `(run, attempt, n)` names it for good.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Action {
-    /// The attempt it belongs to.
-    pub attempt: AttemptNo,
-    /// Its number within the attempt, from 1.
-    pub n: u32,
-    /// What to do.
-    pub task: Task,
-}
-
-/// What to do.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "task", rename_all = "snake_case")]
-pub enum Task {
-    /// Find this many nodes, then tell by `Placed`.
-    Place {
-        /// How many.
-        nodes: u32,
-    },
-    /// Bring a command to a node, again and again until it accepts or refuses.
-    Command {
-        /// The node.
-        node: NodeName,
-        /// The command.
-        command: NodeCommand,
-    },
-}
-
-impl Action {
-    /// Returns true if it is a command for this node.
-    #[must_use]
-    pub fn is_for(&self, node: &NodeName) -> bool {
-        matches!(&self.task, Task::Command { node: to, .. } if to == node)
-    }
-
-    /// Returns true if it removes checkpoints.
-    #[must_use]
-    pub fn removes(&self) -> bool {
-        matches!(
-            &self.task,
-            Task::Command {
-                command: NodeCommand::Remove(_),
-                ..
-            }
-        )
-    }
 }
 
 impl Machine {
@@ -247,9 +190,10 @@ impl Machine {
             unknown_attempt: None,
             restored_ms: None,
         };
-        let mut actions = Vec::new();
-        machine.begin_attempt(Beginning::asked("submitted"), now_ms, &mut actions);
-        machine.current_mut().knobs = machine.spec.knobs_set();
+        let mut transition = Transition::new(&mut machine, now_ms);
+        transition.begin_attempt(Beginning::requested("submitted", Placement::default()));
+        let actions = transition.into_actions();
+        machine.current_mut().knobs.values = machine.spec.knobs_set();
         (machine, actions)
     }
 }
@@ -271,7 +215,6 @@ impl Machine {
             *self = watched::advance(self, event, now_ms);
             return Vec::new();
         }
-        let mut actions = Vec::new();
         let is_taken = match event {
             Event::ResumeRequested { .. } => self.state.is_final(),
             Event::KnobsChanged { .. }
@@ -280,97 +223,135 @@ impl Machine {
             | Event::UnknownAttempt { .. } => true,
             _ => !self.state.is_final(),
         };
+        let mut transition = Transition::new(self, now_ms);
         if is_taken {
-            self.take(event, now_ms, &mut actions);
-            self.settle(now_ms, &mut actions);
+            transition.take(event);
+            transition.settle();
         }
-        self.take_of_checkpoints(event, now_ms, &mut actions);
+        transition.take_of_checkpoints(event);
+        let actions = transition.into_actions();
         self.take_from_inside(event);
         actions
     }
+}
 
-    fn take(&mut self, event: &Event, now_ms: TimestampMs, actions: &mut Vec<Action>) {
+impl Transition<'_> {
+    fn take(&mut self, event: &Event) {
+        let now_ms = self.now_ms;
         match event {
-            Event::Placed { attempt, nodes } => self.placed(*attempt, nodes, now_ms, actions),
-            Event::CannotPlace { reason, hopeless } => self.cannot_place(reason, *hopeless, now_ms),
+            Event::Placed { attempt, nodes } => self.placed(*attempt, nodes),
+            Event::CannotPlace { reason, hopeless } => self.run.cannot_place(reason, *hopeless, now_ms),
             Event::Reported {
                 attempt,
                 node,
                 report,
-            } if self.is_live(*attempt) => {
-                self.reported(node, report, now_ms);
-            }
+            } if self.run.is_live(*attempt) => self.run.reported(node, report, now_ms),
             Event::Reported { .. } => {}
             Event::StopRequested { grace_ms, after } => {
-                self.pending = None;
-                self.stop_requested(*grace_ms, *after, actions);
+                self.run.pending = None;
+                self.stop_requested(*grace_ms, *after);
             }
-            Event::ResumeRequested { from, from_start } => {
-                self.resume(from.clone(), *from_start, now_ms, actions);
-            }
+            Event::ResumeRequested { from, from_start } => self.resume(from.clone(), *from_start),
             Event::KnobsChanged {
                 wish,
                 grace_ms,
                 after,
-            } => {
-                self.knobs_changed(wish, (*grace_ms, *after), now_ms, actions);
-            }
+            } => self.knobs_changed(wish, *grace_ms, *after),
             Event::KnobsJudged {
                 attempt,
                 live,
                 verdict,
             } => {
                 let (attempt, live) = (*attempt, *live);
-                self.knobs_judged(ChangeId { attempt, live }, verdict);
+                self.run.knobs_judged(ChangeId { attempt, live }, verdict);
             }
-            Event::NoLargerBatch { attempt, why } => self.no_larger_batch(*attempt, why),
-            Event::Stepped { attempt, step } if self.is_live(*attempt) => self.stepped(*step, now_ms),
+            Event::NoLargerBatch { attempt, why } => self.run.no_larger_batch(*attempt, why),
+            Event::Stepped { attempt, step } if self.run.is_live(*attempt) => self.run.stepped(*step, now_ms),
             Event::Stepped { .. } => {}
-            Event::CollectorStarted => self.collector_started(now_ms),
-            Event::NodeLost { node } => self.node_lost(node, now_ms),
-            Event::NodeBack { node, holds } => self.node_back(node, *holds, now_ms),
-            Event::Restored { restored_ms } => self.restored(*restored_ms, now_ms, actions),
-            Event::UnknownAttempt { node, attempt } => self.unknown_attempt(node, *attempt, now_ms),
-            Event::Tick => self.tick(now_ms, actions),
+            Event::CollectorStarted => self.run.collector_started(now_ms),
+            Event::NodeLost { node } => self.run.node_lost(node, now_ms),
+            Event::NodeBack { node, holds } => self.run.node_back(node, *holds, now_ms),
+            Event::Restored { restored_ms } => self.restored(*restored_ms),
+            Event::UnknownAttempt { node, attempt } => self.run.unknown_attempt(node, *attempt, now_ms),
+            Event::Tick => self.tick(),
             Event::CheckpointPinned { .. } | Event::PinnedByOthers { .. } | Event::PruneRequested { .. } => {}
         }
     }
 
-    fn placed(
-        &mut self,
-        attempt: AttemptNo,
-        nodes: &[NodeName],
-        now_ms: TimestampMs,
-        actions: &mut Vec<Action>,
-    ) {
-        let waits = self.is_live(attempt) && self.current().nodes.is_empty() && self.wished == Wished::Run;
+    fn placed(&mut self, attempt: AttemptNo, nodes: &[NodeName]) {
+        let run = &mut *self.run;
+        let waits = run.is_live(attempt) && run.current().nodes.is_empty() && run.wished == Wished::Run;
         if !waits || nodes.is_empty() {
             return;
         }
-        self.outcome = None;
-        let spec = Box::new(spec_with(&self.spec, &self.current().knobs));
+        run.outcome = None;
+        let spec = Box::new(spec_with(&run.spec, &run.current().knobs.values));
         let nnodes = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
-        let current = self.current_mut();
-        current.placed_ms = Some(now_ms);
+        let current = run.current_mut();
+        current.placement.placed_ms = Some(self.now_ms);
         current.nodes = nodes.iter().cloned().map(NodeTask::new).collect();
         // One that is given after all was let back, for want of others.
         current
+            .placement
             .excluded
             .retain(|excluded| !nodes.contains(&excluded.node));
-        let resume_from = current.resumed_from.as_ref().map(|from| from.path.clone());
+        let resume_from = current
+            .placement
+            .resumed_from
+            .as_ref()
+            .map(|from| from.path.clone());
         for (node_rank, node) in (0..).zip(nodes) {
-            actions.push(current.command(
-                node,
-                NodeCommand::Prepare {
-                    spec: spec.clone(),
-                    node_rank,
-                    nnodes,
-                    resume_from: resume_from.clone(),
-                },
-            ));
+            let prepare = NodeCommand::Prepare {
+                spec: spec.clone(),
+                node_rank,
+                nnodes,
+                resume_from: resume_from.clone(),
+            };
+            self.command(node, prepare);
         }
     }
 
+    fn resume(&mut self, from: Option<ResumedFrom>, from_start: bool) {
+        let chosen = from_start || from.is_some();
+        let resumed_from = match from {
+            _ if from_start => None,
+            None => self.run.resume_point(),
+            chosen => chosen,
+        };
+        self.run.queue_again();
+        let placement = Placement {
+            resumed_from,
+            start_chosen_by_user: chosen,
+            ..Placement::default()
+        };
+        let beginning = Beginning::requested("resumed by a person", placement);
+        self.begin_attempt(beginning);
+    }
+
+    fn tick(&mut self) {
+        let run = &mut *self.run;
+        if run.restart_at_ms.is_some_and(|at| at <= self.now_ms) && run.wished == Wished::Run {
+            run.restart_at_ms = None;
+            let cause = run
+                .outcome
+                .take()
+                .map_or_else(|| "restart".into(), |o| format!("restart after {}", o.cause));
+            let beginning = Beginning {
+                cause,
+                requested_by_user: false,
+                placement: Placement {
+                    excluded: super::policy::exclusions(run.current()),
+                    resumed_from: run.resume_point(),
+                    ..Placement::default()
+                },
+            };
+            self.begin_attempt(beginning);
+        }
+        self.run.lose_patience(self.now_ms);
+    }
+}
+
+impl Machine {
     /// Waits, unless the only nodes there are cannot run it: then waiting is no use.
     fn cannot_place(&mut self, reason: &str, hopeless: bool, now_ms: TimestampMs) {
         let current = self.current();
@@ -378,6 +359,7 @@ impl Machine {
             return;
         }
         let unfit = current
+            .placement
             .excluded
             .iter()
             .find(|excluded| excluded.fault.kind == FaultKind::Unfit);
@@ -399,41 +381,24 @@ impl Machine {
         self.outcome = Some(outcome);
     }
 
-    fn resume(
-        &mut self,
-        from: Option<ResumedFrom>,
-        from_start: bool,
-        now_ms: TimestampMs,
-        actions: &mut Vec<Action>,
-    ) {
-        let chosen = from_start || from.is_some();
-        let resumed_from = match from {
-            _ if from_start => None,
-            None => self.resume_point(),
-            chosen => chosen,
-        };
-        self.wished = Wished::Run;
-        self.state = RunState::Queued;
-        self.ended_ms = None;
-        self.outcome = None;
-        let beginning = Beginning {
-            resumed_from,
-            anew: chosen,
-            ..Beginning::asked("resumed by a person")
-        };
-        self.begin_attempt(beginning, now_ms, actions);
-    }
-
     /// Where the next attempt goes on: from a checkpoint of this run, or else from the one that a person named last. Once a person has chosen,
     /// checkpoints of before that choice do not count: the furthest may be the one they wanted to go back behind.
     #[must_use]
     pub fn resume_point(&self) -> Option<ResumedFrom> {
         let named = || {
-            let chosen = self.attempts.iter().rev().find(|attempt| attempt.anew);
-            chosen.and_then(|attempt| attempt.resumed_from.clone())
+            let chosen = self
+                .attempts
+                .iter()
+                .rev()
+                .find(|attempt| attempt.placement.start_chosen_by_user);
+            chosen.and_then(|attempt| attempt.placement.resumed_from.clone())
         };
-        let asked = self.attempts.iter().rev().find(|attempt| attempt.asked);
-        let Some(chosen) = asked.filter(|attempt| attempt.anew) else {
+        let asked = self
+            .attempts
+            .iter()
+            .rev()
+            .find(|attempt| attempt.requested_by_user);
+        let Some(chosen) = asked.filter(|attempt| attempt.placement.start_chosen_by_user) else {
             let doubted = |path: &str| {
                 let mut all = self.checkpoints.iter();
                 all.any(|checkpoint| checkpoint.path == path && checkpoint.doubt.is_some())
@@ -450,32 +415,19 @@ impl Machine {
         resume_point(&since).or_else(named)
     }
 
+    /// Another attempt follows one after which the run had ended, or was to end.
+    pub(super) fn queue_again(&mut self) {
+        (self.wished, self.state) = (Wished::Run, RunState::Queued);
+        (self.ended_ms, self.outcome, self.restart_at_ms) = (None, None, None);
+    }
+
     fn stepped(&mut self, step: u64, now_ms: TimestampMs) {
         let attempt = self.current_mut();
         let began = attempt.ranks().next().is_some();
-        if began && attempt.step.is_none_or(|before| before < step) {
-            attempt.step = Some(step);
-            attempt.moved_ms = Some(now_ms);
+        if began && attempt.progress.highest_step.is_none_or(|before| before < step) {
+            attempt.progress.highest_step = Some(step);
+            attempt.progress.last_progress_ms = Some(now_ms);
         }
-    }
-
-    fn tick(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {
-        if self.restart_at_ms.is_some_and(|at| at <= now_ms) && self.wished == Wished::Run {
-            self.restart_at_ms = None;
-            let cause = self
-                .outcome
-                .take()
-                .map_or_else(|| "restart".into(), |o| format!("restart after {}", o.cause));
-            let beginning = Beginning {
-                cause,
-                asked: false,
-                anew: false,
-                resumed_from: self.resume_point(),
-                excluded: super::policy::exclusions(self.current()),
-            };
-            self.begin_attempt(beginning, now_ms, actions);
-        }
-        self.lose_patience(now_ms);
     }
 }
 
@@ -488,25 +440,6 @@ impl Wished {
                 grace_ms: before.min(grace_ms),
             },
         }
-    }
-}
-
-impl Attempt {
-    pub(super) fn action(&mut self, task: Task) -> Action {
-        let n = self.next_action;
-        self.next_action += 1;
-        Action {
-            attempt: self.no,
-            n,
-            task,
-        }
-    }
-
-    pub(super) fn command(&mut self, node: &NodeName, command: NodeCommand) -> Action {
-        self.action(Task::Command {
-            node: node.clone(),
-            command,
-        })
     }
 }
 

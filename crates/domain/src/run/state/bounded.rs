@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::api::runs::Provenance;
+use crate::run::provenance::Provenance;
 use crate::run::state::RankExit;
 use crate::run::state::protocol::{NodeReport, Prepared};
 use crate::text::{clip, clip_start};

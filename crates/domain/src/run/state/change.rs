@@ -12,60 +12,47 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use crate::ident::AttemptNo;
 use crate::run::knob::{
     ANSWERS_MAX, Change, ChangeId, KnobAnswer, KnobDiff, Pending, Verdict, current, known, place, turn,
 };
-use crate::run::state::advance::Action;
-use crate::run::state::machine::{Attempt, Machine, Wished};
+use crate::run::state::attempt::{AttemptKnobs, Placement};
+use crate::run::state::machine::{Machine, Wished};
 use crate::run::state::policy;
 use crate::run::state::settle::Beginning;
 use crate::run::state::stop::StopPoint;
+use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome};
-use crate::time::TimestampMs;
 
 /// Other knobs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "wish", rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Wish {
     /// Set some.
     Apply {
         /// Each with its value.
         set: BTreeMap<String, String>,
         /// Take it back by itself when the verdict is against it; as the spec says when empty.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         auto_revert: Option<bool>,
         /// Begin anew, from no checkpoint.
-        #[serde(default)]
         from_start: bool,
         /// Another attempt, also where the ranks could take it over in place.
-        #[serde(default)]
         restart: bool,
         /// Try a doubled `micro_batch` by itself once it is kept; as the spec says when empty.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         try_larger_batch: Option<bool>,
         /// It is that trial, for the change of this attempt.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         follows: Option<AttemptNo>,
     },
     /// Take the last change back that was not taken back yet.
     Revert {
         /// The attempt that made it, when it must be this one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         attempt: Option<AttemptNo>,
         /// Which of that attempt's changes in place, when it is one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         live: Option<u32>,
         /// Why, when no person asks.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// Begin anew, from no checkpoint.
-        #[serde(default)]
         from_start: bool,
         /// Another attempt, also where the ranks could take it back in place.
-        #[serde(default)]
         restart: bool,
     },
 }
@@ -107,7 +94,7 @@ impl Machine {
                 };
                 let auto_revert = auto_revert
                     .or(self.spec.auto_revert)
-                    .unwrap_or_else(|| set.contains_key("activation_checkpointing"));
+                    .unwrap_or_else(|| set.keys().any(|name| saves_memory(name)));
                 let change = Change {
                     auto_revert,
                     try_larger_batch: self.tries_larger_batch(&change, *try_larger_batch)?,
@@ -167,7 +154,7 @@ impl Machine {
 
     /// Whether ranks of the current attempt could not take it back in place when that was tried by itself: they would say so again.
     fn refused_to_take_back(&self, id: ChangeId) -> bool {
-        let mut live = self.current().live.iter();
+        let mut live = self.current().knobs.live.iter();
         live.any(|live| {
             !live.is_made() && live.change.reason.is_some() && live.change.taken_back() == Some(id)
         })
@@ -197,8 +184,8 @@ impl Machine {
     /// All that were made, in their order.
     pub(super) fn changes(&self) -> impl Iterator<Item = (ChangeId, &Change)> {
         self.attempts.iter().flat_map(|attempt| {
-            let own = attempt.change.as_deref().map(|change| (0, change));
-            let live = attempt.live.iter().filter(|live| live.is_made());
+            let own = attempt.knobs.change.as_deref().map(|change| (0, change));
+            let live = attempt.knobs.live.iter().filter(|live| live.is_made());
             let live = live.map(|live| (live.no, &live.change));
             let attempt = attempt.no;
             own.into_iter()
@@ -221,7 +208,7 @@ impl Machine {
 
     /// What setting these would change; none when all are so.
     fn diff_of(&self, set: &BTreeMap<String, String>) -> Result<Option<Change>, CannotChange> {
-        let knobs = &self.current().knobs;
+        let knobs = &self.current().knobs.values;
         let mut change = Change::default();
         for (name, new) in set {
             let how = place(&self.spec, name).map_err(|message| refused(name, message))?;
@@ -292,40 +279,12 @@ impl Machine {
     }
 
     fn pending_of(&self, change: Change, from_start: bool) -> Pending {
-        let mut knobs = self.current().knobs.clone();
+        let mut knobs = self.current().knobs.values.clone();
         turn(&mut knobs, &change);
         Pending {
             change,
             knobs,
             from_start,
-        }
-    }
-
-    // === what happens ===
-
-    pub(super) fn knobs_changed(
-        &mut self,
-        wish: &Wish,
-        (grace_ms, after): (u64, Option<StopPoint>),
-        now_ms: TimestampMs,
-        actions: &mut Vec<Action>,
-    ) {
-        let Ok(Some(pending)) = self.change_for(wish) else {
-            return;
-        };
-        if self.turns_live(wish, &pending.change) {
-            return self.turn_live(pending.change, now_ms, actions);
-        }
-        self.leave_live(now_ms);
-        self.pending = Some(Box::new(pending));
-        if self.current().ended_ms.is_some() {
-            return self.begin_pending(now_ms, actions);
-        }
-        match after {
-            Some(point @ StopPoint::Step(_)) if self.trains() && !self.is_stopping() => {
-                self.plan_stop(point, grace_ms, actions);
-            }
-            _ => self.wished = self.wished.or_stop(grace_ms),
         }
     }
 
@@ -338,78 +297,97 @@ impl Machine {
     pub(super) fn change_mut(&mut self, id: ChangeId) -> Option<&mut Change> {
         let made = self.attempts.iter_mut().find(|made| made.no == id.attempt)?;
         if id.live == 0 {
-            return made.change.as_deref_mut();
+            return made.knobs.change.as_deref_mut();
         }
-        let live = made.live.iter_mut().find(|live| live.no == id.live);
+        let live = made.knobs.live.iter_mut().find(|live| live.no == id.live);
         live.map(|live| &mut live.change)
+    }
+}
+
+// === what happens ===
+
+impl Transition<'_> {
+    pub(super) fn knobs_changed(&mut self, wish: &Wish, grace_ms: u64, after: Option<StopPoint>) {
+        let run = &mut *self.run;
+        let Ok(Some(pending)) = run.change_for(wish) else {
+            return;
+        };
+        if run.turns_live(wish, &pending.change) {
+            return self.turn_live(pending.change);
+        }
+        run.leave_live(self.now_ms);
+        run.pending = Some(Box::new(pending));
+        if run.current().ended_ms.is_some() {
+            return self.begin_pending();
+        }
+        match after {
+            Some(point @ StopPoint::Step(_)) if run.trains() && !run.is_stopping() => {
+                self.plan_stop(point, grace_ms);
+            }
+            _ => run.wished = run.wished.or_stop(grace_ms),
+        }
     }
 
     /// What follows an attempt that is over, when a change waits for it: the next, unless the training came to its end by itself.
     /// Gives back the outcome where nothing follows.
-    pub(super) fn followed_by_change(
-        &mut self,
-        outcome: Outcome,
-        now_ms: TimestampMs,
-        actions: &mut Vec<Action>,
-    ) -> Option<Outcome> {
-        if self.unknown_attempt.is_some() {
-            self.pending = None;
+    pub(super) fn followed_by_change(&mut self, outcome: Outcome) -> Option<Outcome> {
+        let run = &mut *self.run;
+        if run.unknown_attempt.is_some() {
+            run.pending = None;
             return Some(outcome);
         }
-        self.take_failed_trial_back(&outcome);
-        let Some(pending) = &self.pending else {
+        run.take_failed_trial_back(&outcome);
+        let Some(pending) = &run.pending else {
             return Some(outcome);
         };
         let words = pending.change.words();
         if outcome.cause == Cause::Succeeded {
-            self.pending = None;
+            run.pending = None;
             let message = format!("{}, before {words} could be applied", outcome.message).into();
             return Some(Outcome { message, ..outcome });
         }
-        let message = match (&outcome.cause, self.when_stopped()) {
+        let message = match (&outcome.cause, run.when_stopped()) {
             (Cause::Stopped, Some(when)) => format!("ended to apply {words}, {when}").into(),
             (Cause::Stopped, None) => format!("ended to apply {words}").into(),
             _ => outcome.message,
         };
-        self.end_attempt(Outcome { message, ..outcome }, now_ms);
-        self.begin_pending(now_ms, actions);
+        run.end_attempt(Outcome { message, ..outcome }, self.now_ms);
+        self.begin_pending();
         None
     }
 
-    fn begin_pending(&mut self, now_ms: TimestampMs, actions: &mut Vec<Action>) {
-        let Some(pending) = self.pending.take() else {
+    fn begin_pending(&mut self) {
+        let run = &mut *self.run;
+        let Some(pending) = run.pending.take() else {
             return;
         };
         // A person who resumes a run has looked at its nodes; while it goes on, what failed it is known to nobody else.
-        let excluded = if self.state.is_final() {
+        let excluded = if run.state.is_final() {
             Vec::new()
         } else {
-            policy::exclusions(self.current())
+            policy::exclusions(run.current())
         };
-        let chosen = self.attempts.iter().rfind(|attempt| attempt.asked);
-        let anew = pending.from_start || chosen.is_some_and(|attempt| attempt.anew);
-        let resumed_from = if pending.from_start {
-            None
-        } else {
-            self.resume_point()
-        };
-        self.wished = Wished::Run;
-        self.state = super::RunState::Queued;
-        (self.ended_ms, self.outcome, self.restart_at_ms) = (None, None, None);
-        let beginning = Beginning {
-            resumed_from,
-            anew,
+        let chosen = run.attempts.iter().rfind(|attempt| attempt.requested_by_user);
+        let placement = Placement {
             excluded,
-            ..Beginning::asked(pending.change.cause())
+            resumed_from: if pending.from_start {
+                None
+            } else {
+                run.resume_point()
+            },
+            start_chosen_by_user: pending.from_start
+                || chosen.is_some_and(|attempt| attempt.placement.start_chosen_by_user),
+            ..Placement::default()
         };
-        self.begin_attempt(beginning, now_ms, actions);
-        let attempt = self.current_mut();
-        attempt.knobs = pending.knobs;
-        attempt.change = Some(Box::new(pending.change));
+        run.queue_again();
+        self.begin_attempt(Beginning::requested(pending.change.cause(), placement));
+        let knobs = &mut self.run.current_mut().knobs;
+        knobs.values = pending.knobs;
+        knobs.change = Some(Box::new(pending.change));
     }
 }
 
-impl Attempt {
+impl AttemptKnobs {
     /// Once for each knob and outcome: all ranks say the same.
     pub(super) fn note_answer(&mut self, answer: &KnobAnswer) {
         let same = |known: &KnobAnswer| {
@@ -419,6 +397,10 @@ impl Attempt {
             self.answers.push(answer.clone());
         }
     }
+}
+
+fn saves_memory(name: &str) -> bool {
+    known(name).is_ok_and(|knob| knob.memory_saver_off.is_some())
 }
 
 fn canonical(set: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, CannotChange> {

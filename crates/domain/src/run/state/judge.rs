@@ -6,7 +6,7 @@
 //! ```text
 //! 1  a failure of the rank's own: exception, OOM, signal          the earliest of these, by its node's clock
 //!      unless the run was ended before it for what is in 2
-//! 2  what no rank can say: stuck, node lost, shim gone, refused   attempt.trouble
+//! 2  what no rank can say: stuck, node lost, shim gone, refused   progress.first_failure
 //! 3  time ran out in a collective                                 the earliest
 //! 4  an exit code without words
 //! 5  a peer was gone: where a rank had exited with 0 before, that rank; where a node is away, that node
@@ -21,7 +21,8 @@ pub(super) use exit::is_hardware;
 use exit::Weight;
 
 use crate::ident::{NodeName, Rank};
-use crate::run::state::machine::{Attempt, FaultKind, NodeTask, Wished};
+use crate::run::state::attempt::{Attempt, FaultKind};
+use crate::run::state::machine::{NodeTask, Wished};
 use crate::run::state::patience::FAILURE_GRACE_MS;
 use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
 use crate::run::state::{Cause, Outcome, RankExit};
@@ -31,15 +32,15 @@ const KILLED_BY_US_AFTER_MS: i64 = FAILURE_GRACE_MS.cast_signed() - 1_000;
 
 /// The outcome of an attempt of which nothing is left.
 pub(super) fn judge(attempt: &Attempt, wished: Wished) -> Outcome {
-    if attempt.failing_since_ms.is_none() {
+    if attempt.progress.failing_since_ms.is_none() {
         return if wished == Wished::Run {
             succeeded()
         } else {
             stopped()
         };
     }
-    let strong = attempt.trouble.as_ref().filter(outweighs_exits);
-    match (root(attempt), strong, &attempt.trouble) {
+    let strong = attempt.progress.first_failure.as_ref().filter(outweighs_exits);
+    match (root(attempt), strong, &attempt.progress.first_failure) {
         (Some(root), ..) if root.weight == Weight::TimedOut => {
             exited_early(attempt).unwrap_or_else(|| rank_outcome(&root.task.node, root.exit))
         }
@@ -55,15 +56,15 @@ pub(super) fn judge(attempt: &Attempt, wished: Wished) -> Outcome {
 }
 
 /// The rank that is the cause, as far as it is known; asked once for all ranks of an attempt.
-pub(super) fn named_rank(attempt: &Attempt) -> Option<Rank> {
-    attempt.failing_since_ms?;
+pub(crate) fn named_rank(attempt: &Attempt) -> Option<Rank> {
+    attempt.progress.failing_since_ms?;
     judge(attempt, Wished::Run).rank
 }
 
 /// Whether a rank's failure followed from another's, given the rank that is the cause.
-pub(super) fn is_cascade(attempt: &Attempt, named: Option<Rank>, exit: &RankExit) -> bool {
+pub(crate) fn is_cascade(attempt: &Attempt, named: Option<Rank>, exit: &RankExit) -> bool {
     exit.failed()
-        && attempt.failing_since_ms.is_some()
+        && attempt.progress.failing_since_ms.is_some()
         && named != Some(exit.rank)
         && weigh(attempt, exit) != Weight::Own
 }
@@ -91,6 +92,7 @@ fn failures(attempt: &Attempt) -> impl Iterator<Item = Failure<'_>> {
 /// By its words, and by when it was killed: once the grace is over the shim's SIGKILL ends what is left.
 fn weigh(attempt: &Attempt, exit: &RankExit) -> Weight {
     let grace_over_ms = attempt
+        .progress
         .failing_since_ms
         .map(|since| since + KILLED_BY_US_AFTER_MS);
     let killed = exit.signal == Some(9) && exit.error_type.is_none() && !exit.out_of_memory;
@@ -104,12 +106,14 @@ fn weigh(attempt: &Attempt, exit: &RankExit) -> Weight {
 /// The rank where it began, where a rank can say so.
 fn root(attempt: &Attempt) -> Option<Failure<'_>> {
     let strong = attempt
-        .trouble
+        .progress
+        .first_failure
         .as_ref()
         .is_some_and(|trouble| outweighs_exits(&trouble));
-    let came_first = attempt.trouble_ms.is_some() && attempt.trouble_ms == attempt.failing_since_ms;
+    let came_first = attempt.progress.first_failure_ms.is_some()
+        && attempt.progress.first_failure_ms == attempt.progress.failing_since_ms;
     let before_trouble = |exit: &RankExit| {
-        let known_ms = attempt.trouble_ms.unwrap_or(i64::MAX);
+        let known_ms = attempt.progress.first_failure_ms.unwrap_or(i64::MAX);
         !came_first || exit.at_ns / 1_000_000 <= known_ms
     };
     let tells = |failure: &Failure<'_>| {

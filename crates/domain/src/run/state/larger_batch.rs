@@ -10,12 +10,15 @@
 use std::collections::BTreeMap;
 
 use crate::ident::AttemptNo;
-use crate::run::knob::{Change, ChangeId, Decision, Verdict, current, place};
+use crate::run::knob::{Change, ChangeId, Decision, KNOBS, Verdict, current, place};
 use crate::run::state::change::{CannotChange, Wish, refused};
 use crate::run::state::machine::{Machine, Wished};
 use crate::run::state::{Cause, Outcome};
 
-const KNOB: &str = "micro_batch";
+fn batch_size() -> &'static str {
+    let knob = KNOBS.iter().find(|knob| knob.is_batch_size);
+    knob.expect("one knob is the batch size").name
+}
 
 impl Machine {
     /// Whether a larger batch is tried when a change is kept.
@@ -27,7 +30,7 @@ impl Machine {
         change: &Change,
         asked: Option<bool>,
     ) -> Result<bool, CannotChange> {
-        let suits = change.turns_on_checkpointing();
+        let suits = change.turns_on_memory_saver();
         match asked {
             Some(true) if !suits => Err(refused(
                 "try_larger_batch",
@@ -55,7 +58,8 @@ impl Machine {
             && self.pending.is_none()
             && self.trains()
             && self.cannot_change().is_none();
-        let known = current(&self.spec, &self.current().knobs, KNOB).and_then(|text| text.parse().ok());
+        let known = current(&self.spec, &self.current().knobs.values, batch_size())
+            .and_then(|text| text.parse().ok());
         due.then_some((id.attempt, known))
     }
 
@@ -64,7 +68,7 @@ impl Machine {
     /// # Errors
     /// In words, when it cannot be set.
     pub fn larger_batch(&self, attempt: AttemptNo, batch: u32) -> Result<Wish, String> {
-        place(&self.spec, KNOB)?;
+        place(&self.spec, batch_size())?;
         let mut changes = self.changes();
         let of_attempt = changes.find(|(id, _)| *id == ChangeId::of(attempt));
         let verdict = of_attempt.and_then(|(_, change)| change.verdict.as_ref());
@@ -72,7 +76,7 @@ impl Machine {
             return Err("no samples a second are known, which it would be judged by".into());
         }
         let wish = Wish::Apply {
-            set: BTreeMap::from([(KNOB.to_owned(), batch.saturating_mul(2).to_string())]),
+            set: BTreeMap::from([(batch_size().to_owned(), batch.saturating_mul(2).to_string())]),
             auto_revert: Some(true),
             from_start: false,
             restart: false,
@@ -102,7 +106,7 @@ impl Machine {
         let tries = |change: &Change| change.follows.is_some() && !proved(change);
         let no = self.current().no;
         let over = self.wished != Wished::Run || matches!(outcome.cause, Cause::Succeeded | Cause::Stopped);
-        if over || self.pending.is_some() || !self.current().change.as_deref().is_some_and(tries) {
+        if over || self.pending.is_some() || !self.current().knobs.change.as_deref().is_some_and(tries) {
             return;
         }
         let (decision, why) = if outcome.cause.says_nothing_of_training() {

@@ -15,10 +15,11 @@ use crate::ident::{NodeName, Rank};
 use crate::run::knob::{
     ANSWERS_MAX, Change, How, KnobAnswer, KnobDiff, LIVE_MAX, LiveChange, LiveState, known, turn, turn_back,
 };
-use crate::run::state::advance::Action;
+use crate::run::state::attempt::Attempt;
 use crate::run::state::change::Wish;
-use crate::run::state::machine::{Attempt, Machine, NodePhase, NodeTask, RankTask};
+use crate::run::state::machine::{Machine, NodePhase, NodeTask, RankTask};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
+use crate::run::state::transition::Transition;
 use crate::time::TimestampMs;
 
 impl Machine {
@@ -44,47 +45,7 @@ impl Machine {
             && self.trains()
             && !self.is_stopping()
             && attempt.nodes.iter().all(knows)
-            && attempt.live.len() < LIVE_MAX
-    }
-
-    /// Asks every rank for it.
-    pub(super) fn turn_live(&mut self, change: Change, now_ms: TimestampMs, actions: &mut Vec<Action>) {
-        self.leave_live(now_ms);
-        let attempt = self.current_mut();
-        turn(&mut attempt.knobs, &change);
-        let no = attempt.live.last().map_or(1, |last| last.no + 1);
-        attempt.live.push(LiveChange {
-            no,
-            asked_ms: now_ms,
-            step: attempt.last_step(),
-            change,
-            ..LiveChange::default()
-        });
-        self.tell_live(actions);
-    }
-
-    /// Brings the last change in place, as it stands, to the nodes.
-    fn tell_live(&mut self, actions: &mut Vec<Action>) {
-        let nodes: Vec<NodeName> = self.busy_nodes().cloned().collect();
-        let attempt = self.current_mut();
-        let Some(live) = attempt.live.last() else { return };
-        let value = |diff: &KnobDiff| match live.state {
-            LiveState::Refused => diff.old.clone(),
-            _ => diff.new.clone(),
-        };
-        let set = live.change.set.iter();
-        let command = NodeCommand::TurnLive {
-            live: live.no,
-            set: set.map(|diff| (diff.knob.clone(), value(diff))).collect(),
-        };
-        let orders: Vec<Action> = nodes
-            .iter()
-            .map(|node| attempt.command(node, command.clone()))
-            .collect();
-        if let Some(live) = attempt.live.last_mut() {
-            live.orders.extend(orders.iter().map(|order| order.n));
-        }
-        actions.extend(orders);
+            && attempt.knobs.live.len() < LIVE_MAX
     }
 
     /// What a report means to the change in place that waits. True when it was about that alone.
@@ -93,7 +54,12 @@ impl Machine {
         match report {
             NodeReport::Refused { command, reason } => {
                 let ours = |live: &LiveChange| live.orders.iter().any(|order| u64::from(*order) == *command);
-                let refused = attempt.live.iter().find(|live| ours(live)).map(|live| live.no);
+                let refused = attempt
+                    .knobs
+                    .live
+                    .iter()
+                    .find(|live| ours(live))
+                    .map(|live| live.no);
                 if let Some(no) = refused {
                     attempt.refuse_live(no, reason, now_ms);
                 }
@@ -111,24 +77,64 @@ impl Machine {
 
     /// What waits for ranks waits no more; they may take it over still, and the next attempt has it.
     pub(super) fn leave_live(&mut self, now_ms: TimestampMs) {
-        let live = self.current_mut().live.iter_mut();
+        let live = self.current_mut().knobs.live.iter_mut();
         for left in live.filter(|live| live.state == LiveState::Asked) {
             left.state = LiveState::Left;
             left.settled_ms = Some(now_ms);
         }
     }
+}
+
+impl Transition<'_> {
+    /// Asks every rank for it.
+    pub(super) fn turn_live(&mut self, change: Change) {
+        self.run.leave_live(self.now_ms);
+        let attempt = self.run.current_mut();
+        turn(&mut attempt.knobs.values, &change);
+        let no = attempt.knobs.live.last().map_or(1, |last| last.no + 1);
+        attempt.knobs.live.push(LiveChange {
+            no,
+            asked_ms: self.now_ms,
+            step: attempt.last_step(),
+            change,
+            ..LiveChange::default()
+        });
+        self.tell_live();
+    }
+
+    /// Brings the last change in place, as it stands, to the nodes.
+    fn tell_live(&mut self) {
+        let nodes: Vec<NodeName> = self.run.busy_nodes().cloned().collect();
+        let Some(live) = self.run.current().knobs.live.last() else {
+            return;
+        };
+        let value = |diff: &KnobDiff| match live.state {
+            LiveState::Refused => diff.old.clone(),
+            _ => diff.new.clone(),
+        };
+        let set = live.change.set.iter();
+        let command = NodeCommand::TurnLive {
+            live: live.no,
+            set: set.map(|diff| (diff.knob.clone(), value(diff))).collect(),
+        };
+        let command = |node| self.command(node, command.clone());
+        let orders: Vec<u32> = nodes.iter().map(command).collect();
+        if let Some(live) = self.run.current_mut().knobs.live.last_mut() {
+            live.orders.extend(orders);
+        }
+    }
 
     /// Some ranks may have taken over what another refused, or be about to.
-    pub(super) fn put_live_back(&mut self, actions: &mut Vec<Action>) {
-        if self.is_stopping() {
+    pub(super) fn put_live_back(&mut self) {
+        if self.run.is_stopping() {
             return;
         }
-        let last = self.current_mut().live.last_mut();
+        let last = self.run.current_mut().knobs.live.last_mut();
         let Some(refused) = last.filter(|live| live.state == LiveState::Refused && !live.put_back) else {
             return;
         };
         refused.put_back = true;
-        self.tell_live(actions);
+        self.tell_live();
     }
 }
 
@@ -157,7 +163,7 @@ impl Attempt {
     pub(super) fn settle_live(&mut self, now_ms: TimestampMs) {
         let running = |(rank, task): (Rank, &RankTask)| task.exit.is_none().then_some(rank);
         let all: Vec<Rank> = self.global_ranks().filter_map(running).collect();
-        let mut live = self.live.iter_mut();
+        let mut live = self.knobs.live.iter_mut();
         let Some(live) = live.find(|live| live.state == LiveState::Asked) else {
             return;
         };
@@ -173,11 +179,11 @@ impl Attempt {
         live.settled_ms = Some(now_ms);
         live.refused = Some(why.to_owned());
         let change = live.change.clone();
-        turn_back(&mut self.knobs, &change);
+        turn_back(&mut self.knobs.values, &change);
     }
 
     fn asked_live(&mut self, no: u32) -> Option<&mut LiveChange> {
-        let mut live = self.live.iter_mut();
+        let mut live = self.knobs.live.iter_mut();
         live.find(|live| live.no == no && live.state == LiveState::Asked)
     }
 
@@ -191,8 +197,8 @@ impl Attempt {
     /// The knobs as its ranks got them when they started.
     #[must_use]
     pub fn knobs_at_launch(&self) -> BTreeMap<String, String> {
-        let mut knobs = self.knobs.clone();
-        for live in self.live.iter().rev().filter(|live| live.is_made()) {
+        let mut knobs = self.knobs.values.clone();
+        for live in self.knobs.live.iter().rev().filter(|live| live.is_made()) {
             turn_back(&mut knobs, &live.change);
         }
         knobs

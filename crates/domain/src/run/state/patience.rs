@@ -14,11 +14,11 @@
 //! up and comes back is told to stop what it holds before it is given anything new.
 
 use crate::ident::{NodeName, Rank};
+use crate::run::state::attempt::{Attempt, Exclusion, Fault, FaultKind};
 use crate::run::state::judge::{early, node_lost};
-use crate::run::state::machine::{
-    Attempt, Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall,
-};
+use crate::run::state::machine::{Looked, Machine, NodePhase, NodeTask, RankTask, Stall};
 use crate::run::state::policy::has_budget;
+use crate::run::state::report::NodeFailure;
 use crate::run::state::{Cause, Outcome, StallCause};
 use crate::time::TimestampMs;
 
@@ -53,13 +53,8 @@ impl Machine {
             .or_else(|| self.late_measurement(now_ms))
             .or_else(|| self.stuck(now_ms))
             .or_else(|| self.left_alone(now_ms));
-        if let Some(Overdue { outcome, fault }) = overdue {
-            if let Some((node, fault)) = fault
-                && let Some(task) = self.current_mut().task_mut(&node)
-            {
-                task.fault.get_or_insert(fault);
-            }
-            self.fail(Some(outcome), now_ms);
+        if let Some(failure) = overdue {
+            self.fail_at_node(failure, now_ms);
         }
     }
 
@@ -78,7 +73,7 @@ impl Machine {
     }
 
     /// A node that is not heard while no step comes from the others.
-    fn lost_node(&self, now_ms: TimestampMs) -> Option<Overdue> {
+    fn lost_node(&self, now_ms: TimestampMs) -> Option<NodeFailure> {
         let attempt = self.current();
         let patience_ms = self.spec.node_timeout_ms()?;
         let away = |task: &NodeTask| task.phase == NodePhase::Ended || task.away_since_ms.is_some();
@@ -89,26 +84,20 @@ impl Machine {
             (true, false) => return None,
             (false, _) => patience_ms,
         };
-        let moved_ms = attempt.moved_ms.unwrap_or(i64::MIN);
+        let moved_ms = attempt.progress.last_progress_ms.unwrap_or(i64::MIN);
         let no_step = now_ms.saturating_sub(moved_ms) > patience_ms;
         let silent = |task: &&NodeTask| no_step && task.is_silent(now_ms, patience_ms);
         let task = attempt.nodes.iter().find(silent)?;
         let reason = away_reason(patience_ms);
-        Some(Overdue {
+        Some(NodeFailure {
             outcome: node_lost(&task.node, &format!("{reason}, and no step was seen since")),
-            fault: Some((
-                task.node.clone(),
-                Fault {
-                    kind: FaultKind::Away,
-                    reason,
-                },
-            )),
+            exclusion: Some(Exclusion::away(&task.node, reason)),
         })
     }
 
-    fn late_check(&self, now_ms: TimestampMs) -> Option<Overdue> {
+    fn late_check(&self, now_ms: TimestampMs) -> Option<NodeFailure> {
         let attempt = self.current();
-        let asked_ms = attempt.placed_ms.unwrap_or(attempt.started_ms);
+        let asked_ms = attempt.placement.placed_ms.unwrap_or(attempt.started_ms);
         if now_ms - asked_ms <= PREPARE_TIMEOUT_MS {
             return None;
         }
@@ -122,9 +111,9 @@ impl Machine {
     }
 
     /// A node that is away is to blame before one that only does not answer.
-    fn late_measurement(&self, now_ms: TimestampMs) -> Option<Overdue> {
+    fn late_measurement(&self, now_ms: TimestampMs) -> Option<NodeFailure> {
         let attempt = self.current();
-        let check = attempt.bandwidth.as_ref()?;
+        let check = attempt.findings.bandwidth.as_ref()?;
         if !check.is_late(&self.spec, now_ms) {
             return None;
         }
@@ -139,10 +128,10 @@ impl Machine {
 
     /// No step for too long. Who keeps the others waiting is one whose process is stopped or hangs in the kernel, else the rank that
     /// is furthest behind. Of ranks that are equally far none is blamed: they wait for each other.
-    fn stuck(&self, now_ms: TimestampMs) -> Option<Overdue> {
+    fn stuck(&self, now_ms: TimestampMs) -> Option<NodeFailure> {
         let timeout_ms = self.spec.stall_timeout_ms()?;
         let attempt = self.current();
-        let moved_ms = attempt.moved_ms.unwrap_or(i64::MIN);
+        let moved_ms = attempt.progress.last_progress_ms.unwrap_or(i64::MIN);
         let is_due = |stall: &Stall| match stall.cause {
             StallCause::Stopped => now_ms - stall.since_ms >= timeout_ms.min(STOPPED_MS),
             StallCause::Uninterruptible => now_ms - stall.since_ms >= timeout_ms,
@@ -160,18 +149,24 @@ impl Machine {
             return Some(first.overdue(now_ms));
         }
         if let Some(outcome) = first_to_exit(attempt) {
-            return Some(Overdue { outcome, fault: None });
+            return Some(NodeFailure {
+                outcome,
+                exclusion: None,
+            });
         }
         if suspects.len() > 1 {
             let outcome = unknown_culprit(first, suspects.len(), now_ms);
-            return Some(Overdue { outcome, fault: None });
+            return Some(NodeFailure {
+                outcome,
+                exclusion: None,
+            });
         }
         Some(first.overdue(now_ms))
     }
 
     /// A rank has ended well, and the others wait for it without a step. A script that never steps (inference over uneven parts)
     /// and one that does its last work on rank 0 alone are left in peace.
-    fn left_alone(&self, now_ms: TimestampMs) -> Option<Overdue> {
+    fn left_alone(&self, now_ms: TimestampMs) -> Option<NodeFailure> {
         let patience_ms = self.spec.stall_timeout_ms()?.min(EARLY_EXIT_MS);
         let attempt = self.current();
         let goes_on =
@@ -185,19 +180,17 @@ impl Machine {
             .collect();
         let last_work = left.is_empty() || left == [0];
         let quiet = attempt
-            .moved_ms
+            .progress
+            .last_progress_ms
             .is_some_and(|moved| now_ms - moved >= patience_ms);
         if last_work || !quiet || !attempt.made_progress() {
             return None;
         }
-        first_to_exit(attempt).map(|outcome| Overdue { outcome, fault: None })
+        first_to_exit(attempt).map(|outcome| NodeFailure {
+            outcome,
+            exclusion: None,
+        })
     }
-}
-
-/// What came of waiting in vain, and which node is to blame, if one is.
-struct Overdue {
-    outcome: Outcome,
-    fault: Option<(NodeName, Fault)>,
 }
 
 /// A rank that does nothing, and where.
@@ -207,20 +200,14 @@ pub(super) struct Stalled<'a> {
     pub(super) stall: &'a Stall,
 }
 
-fn given_up(task: &NodeTask, reason: String) -> Overdue {
-    Overdue {
+fn given_up(task: &NodeTask, reason: String) -> NodeFailure {
+    NodeFailure {
         outcome: Outcome::at_node(
             Cause::PrepareFailed,
             &task.node,
             format!("node {} was given up: {reason}", task.node),
         ),
-        fault: Some((
-            task.node.clone(),
-            Fault {
-                kind: FaultKind::Away,
-                reason,
-            },
-        )),
+        exclusion: Some(Exclusion::away(&task.node, reason)),
     }
 }
 
@@ -281,7 +268,7 @@ impl Stalled<'_> {
         )
     }
 
-    fn overdue(&self, now_ms: TimestampMs) -> Overdue {
+    fn overdue(&self, now_ms: TimestampMs) -> NodeFailure {
         let (who, waits) = (
             format!("rank {} on node {}", self.rank, self.node),
             span(now_ms - self.stall.since_ms),
@@ -306,16 +293,19 @@ impl Stalled<'_> {
             }
         };
         let hardware = self.stall.cause == StallCause::Uninterruptible;
-        let fault = hardware.then(|| Fault {
-            kind: FaultKind::Hardware,
-            reason: format!("rank {} hung in its kernel", self.rank),
+        let exclusion = hardware.then(|| Exclusion {
+            node: self.node.clone(),
+            fault: Fault {
+                kind: FaultKind::Hardware,
+                reason: format!("rank {} hung in its kernel", self.rank),
+            },
         });
-        Overdue {
+        NodeFailure {
             outcome: Outcome {
                 rank: Some(self.rank),
                 ..Outcome::at_node(Cause::Stuck, self.node, message)
             },
-            fault: fault.map(|fault| (self.node.clone(), fault)),
+            exclusion,
         }
     }
 }

@@ -3,8 +3,9 @@
 //! In this order: a person's stop; a cause that no restart mends; the budget; no progress. Whatever passes all of them is tried again
 //! after a pause, on other nodes where the cause was a node. Each count begins anew when a person resumes the run.
 
+use crate::run::state::attempt::{Attempt, Exclusion, Fault, FaultKind};
 use crate::run::state::judge::is_hardware;
-use crate::run::state::machine::{Attempt, Exclusion, Fault, FaultKind, Machine, NodeTask, Wished};
+use crate::run::state::machine::{Machine, NodeTask, Wished};
 use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
 
@@ -53,7 +54,7 @@ pub(super) fn has_budget(machine: &Machine) -> bool {
 
 /// Nodes that the next attempt is not given: those of before, and those that failed this one.
 pub(super) fn exclusions(attempt: &Attempt) -> Vec<Exclusion> {
-    let mut excluded = attempt.excluded.clone();
+    let mut excluded = attempt.placement.excluded.clone();
     for task in &attempt.nodes {
         if let Some(fault) = task.fault.clone().or_else(|| hardware_fault(task)) {
             excluded.retain(|exclusion| exclusion.node != task.node);
@@ -74,7 +75,7 @@ fn since_asked<'a>(machine: &'a Machine, outcome: &'a Outcome) -> Vec<Tried<'a>>
     let first = machine
         .attempts
         .iter()
-        .rposition(|attempt| attempt.asked)
+        .rposition(|attempt| attempt.requested_by_user)
         .unwrap_or(0);
     let (current, earlier) = machine.attempts[first..]
         .split_last()

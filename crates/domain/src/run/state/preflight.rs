@@ -11,7 +11,8 @@ pub(super) use bandwidth::verdict;
 
 use crate::ident::NodeName;
 use crate::run::spec::Spec;
-use crate::run::state::machine::{Attempt, Looked};
+use crate::run::state::attempt::Attempt;
+use crate::run::state::machine::Looked;
 use crate::run::state::protocol::Prepared;
 
 /// Below this much free space where checkpoints go, a person should know: the smallest optimizer state of a model worth several nodes.
@@ -25,57 +26,46 @@ const FREE_BYTES_PLENTY: u64 = 100 << 30;
 struct Check {
     what: &'static str,
     breaks: bool,
+    /// Whether it may differ in a run like this.
+    may_differ: fn(&Spec) -> bool,
     value: fn(&Prepared) -> String,
 }
 
 /// Ranks of other PyTorch, CUDA or NCCL versions fail in the first collective, or worse, do not; other scripts train other models.
 const CHECKS: [Check; 9] = [
+    breaks("PyTorch", |found| found.torch_version.clone()),
+    breaks("the CUDA version of PyTorch", |found| found.cuda.clone()),
+    breaks("NCCL", |found| found.nccl.clone()),
+    breaks("the script", |found| short(&found.script_sha256)),
+    breaks("the git commit", |found| short(&found.commit)),
+    warns("the NVIDIA driver", |found| found.driver.clone()),
+    warns("Python", |found| found.python_version.clone()),
+    warns("the container's image", |found| found.image.clone()),
     Check {
-        what: "PyTorch",
-        breaks: true,
-        value: |found| found.torch_version.clone(),
-    },
-    Check {
-        what: "the CUDA version of PyTorch",
-        breaks: true,
-        value: |found| found.cuda.clone(),
-    },
-    Check {
-        what: "NCCL",
-        breaks: true,
-        value: |found| found.nccl.clone(),
-    },
-    Check {
-        what: "the script",
-        breaks: true,
-        value: |found| found.script_sha256.chars().take(12).collect(),
-    },
-    Check {
-        what: "the git commit",
-        breaks: true,
-        value: |found| found.commit.chars().take(12).collect(),
-    },
-    Check {
-        what: "the NVIDIA driver",
-        breaks: false,
-        value: |found| found.driver.clone(),
-    },
-    Check {
-        what: "Python",
-        breaks: false,
-        value: |found| found.python_version.clone(),
-    },
-    Check {
-        what: "the container's image",
-        breaks: false,
-        value: |found| found.image.clone(),
-    },
-    Check {
-        what: "the number of GPUs",
-        breaks: false,
-        value: |found| found.gpus.to_string(),
+        may_differ: |spec| spec.nproc_per_node.is_some(),
+        ..warns("the number of GPUs", |found| found.gpus.to_string())
     },
 ];
+
+const fn breaks(what: &'static str, value: fn(&Prepared) -> String) -> Check {
+    Check {
+        breaks: true,
+        ..warns(what, value)
+    }
+}
+
+const fn warns(what: &'static str, value: fn(&Prepared) -> String) -> Check {
+    Check {
+        what,
+        breaks: false,
+        may_differ: |_| false,
+        value,
+    }
+}
+
+fn short(hash: &str) -> String {
+    hash.chars().take(12).collect()
+}
 
 /// What the nodes of an attempt found, held against each other.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -136,13 +126,12 @@ pub(super) fn unshared(spec: &Spec, attempt: &Attempt) -> Option<String> {
 
 /// A value that a node does not tell (an older agent, no GPU) is not held against it; but a script is the same or it is not.
 fn differs(check: &Check, spec: &Spec, nodes: &[(&NodeName, &Prepared)]) -> bool {
-    let asked_for = check.what == "the number of GPUs" && spec.nproc_per_node.is_some();
     let mut values = nodes
         .iter()
         .map(|(_, found)| (check.value)(found))
         .filter(|value| !value.is_empty());
     let first = values.next();
-    !asked_for && values.any(|value| Some(&value) != first.as_ref())
+    !(check.may_differ)(spec) && values.any(|value| Some(&value) != first.as_ref())
 }
 
 fn table(check: &Check, nodes: &[(&NodeName, &Prepared)]) -> String {

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::runs::Provenance;
 use crate::ident::Rank;
 use crate::run::checkpoint::{CheckpointReport, PruneOrder, RemovalOrder};
 use crate::run::knob::KnobAnswer;
 use crate::run::mesh::RankMesh;
+use crate::run::provenance::Provenance;
 use crate::run::secret::SecretValue;
 use crate::run::spec::Spec;
 use crate::run::state::{RankExit, Watched};

@@ -2,13 +2,19 @@
 
 use crate::ident::NodeName;
 use crate::run::state::advance::Event;
+use crate::run::state::attempt::{Exclusion, Fault, FaultKind};
 use crate::run::state::judge::trouble;
-use crate::run::state::machine::{
-    Fault, FaultKind, Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished,
-};
+use crate::run::state::machine::{Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished};
 use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
 use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
+
+/// A failure that no rank reported, and the node that is to blame for it, if one is.
+#[derive(Debug)]
+pub(super) struct NodeFailure {
+    pub(super) outcome: Outcome,
+    pub(super) exclusion: Option<Exclusion>,
+}
 
 impl Machine {
     pub(super) fn reported(&mut self, node: &NodeName, report: &NodeReport, now_ms: TimestampMs) {
@@ -36,14 +42,14 @@ impl Machine {
             NodeReport::RankStarted { .. } => {
                 self.started_ms.get_or_insert(now_ms);
             }
-            NodeReport::FirstStep { .. } => attempt.moved_ms = Some(now_ms),
+            NodeReport::FirstStep { .. } => attempt.progress.last_progress_ms = Some(now_ms),
             NodeReport::RankExited(_) => {
-                attempt.moved_ms = Some(now_ms);
+                attempt.progress.last_progress_ms = Some(now_ms);
                 if !failed {
                     attempt.settle_live(now_ms);
                 }
             }
-            NodeReport::KnobAnswered(answer) if answer.live.is_none() => attempt.note_answer(answer),
+            NodeReport::KnobAnswered(answer) if answer.live.is_none() => attempt.knobs.note_answer(answer),
             NodeReport::Measured(measured) => attempt.measured(node, measured),
             _ => {}
         }
@@ -68,8 +74,8 @@ impl Machine {
             return;
         };
         match report {
-            NodeReport::RankMesh(told) => attempt.mesh.get_or_insert_default().take(told),
-            NodeReport::RankUnseen(told) => attempt.unseen.take(told),
+            NodeReport::RankMesh(told) => attempt.findings.mesh.get_or_insert_default().take(told),
+            NodeReport::RankUnseen(told) => attempt.findings.unseen.take(told),
             _ => {}
         }
     }
@@ -80,11 +86,21 @@ impl Machine {
             return;
         }
         let attempt = self.current_mut();
-        attempt.failing_since_ms.get_or_insert(now_ms);
-        if attempt.trouble.is_none() && trouble.is_some() {
-            attempt.trouble = trouble;
-            attempt.trouble_ms = Some(now_ms);
+        attempt.progress.failing_since_ms.get_or_insert(now_ms);
+        if attempt.progress.first_failure.is_none() && trouble.is_some() {
+            attempt.progress.first_failure = trouble;
+            attempt.progress.first_failure_ms = Some(now_ms);
         }
+    }
+
+    /// The same, when a node is to blame for it: the next attempt goes elsewhere.
+    pub(super) fn fail_at_node(&mut self, failure: NodeFailure, now_ms: TimestampMs) {
+        if let Some(Exclusion { node, fault }) = failure.exclusion
+            && let Some(task) = self.current_mut().task_mut(&node)
+        {
+            task.fault.get_or_insert(fault);
+        }
+        self.fail(Some(failure.outcome), now_ms);
     }
 
     pub(super) fn node_lost(&mut self, node: &NodeName, now_ms: TimestampMs) {
@@ -118,8 +134,8 @@ impl Machine {
     /// Nodes get their time anew to connect and to answer.
     pub(super) fn collector_started(&mut self, now_ms: TimestampMs) {
         let attempt = self.current_mut();
-        attempt.placed_ms = attempt.placed_ms.map(|_| now_ms);
-        if let Some(check) = &mut attempt.bandwidth {
+        attempt.placement.placed_ms = attempt.placement.placed_ms.map(|_| now_ms);
+        if let Some(check) = &mut attempt.findings.bandwidth {
             check.since_ms = now_ms;
         }
         for task in attempt

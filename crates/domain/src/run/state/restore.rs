@@ -10,10 +10,11 @@
 //! An attempt that runs by all that is known goes on: it is known to its nodes, too.
 
 use crate::ident::{AttemptNo, NodeName};
-use crate::run::state::advance::{Action, Task};
+use crate::run::state::attempt::Placement;
 use crate::run::state::judge::stopped;
 use crate::run::state::machine::{Machine, NodePhase, Wished};
 use crate::run::state::settle::Beginning;
+use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome, RunState};
 use crate::time::TimestampMs;
 
@@ -49,47 +50,6 @@ impl Machine {
             true => Held::Unknown,
             false => Held::Over,
         }
-    }
-
-    /// The state went back to that of a backup. Once per restore.
-    pub(super) fn restored(
-        &mut self,
-        restored_ms: TimestampMs,
-        now_ms: TimestampMs,
-        actions: &mut Vec<Action>,
-    ) {
-        if self.restored_ms >= Some(restored_ms) {
-            return;
-        }
-        self.restored_ms = Some(restored_ms);
-        self.skip_attempts_to(AttemptNo(self.current().no.0.saturating_add(SKIPPED_ATTEMPTS)));
-        let current = self.current();
-        let has_begun = current.nodes.iter().any(|task| task.phase >= NodePhase::Running);
-        if self.state.is_final() || self.restart_at_ms.is_some() || current.ended_ms.is_some() || has_begun {
-            return;
-        }
-        if current.nodes.is_empty() {
-            self.renumber(actions);
-            return;
-        }
-        let beginning = Beginning {
-            cause: "a backup was restored".into(),
-            asked: current.asked,
-            anew: current.anew,
-            resumed_from: current.resumed_from.clone(),
-            excluded: current.excluded.clone(),
-        };
-        let change = self.current_mut().change.take();
-        self.current_mut().left_alone = true;
-        let message = "a backup was restored that was made before this attempt had begun to run".to_owned();
-        self.end_attempt(outcome(None, message), now_ms);
-        if self.wished != Wished::Run {
-            self.finish(RunState::Stopped, now_ms);
-            self.outcome = Some(stopped());
-            return;
-        }
-        self.begin_attempt(beginning, now_ms, actions);
-        self.current_mut().change = change;
     }
 
     /// A node holds an attempt that is not known.
@@ -132,14 +92,45 @@ impl Machine {
         let used = last.max(self.attempts_used).map_or(0, |used| used.0);
         AttemptNo(used.saturating_add(1))
     }
+}
 
-    /// Gives the current attempt, which has no nodes yet, the next free number.
-    fn renumber(&mut self, actions: &mut Vec<Action>) {
-        let no = self.next_attempt();
-        let nodes = self.spec.node_count();
-        let attempt = self.current_mut();
-        attempt.no = no;
-        actions.push(attempt.action(Task::Place { nodes }));
+impl Transition<'_> {
+    /// The state went back to that of a backup. Once per restore.
+    pub(super) fn restored(&mut self, restored_ms: TimestampMs) {
+        let run = &mut *self.run;
+        if run.restored_ms >= Some(restored_ms) {
+            return;
+        }
+        run.restored_ms = Some(restored_ms);
+        run.skip_attempts_to(AttemptNo(run.current().no.0.saturating_add(SKIPPED_ATTEMPTS)));
+        let current = run.current();
+        let has_begun = current.nodes.iter().any(|task| task.phase >= NodePhase::Running);
+        if run.state.is_final() || run.restart_at_ms.is_some() || current.ended_ms.is_some() || has_begun {
+            return;
+        }
+        if current.nodes.is_empty() {
+            run.current_mut().no = run.next_attempt();
+            return self.find_nodes();
+        }
+        let beginning = Beginning {
+            cause: "a backup was restored".into(),
+            requested_by_user: current.requested_by_user,
+            placement: Placement {
+                placed_ms: None,
+                ..current.placement.clone()
+            },
+        };
+        let change = run.current_mut().knobs.change.take();
+        run.current_mut().left_alone = true;
+        let message = "a backup was restored that was made before this attempt had begun to run".to_owned();
+        run.end_attempt(outcome(None, message), self.now_ms);
+        if run.wished != Wished::Run {
+            run.finish(RunState::Stopped, self.now_ms);
+            run.outcome = Some(stopped());
+            return;
+        }
+        self.begin_attempt(beginning);
+        self.run.current_mut().knobs.change = change;
     }
 }
 

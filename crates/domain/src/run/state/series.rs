@@ -11,7 +11,8 @@
 //! for each other, and nothing here says which one is to blame.
 
 use crate::ident::RunId;
-use crate::run::state::machine::{Attempt, Machine};
+use crate::run::state::attempt::Attempt;
+use crate::run::state::machine::Machine;
 use crate::run::state::patience::{Stalled, suspects};
 use crate::run::state::{Outcome, StallCause};
 use crate::series::{Labels, METRIC_NAME};
@@ -50,7 +51,7 @@ impl Machine {
 
 impl Attempt {
     fn has_failed(&self) -> bool {
-        self.ended_ms.is_some() && self.failing_since_ms.is_some()
+        self.ended_ms.is_some() && self.progress.failing_since_ms.is_some()
     }
 }
 

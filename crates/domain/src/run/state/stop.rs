@@ -10,12 +10,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::runs::StopView;
 use crate::ident::{AttemptNo, NodeName};
 use crate::run::checkpoint::{Checkpoint, resume_point};
-use crate::run::state::advance::Action;
 use crate::run::state::machine::{Machine, NodePhase, Wished};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
+use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome, RunState};
 use crate::time::TimestampMs;
 
@@ -71,22 +70,45 @@ pub fn agreed_step(highest: u64, step_s: f64) -> u64 {
 
 // === what happens ===
 
-impl Machine {
+impl Transition<'_> {
     /// A person wants it to stop: now, or at a good moment when there is one to wait for.
-    pub(super) fn stop_requested(
-        &mut self,
-        grace_ms: u64,
-        after: Option<StopPoint>,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn stop_requested(&mut self, grace_ms: u64, after: Option<StopPoint>) {
+        let run = &mut *self.run;
         match after {
-            Some(point) if self.trains() && !self.is_stopping() => self.plan_stop(point, grace_ms, actions),
-            _ => self.wished = self.wished.or_stop(grace_ms),
+            Some(point) if run.trains() && !run.is_stopping() => self.plan_stop(point, grace_ms),
+            _ => run.wished = run.wished.or_stop(grace_ms),
         }
     }
 
+    /// A step once agreed stays: ranks may have read it.
+    pub(super) fn plan_stop(&mut self, point: StopPoint, grace_ms: u64) {
+        let known = self.run.stop_plan().map(|plan| plan.point);
+        if matches!(known, Some(StopPoint::Step(_))) {
+            return;
+        }
+        let mut plan = StopPlan {
+            attempt: self.run.current().no,
+            point,
+            grace_ms,
+            reached_ms: None,
+            known: Vec::new(),
+            orders: Vec::new(),
+        };
+        match point {
+            StopPoint::Checkpoint => plan.known.clone_from(&self.run.checkpoints),
+            StopPoint::Step(step) => {
+                let nodes: Vec<NodeName> = self.run.busy_nodes().cloned().collect();
+                let command = |node| self.command(node, NodeCommand::StopAfter { step, grace_ms });
+                plan.orders = nodes.iter().map(command).collect();
+            }
+        }
+        self.run.stop = Some(plan);
+    }
+}
+
+impl Machine {
     /// The stop that waits, or waited, in the current attempt.
-    pub(super) fn stop_plan(&self) -> Option<&StopPlan> {
+    pub(crate) fn stop_plan(&self) -> Option<&StopPlan> {
         let no = self.current().no;
         self.stop.as_ref().filter(|plan| plan.attempt == no)
     }
@@ -100,37 +122,6 @@ impl Machine {
     #[must_use]
     pub fn trains(&self) -> bool {
         self.is_live(self.current().no) && self.current().ranks().any(|(_, rank)| rank.pid.is_some())
-    }
-
-    /// A step once agreed stays: ranks may have read it.
-    pub(super) fn plan_stop(&mut self, point: StopPoint, grace_ms: u64, actions: &mut Vec<Action>) {
-        if self
-            .stop_plan()
-            .is_some_and(|plan| matches!(plan.point, StopPoint::Step(_)))
-        {
-            return;
-        }
-        let mut plan = StopPlan {
-            attempt: self.current().no,
-            point,
-            grace_ms,
-            reached_ms: None,
-            known: Vec::new(),
-            orders: Vec::new(),
-        };
-        match point {
-            StopPoint::Checkpoint => plan.known.clone_from(&self.checkpoints),
-            StopPoint::Step(step) => {
-                let nodes: Vec<NodeName> = self.busy_nodes().cloned().collect();
-                let attempt = self.current_mut();
-                for node in nodes {
-                    let order = attempt.command(&node, NodeCommand::StopAfter { step, grace_ms });
-                    plan.orders.push(order.n);
-                    actions.push(order);
-                }
-            }
-        }
-        self.stop = Some(plan);
     }
 
     /// What a report means to a plan. True when it was about the plan alone.
@@ -244,24 +235,6 @@ impl StopPlan {
 // === how it looks ===
 
 impl Machine {
-    /// The stop that is under way or waits; nothing once the run has ended.
-    #[must_use]
-    pub fn stop_view(&self) -> Option<StopView> {
-        if self.state.is_final() || (self.wished == Wished::Run && self.stop_plan().is_none()) {
-            return None;
-        }
-        let point = self.stop_plan().map(|plan| plan.point);
-        let after_step = match point {
-            Some(StopPoint::Step(step)) => Some(step),
-            _ => None,
-        };
-        Some(StopView {
-            after_step,
-            after_checkpoint: point == Some(StopPoint::Checkpoint),
-            steps_lost: None,
-        })
-    }
-
     /// What a resumed run would have to repeat if this one ended now: the steps since the furthest complete checkpoint, all of them
     /// without one. `None` where it is not known at which step a checkpoint was made.
     #[must_use]

@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::spec::Spec;
 use crate::run::state::advance::Event;
+use crate::run::state::attempt::Attempt;
 use crate::run::state::judge::{judge, trouble};
-use crate::run::state::machine::{Attempt, Machine, NodePhase, NodeTask, Wished};
+use crate::run::state::machine::{Machine, NodePhase, NodeTask, Wished};
 use crate::run::state::patience::LOST_AFTER_MS;
 use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
 use crate::run::state::{Cause, Outcome, RunState};
@@ -165,8 +166,8 @@ impl Machine {
 
     fn failed(&mut self, what: Option<Outcome>, now_ms: TimestampMs) {
         let attempt = self.current_mut();
-        attempt.failing_since_ms.get_or_insert(now_ms);
-        attempt.trouble = attempt.trouble.take().or(what);
+        attempt.progress.failing_since_ms.get_or_insert(now_ms);
+        attempt.progress.first_failure = attempt.progress.first_failure.take().or(what);
     }
 
     fn came_back(&mut self, node: &NodeName, holds: bool, now_ms: TimestampMs) {
@@ -276,8 +277,10 @@ fn ending(attempt: &Attempt) -> (RunState, Outcome) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::runs::RunView;
     use crate::ident::Rank;
     use crate::run::state::RankExit;
+    use crate::run::stored::V1;
 
     fn node(name: &str) -> NodeName {
         NodeName::new(name).expect("a name")
@@ -354,12 +357,15 @@ mod tests {
         let machine = told(&started(), "n2", NodeReport::Watched(watched()), 1);
         let machine = told(&machine, "n2", rank(2, 0), 2);
         assert_eq!(machine.current().nodes.len(), 2);
-        assert_eq!(machine.view().attempts[0].nodes[1].ranks[0].rank, Rank(2));
+        assert_eq!(
+            RunView::from(&machine).attempts[0].nodes[1].ranks[0].rank,
+            Rank(2)
+        );
         let machine = told(&machine, "n1", ended(Some(0), EndCause::Finished), 3);
         assert_eq!(machine.state, RunState::Running);
         let machine = told(&machine, "n2", ended(Some(0), EndCause::Finished), 4);
         assert_eq!((machine.state, machine.ended_ms), (RunState::Succeeded, Some(4)));
-        assert!(machine.view().watched);
+        assert!(RunView::from(&machine).watched);
     }
 
     #[test]
@@ -436,8 +442,8 @@ mod tests {
         };
         let again = crate::run::state::advance(&over, &again, 4).0;
         assert_eq!((again.state, again.attempts.len()), (RunState::Running, 2));
-        let stored: Machine =
-            serde_json::from_str(&serde_json::to_string(&again).expect("JSON")).expect("a machine");
-        assert_eq!(stored, again);
+        let json = serde_json::to_string(&V1::from(&again)).expect("JSON");
+        let stored: V1<'_> = serde_json::from_str(&json).expect("a machine");
+        assert_eq!(Machine::from(stored), again);
     }
 }

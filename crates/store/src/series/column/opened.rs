@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use domain::series::is_absent;
-use domain::time::TimestampMs;
+use domain::time::{TimeRange, TimestampMs};
 
 use super::{
     COLUMN_MAX, DECIMAL, FLOATS, INTEGER_MAX, OTHER_LENGTH, PCO, POWERS, REGULAR, RUNS, SAME, count,
@@ -382,8 +382,8 @@ impl Axis {
         }
     }
 
-    /// The ticks within a range of times, both inclusive.
-    pub(crate) fn range(&self, start_ms: TimestampMs, end_ms: TimestampMs) -> Range<usize> {
+    /// The ticks within a range of times.
+    pub(crate) fn range(&self, TimeRange { start_ms, end_ms }: TimeRange) -> Range<usize> {
         let from = start_ms
             .checked_sub(1)
             .map_or(0, |before_ms| self.first_after(before_ms, 0..self.len()));

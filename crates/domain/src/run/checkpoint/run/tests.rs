@@ -4,7 +4,7 @@ use super::*;
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::checkpoint::{Checkpoint, Origin, Sight};
 use crate::run::spec::Spec;
-use crate::run::state::{NodeEnd, RunState, advance};
+use crate::run::state::{Action, NodeEnd, RunState, Task, advance};
 
 fn node(name: &str) -> NodeName {
     NodeName::new(name).expect("a name")
@@ -218,7 +218,7 @@ fn what_was_there_before_is_gone_on_from_only_when_a_person_names_it() {
         };
         machine = advance(&machine, &end, 15).0;
     }
-    let named = crate::api::runs::ResumedFrom {
+    let named = crate::run::checkpoint::ResumedFrom {
         path: "/c/step-900".into(),
         step: Some(900),
     };

@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
+use crate::api::runs::RunView;
 use crate::ident::Rank;
 use crate::run::state::{
     ABANDON_AFTER_MS, ALL_AWAY_MS, EndCause, LOST_AFTER_MS, Measured, NodeEnd, PREPARE_TIMEOUT_MS, Prepared,
     RankExit, StallCause,
 };
+use crate::run::stored::V1;
 
 mod inside;
 mod judging;
@@ -323,7 +325,7 @@ fn a_run_goes_its_way() {
         assert_eq!(story.report(name, ended(0)), [""; 0]);
     }
     assert_eq!(story.outcome(), (RunState::Succeeded, "succeeded", None, None));
-    let view = story.machine.view();
+    let view = RunView::from(&story.machine);
     assert_eq!(
         (view.summary.world_size, view.attempts[0].nodes[1].ranks[0].rank),
         (4, Rank(2))

@@ -9,13 +9,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::runs::{BandwidthFigure, BandwidthView};
 use crate::ident::NodeName;
-use crate::run::bandwidth::{BandwidthWish, Culprit, Figure, Judgement, judge, pairs, rounds};
+use crate::run::bandwidth::{Culprit, Figure, Judgement, PairRate, judge, pairs, rounds};
 use crate::run::spec::Spec;
-use crate::run::state::advance::Action;
-use crate::run::state::machine::{Attempt, Fault, FaultKind};
+use crate::run::state::attempt::{Attempt, Exclusion, Fault, FaultKind};
 use crate::run::state::protocol::{Measure, Measured, NodeCommand};
+use crate::run::state::report::NodeFailure;
+use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
 
@@ -68,50 +68,57 @@ impl BandwidthCheck {
 impl Attempt {
     pub(in crate::run::state) fn measured(&mut self, node: &NodeName, measured: &Measured) {
         let rank = self.nodes.iter().position(|task| task.node == *node);
-        if let (Some(check), Some(rank)) = (&mut self.bandwidth, rank) {
+        if let (Some(check), Some(rank)) = (&mut self.findings.bandwidth, rank) {
             check.answered(u32::try_from(rank).unwrap_or(u32::MAX), measured);
         }
     }
 
+    /// The secrets have done their work.
+    fn close_doors(&mut self) {
+        for found in self.nodes.iter_mut().filter_map(|task| task.prepared.as_mut()) {
+            found.door = Default::default();
+        }
+    }
+
+    /// A node's name by its place among the attempt's nodes.
+    pub(crate) fn name(&self, node: u32) -> &str {
+        self.nodes
+            .get(node as usize)
+            .map_or("?", |task| task.node.as_str())
+    }
+}
+
+impl Transition<'_> {
     /// Has the next round measured when it is time; whether an answer is still to come.
-    pub(in crate::run::state) fn measure(
-        &mut self,
-        spec: &Spec,
-        now_ms: TimestampMs,
-        actions: &mut Vec<Action>,
-    ) -> bool {
-        let nodes = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
-        if spec.preflight_bandwidth.is_off() || rounds(nodes) == 0 {
+    pub(in crate::run::state) fn measure(&mut self) -> bool {
+        let wish = &self.run.spec.preflight_bandwidth;
+        let nodes = u32::try_from(self.run.current().nodes.len()).unwrap_or(u32::MAX);
+        if wish.is_off() || rounds(nodes) == 0 {
             return false;
         }
-        let round = match &self.bandwidth {
+        let round = match &self.run.current().findings.bandwidth {
             None => 0,
             Some(check) if !check.waiting.is_empty() => return true,
             Some(check) => check.round + 1,
         };
         if round >= rounds(nodes) {
-            self.close_doors();
+            self.run.current_mut().close_doors();
             return false;
         }
-        let check = self.bandwidth.get_or_insert_default();
-        (check.round, check.rounds, check.since_ms) = (round, rounds(nodes), now_ms);
+        let check = self.run.current_mut().findings.bandwidth.get_or_insert_default();
+        (check.round, check.rounds, check.since_ms) = (round, rounds(nodes), self.now_ms);
         let pairs = pairs(nodes, round);
         check.waiting = pairs.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
         for (a, b) in pairs {
-            self.tell_pair(spec, round, (a, b), actions);
+            self.tell_pair(round, a, b);
         }
         true
     }
 
     /// The lower rank listens, at the port it has leased; the other one comes with its secret.
-    fn tell_pair(
-        &mut self,
-        spec: &Spec,
-        round: u32,
-        (listens, comes): (u32, u32),
-        actions: &mut Vec<Action>,
-    ) {
-        let task = &self.nodes[listens as usize];
+    fn tell_pair(&mut self, round: u32, listens: u32, comes: u32) {
+        let (spec, nodes) = (&self.run.spec, &self.run.current().nodes);
+        let task = &nodes[listens as usize];
         let host = task.prepared.clone().unwrap_or_default();
         let measure = Measure {
             round,
@@ -128,53 +135,15 @@ impl Attempt {
             peer: String::new(),
         };
         for (node, peer) in [(listens, comes), (comes, listens)] {
-            let name = self.nodes[node as usize].node.clone();
+            let nodes = &self.run.current().nodes;
+            let name = nodes[node as usize].node.clone();
             let command = NodeCommand::Measure(Measure {
                 listens: node == listens,
-                peer: self.nodes[peer as usize].node.to_string(),
+                peer: nodes[peer as usize].node.to_string(),
                 ..measure.clone()
             });
-            actions.push(self.command(&name, command));
+            self.command(&name, command);
         }
-    }
-
-    /// The secrets have done their work.
-    fn close_doors(&mut self) {
-        for found in self.nodes.iter_mut().filter_map(|task| task.prepared.as_mut()) {
-            found.door = Default::default();
-        }
-    }
-
-    /// What was measured, as the API shows it.
-    pub(in crate::run::state) fn bandwidth_view(&self, wish: &BandwidthWish) -> Option<BandwidthView> {
-        let check = self.bandwidth.as_ref()?;
-        let name = |node: u32| self.name(node).to_owned();
-        let judged = judge(&check.figures, wish);
-        let limit = judged.limit_mib_s;
-        Some(BandwidthView {
-            rounds: check.rounds,
-            rounds_done: check.round + u32::from(check.waiting.is_empty()),
-            usual_mib_s: judged.usual_mib_s,
-            slow_below_mib_s: (limit > 0.0).then_some(limit),
-            slow_as_asked: wish.min_mib_s.is_some_and(|asked| asked >= limit),
-            figures: check
-                .figures
-                .iter()
-                .map(|figure| BandwidthFigure {
-                    from: name(figure.from),
-                    to: name(figure.to),
-                    mib_s: figure.mib_s,
-                    slow: figure.mib_s.is_some_and(|mib_s| mib_s < limit),
-                    problem: figure.problem.clone(),
-                })
-                .collect(),
-        })
-    }
-
-    fn name(&self, node: u32) -> &str {
-        self.nodes
-            .get(node as usize)
-            .map_or("?", |task| task.node.as_str())
     }
 }
 
@@ -183,12 +152,12 @@ impl Attempt {
 pub(in crate::run::state) struct Verdict {
     pub(in crate::run::state) warnings: Vec<String>,
     /// Why it is refused, and whom the next attempt is not to be given.
-    pub(in crate::run::state) refusal: Option<(Outcome, Option<(NodeName, Fault)>)>,
+    pub(in crate::run::state) refusal: Option<NodeFailure>,
 }
 
 /// Judges when all rounds are over.
 pub(in crate::run::state) fn verdict(spec: &Spec, attempt: &Attempt) -> Verdict {
-    let Some(check) = &attempt.bandwidth else {
+    let Some(check) = &attempt.findings.bandwidth else {
         return Verdict::default();
     };
     let judged = judge(&check.figures, &spec.preflight_bandwidth);
@@ -197,7 +166,7 @@ pub(in crate::run::state) fn verdict(spec: &Spec, attempt: &Attempt) -> Verdict 
         .culprits
         .iter()
         .map(|culprit| culprit_text(attempt, culprit, usual));
-    let of_pairs = judged.slow.iter().map(|pair| pair_text(attempt, *pair, usual));
+    let of_pairs = judged.slow.iter().map(|pair| pair_text(attempt, pair, usual));
     let unmeasured = check
         .figures
         .iter()
@@ -221,11 +190,7 @@ pub(in crate::run::state) fn verdict(spec: &Spec, attempt: &Attempt) -> Verdict 
 }
 
 /// With a culprit another node may take its place; a pair alone is nobody's, and would be as slow again.
-fn refusal(
-    attempt: &Attempt,
-    judged: &Judgement,
-    slow: &[String],
-) -> Option<(Outcome, Option<(NodeName, Fault)>)> {
+fn refusal(attempt: &Attempt, judged: &Judgement, slow: &[String]) -> Option<NodeFailure> {
     let message = format!("{}; the run asks to be refused then", slow.join("; "));
     let Some(culprit) = judged.culprits.first() else {
         let first = &attempt.nodes.first()?.node;
@@ -233,17 +198,20 @@ fn refusal(
             node: None,
             ..Outcome::at_node(Cause::Mismatch, first, message)
         };
-        return Some((outcome, None));
+        return Some(NodeFailure {
+            outcome,
+            exclusion: None,
+        });
     };
     let node = attempt.nodes.get(culprit.node as usize)?.node.clone();
     let fault = Fault {
         kind: FaultKind::Unfit,
         reason: slow.first()?.clone(),
     };
-    Some((
-        Outcome::at_node(Cause::PrepareFailed, &node, message),
-        Some((node, fault)),
-    ))
+    Some(NodeFailure {
+        outcome: Outcome::at_node(Cause::PrepareFailed, &node, message),
+        exclusion: Some(Exclusion { node, fault }),
+    })
 }
 
 fn culprit_text(attempt: &Attempt, culprit: &Culprit, usual: f64) -> String {
@@ -267,8 +235,9 @@ fn culprit_text(attempt: &Attempt, culprit: &Culprit, usual: f64) -> String {
     )
 }
 
-fn pair_text(attempt: &Attempt, (from, to, mib_s): (u32, u32, f64), usual: f64) -> String {
-    let problem = attempt.bandwidth.iter().flat_map(|check| &check.figures);
+fn pair_text(attempt: &Attempt, pair: &PairRate, usual: f64) -> String {
+    let PairRate { from, to, mib_s } = *pair;
+    let problem = attempt.findings.bandwidth.iter().flat_map(|check| &check.figures);
     let problem = problem
         .filter(|figure| (figure.from, figure.to) == (from, to) && !figure.problem.is_empty())
         .map(|figure| format!(" ({})", figure.problem))

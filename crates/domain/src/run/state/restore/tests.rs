@@ -3,7 +3,7 @@
 use super::*;
 use crate::ident::{Rank, RunId};
 use crate::run::spec::Spec;
-use crate::run::state::{Action, EndCause, Event, NodeEnd, NodeReport, Prepared, advance};
+use crate::run::state::{Action, EndCause, Event, NodeEnd, NodeReport, Prepared, Task, advance};
 
 const RESTORED_MS: i64 = 1_000_000;
 

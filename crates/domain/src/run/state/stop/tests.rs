@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
+use crate::api::runs::RunView;
 use crate::ident::{Rank, RunId};
 use crate::run::spec::Spec;
 use crate::run::state::{Event, NodeEnd, Prepared, RankExit, Task, advance};
+use crate::run::stored::V1;
 
 const GRACE_MS: u64 = 60_000;
 
@@ -144,7 +146,7 @@ fn all_ranks_end_by_themselves_after_the_agreed_step() {
     let orders = story.stop(Some(StopPoint::Step(40)));
     assert_eq!(orders, ["n0 after 40 60000", "n1 after 40 60000"]);
     assert_eq!(story.machine.state, RunState::Running);
-    assert_eq!(story.machine.view().stop.unwrap().after_step, Some(40));
+    assert_eq!(RunView::from(&story.machine).stop.unwrap().after_step, Some(40));
     assert_eq!(story.reaches(1, 40), NOTHING);
     assert_eq!(story.machine.state, RunState::Stopping);
     // However they end: a script may say 143 after a signal, or fail because its neighbour has gone.
@@ -155,7 +157,7 @@ fn all_ranks_end_by_themselves_after_the_agreed_step() {
         story.end(),
         (RunState::Stopped, "stopped as asked, after step 40".to_owned())
     );
-    assert_eq!(story.machine.view().stop, None);
+    assert_eq!(RunView::from(&story.machine).stop, None);
 }
 
 #[test]
@@ -237,7 +239,7 @@ fn a_step_once_agreed_stays_and_a_stop_at_once_overtakes_it() {
     story.stop(Some(StopPoint::Step(40)));
     assert_eq!(story.stop(Some(StopPoint::Step(90))), NOTHING);
     assert_eq!(story.stop(Some(StopPoint::Checkpoint)), NOTHING);
-    assert_eq!(story.machine.view().stop.unwrap().after_step, Some(40));
+    assert_eq!(RunView::from(&story.machine).stop.unwrap().after_step, Some(40));
     assert_eq!(story.stop(None), ["n0 now 60000", "n1 now 60000"]);
 }
 
@@ -246,7 +248,7 @@ fn the_next_complete_checkpoint_ends_the_run() {
     let mut story = Story::running();
     story.save(10);
     assert_eq!(story.stop(Some(StopPoint::Checkpoint)), NOTHING);
-    assert!(story.machine.view().stop.unwrap().after_checkpoint);
+    assert!(RunView::from(&story.machine).stop.unwrap().after_checkpoint);
     assert_eq!(story.wait(1_000_000), NOTHING);
     assert_eq!(story.save(20), ["n0 now 60000", "n1 now 60000"]);
     story.ends(0, 143);
@@ -291,12 +293,18 @@ fn what_a_stop_loses_is_counted_from_the_furthest_complete_checkpoint() {
 #[test]
 fn machines_of_earlier_versions_have_no_plan() {
     let mut story = Story::running();
-    let text = serde_json::to_string(&story.machine).unwrap();
+    let text = serde_json::to_string(&V1::from(&story.machine)).unwrap();
     assert!(!text.contains("\"stop\":"));
-    assert_eq!(serde_json::from_str::<Machine>(&text).unwrap(), story.machine);
+    assert_eq!(
+        Machine::from(serde_json::from_str::<V1<'_>>(&text).unwrap()),
+        story.machine
+    );
     story.stop(Some(StopPoint::Step(40)));
-    let text = serde_json::to_string(&story.machine).unwrap();
-    assert_eq!(serde_json::from_str::<Machine>(&text).unwrap(), story.machine);
+    let text = serde_json::to_string(&V1::from(&story.machine)).unwrap();
+    assert_eq!(
+        Machine::from(serde_json::from_str::<V1<'_>>(&text).unwrap()),
+        story.machine
+    );
 }
 
 #[test]
@@ -305,7 +313,7 @@ fn a_plan_of_an_earlier_attempt_means_nothing() {
     story.stop(Some(StopPoint::Step(40)));
     let plan = story.machine.stop.as_mut().unwrap();
     plan.attempt = AttemptNo(0);
-    assert_eq!(story.machine.stop_view(), None);
+    assert_eq!(RunView::from(&story.machine).stop, None);
     assert_eq!(story.reaches(0, 40), NOTHING);
     assert_eq!(story.machine.state, RunState::Running);
     assert_eq!(story.stop(Some(StopPoint::Step(90))).len(), 2);

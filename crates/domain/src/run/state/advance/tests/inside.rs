@@ -30,7 +30,7 @@ fn what_ranks_say_last_is_kept_behind_the_end_of_the_run() {
     let ended = story.machine.clone();
     assert!(story.report("n0", silent(0)).is_empty() && story.report("n0", mesh(0)).is_empty());
     story.report("n9", silent(1));
-    let view = story.machine.view();
+    let view = RunView::from(&story.machine);
     let attempt = &view.attempts[0];
     let mesh = attempt.mesh.as_ref().unwrap();
     assert_eq!(mesh.group(Rank(0), 0), [Rank(0)]);
@@ -47,8 +47,11 @@ fn what_ranks_say_last_is_kept_behind_the_end_of_the_run() {
         (story.machine.state, &story.machine.outcome),
         (ended.state, &ended.outcome)
     );
-    let stored = serde_json::to_string(&story.machine).unwrap();
-    assert_eq!(serde_json::from_str::<Machine>(&stored).unwrap(), story.machine);
+    let stored = serde_json::to_string(&V1::from(&story.machine)).unwrap();
+    assert_eq!(
+        Machine::from(serde_json::from_str::<V1<'_>>(&stored).unwrap()),
+        story.machine
+    );
 }
 
 #[test]
@@ -63,12 +66,12 @@ fn each_attempt_keeps_its_own() {
     });
     story.run_attempt();
     assert_ne!(story.machine.current().no, first);
-    assert_eq!(story.machine.current().mesh, None);
+    assert_eq!(story.machine.current().findings.mesh, None);
     story.event(&Event::Reported {
         attempt: first,
         node: node("n0"),
         report: silent(1),
     });
-    assert!(story.machine.current().unseen.is_empty());
-    assert_eq!(story.machine.attempts[0].unseen.lines().len(), 1);
+    assert!(story.machine.current().findings.unseen.is_empty());
+    assert_eq!(story.machine.attempts[0].findings.unseen.lines().len(), 1);
 }

@@ -7,7 +7,7 @@ const CLOSED: &str =
     "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:11415";
 
 fn cascades(story: &Story) -> Vec<u32> {
-    let view = story.machine.view();
+    let view = RunView::from(&story.machine);
     let ranks = view
         .attempts
         .last()

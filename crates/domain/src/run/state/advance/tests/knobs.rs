@@ -99,7 +99,7 @@ pub(super) fn go_over(story: &mut Story) {
 }
 
 pub(super) fn knobs(story: &Story) -> Vec<String> {
-    let knobs = story.machine.current().knobs.iter();
+    let knobs = story.machine.current().knobs.values.iter();
     knobs.map(|(name, value)| format!("{name}={value}")).collect()
 }
 
@@ -125,7 +125,7 @@ fn a_running_run_goes_on_with_another_value_and_back_to_its_first_command_line()
     }];
     assert_eq!(story.event(&apply("grad_clip_norm", "0.50")), ["stop n0 1000"]);
     assert_eq!(story.machine.state, RunState::Stopping);
-    let view = story.machine.view();
+    let view = RunView::from(&story.machine);
     assert_eq!(view.pending.unwrap().words(), "grad_clip_norm=0.5");
     assert_eq!(
         story.event(&apply("grad_clip_norm", "0.5")),
@@ -144,7 +144,7 @@ fn a_running_run_goes_on_with_another_value_and_back_to_its_first_command_line()
     );
     let second = story.machine.current();
     assert_eq!(second.cause, "knob applied");
-    assert_eq!(second.resumed_from.as_ref().unwrap().step, Some(4));
+    assert_eq!(second.placement.resumed_from.as_ref().unwrap().step, Some(4));
     assert_eq!(knobs(&story), ["grad_clip_norm=0.5"]);
 
     assert_eq!(
@@ -225,7 +225,7 @@ fn a_run_that_has_ended_goes_on_with_the_change_from_the_start_where_nothing_was
     story.end_all(1);
     assert_eq!(story.machine.state, RunState::Failed);
     assert_eq!(story.event(&apply("num_workers", "2")), ["place 1"]);
-    assert_eq!(story.machine.current().resumed_from, None);
+    assert_eq!(story.machine.current().placement.resumed_from, None);
     story.run_attempt();
     story.end_all(0);
     assert_eq!(story.machine.state, RunState::Succeeded);
@@ -366,7 +366,7 @@ fn what_ranks_say_of_a_knob_is_kept_once() {
     for (name, applied) in [("n0", true), ("n1", true), ("n1", false)] {
         story.report(name, answered("lr_scale", applied));
     }
-    let answers = &story.machine.current().answers;
+    let answers = &story.machine.current().knobs.answers;
     assert_eq!(
         answers.iter().map(|answer| answer.applied).collect::<Vec<_>>(),
         [true, false]
@@ -396,7 +396,7 @@ fn what_a_person_chose_to_begin_from_stays_chosen() {
     for value in ["0.5", "0.25"] {
         story.event(&apply("lr_scale", value));
         go_over(&mut story);
-        let from = story.machine.current().resumed_from.as_ref().unwrap();
+        let from = story.machine.current().placement.resumed_from.as_ref().unwrap();
         assert_eq!(from.step, Some(10), "not behind what was chosen");
     }
 }

@@ -95,10 +95,10 @@ fn an_attempt_that_fails_with_it_is_followed_by_one_without_it() {
         RunState::Queued,
         "though no restart is allowed"
     );
-    let tried = story.machine.attempts[2].change.as_ref().unwrap();
+    let tried = story.machine.attempts[2].knobs.change.as_ref().unwrap();
     assert_eq!(tried.verdict.as_ref().unwrap().decision, Decision::Rejected);
     story.run_attempt();
-    let change = story.machine.current().change.as_ref().unwrap();
+    let change = story.machine.current().knobs.change.as_ref().unwrap();
     assert_eq!(
         (story.machine.current().cause.as_str(), change.reverts),
         ("knob reverted by itself", Some(AttemptNo(3)))
@@ -114,7 +114,7 @@ fn a_change_in_place_stands_in_the_way_of_neither_the_trial_nor_its_taking_back(
     let mut story = kept(Some(true));
     let due = story.machine.larger_batch_due();
     story.event(&apply("process_group_timeout_s", "600"));
-    assert_eq!(story.machine.current().live.len(), 1);
+    assert_eq!(story.machine.current().knobs.live.len(), 1);
     assert_eq!(story.machine.larger_batch_due(), due);
 
     let mut story = trying();
@@ -135,7 +135,7 @@ fn a_trial_that_a_lost_node_ends_says_nothing_of_the_batch() {
         ..NodeEnd::default()
     });
     story.report("n0", shim_died);
-    let tried = story.machine.attempts[2].change.as_ref().unwrap();
+    let tried = story.machine.attempts[2].knobs.change.as_ref().unwrap();
     let verdict = tried.verdict.as_ref().unwrap();
     assert_eq!(verdict.decision, Decision::Undecided);
     assert!(verdict.summary.contains("shim_died"), "{}", verdict.summary);
@@ -179,6 +179,6 @@ fn why_none_can_be_tried_is_kept() {
         why: "no batch is known".into(),
     });
     assert_eq!(story.machine.larger_batch_due(), None);
-    let change = story.machine.current().change.as_ref().unwrap();
+    let change = story.machine.current().knobs.change.as_ref().unwrap();
     assert_eq!(change.no_larger_batch.as_deref(), Some("no batch is known"));
 }

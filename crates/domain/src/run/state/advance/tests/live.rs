@@ -20,7 +20,7 @@ fn take(story: &mut Story, value: Option<&str>, live: u32) {
 }
 
 fn last(story: &Story) -> (u32, LiveState, usize) {
-    let live = story.machine.current().live.last().unwrap();
+    let live = story.machine.current().knobs.live.last().unwrap();
     (live.no, live.state, live.ranks.len())
 }
 
@@ -40,7 +40,7 @@ fn ranks_take_it_over_without_another_attempt_and_back() {
     );
     assert_eq!(story.machine.state, RunState::Running);
     assert_eq!(last(&story), (1, LiveState::Asked, 0));
-    assert_eq!(story.machine.current().live[0].step, Some(340));
+    assert_eq!(story.machine.current().knobs.live[0].step, Some(340));
     assert_eq!(story.event(&apply(KNOB, "600")), [""; 0], "asked again");
     for _ in 0..2 {
         story.report("n0", answer(Some("600"), 1, 0, true));
@@ -53,7 +53,7 @@ fn ranks_take_it_over_without_another_attempt_and_back() {
     take(&mut story, Some("600"), 1);
     assert_eq!(last(&story), (1, LiveState::Taken, 4));
     assert_eq!(
-        story.machine.current().live[0].answers.len(),
+        story.machine.current().knobs.live[0].answers.len(),
         1,
         "all say the same"
     );
@@ -83,7 +83,10 @@ fn ranks_take_it_over_without_another_attempt_and_back() {
     assert_eq!(story.event(&back), [""; 0]);
     take(&mut story, None, 2);
     assert_eq!(last(&story), (2, LiveState::Taken, 4));
-    assert_eq!(story.machine.current().live[1].change.taken_back(), Some(id));
+    assert_eq!(
+        story.machine.current().knobs.live[1].change.taken_back(),
+        Some(id)
+    );
     assert_eq!((knobs(&story).len(), story.machine.attempts.len()), (0, 1));
     assert_eq!(story.event(&revert(None)), [""; 0], "nothing is left");
     story.end_all(0);
@@ -112,8 +115,11 @@ fn an_attempt_that_follows_a_failure_has_it_from_its_start_whether_ranks_had_ans
         assert_eq!(sent.env["LOCKSTEP_KNOBS"], r#"{"process_group_timeout_s":"600"}"#);
         // What the first attempt changed is taken back in the second, in place.
         assert_eq!(story.event(&revert(None)).len(), 2);
-        assert_eq!(story.machine.current().live[0].change.reverts, Some(AttemptNo(1)));
-        assert_eq!(story.machine.current().live[0].change.reverts_live, Some(1));
+        assert_eq!(
+            story.machine.current().knobs.live[0].change.reverts,
+            Some(AttemptNo(1))
+        );
+        assert_eq!(story.machine.current().knobs.live[0].change.reverts_live, Some(1));
     }
 }
 
@@ -131,7 +137,7 @@ fn a_rank_that_cannot_leaves_the_value_before_in_all_of_them() {
             "turn 2 n1 process_group_timeout_s=600"
         ]
     );
-    let refused = story.machine.current().live[1].clone();
+    let refused = story.machine.current().knobs.live[1].clone();
     assert_eq!(refused.state, LiveState::Refused);
     assert!(
         refused.words().contains("rank 3: no process group"),
@@ -144,7 +150,11 @@ fn a_rank_that_cannot_leaves_the_value_before_in_all_of_them() {
     let before = story.machine.clone();
     take(&mut story, Some("600"), 2);
     take(&mut story, Some("900"), 2);
-    assert_eq!(story.machine.current().live, before.current().live, "it is over");
+    assert_eq!(
+        story.machine.current().knobs.live,
+        before.current().knobs.live,
+        "it is over"
+    );
     assert_eq!(story.machine.state, RunState::Running);
 }
 
@@ -152,7 +162,7 @@ fn a_rank_that_cannot_leaves_the_value_before_in_all_of_them() {
 fn a_node_that_refuses_the_order_does_not_end_the_run() {
     let mut story = Story::running(2, 0);
     story.event(&apply(KNOB, "600"));
-    let order = story.machine.current().live[0].orders[1];
+    let order = story.machine.current().knobs.live[0].orders[1];
     let refusal = NodeReport::Refused {
         command: u64::from(order),
         reason: "older".into(),
@@ -168,7 +178,7 @@ fn another_value_takes_the_place_of_one_that_ranks_have_not_answered() {
     let mut story = Story::running(2, 0);
     story.event(&apply(KNOB, "600"));
     story.event(&apply(KNOB, "900"));
-    assert_eq!(story.machine.current().live[0].state, LiveState::Left);
+    assert_eq!(story.machine.current().knobs.live[0].state, LiveState::Left);
     take(&mut story, Some("600"), 1);
     assert_eq!(last(&story), (2, LiveState::Asked, 0), "the word on the first");
     take(&mut story, Some("900"), 2);
@@ -193,7 +203,7 @@ fn where_it_cannot_be_in_place_it_is_another_attempt() {
     // In another attempt's ranks it can be taken back in place again.
     assert_eq!(forced.event(&revert(None)).len(), 2);
     assert_eq!(
-        forced.machine.current().live[0].change.reverts,
+        forced.machine.current().knobs.live[0].change.reverts,
         Some(AttemptNo(2))
     );
 
@@ -229,7 +239,7 @@ fn a_change_by_another_attempt_leaves_what_ranks_have_not_answered_to_that_attem
     story.report("n1", answer(Some("600"), 1, 3, false));
     go_over(&mut story);
     assert_eq!(knobs(&story), ["lr_scale=2", "process_group_timeout_s=600"]);
-    assert_eq!(story.machine.attempts[0].live[0].state, LiveState::Left);
+    assert_eq!(story.machine.attempts[0].knobs.live[0].state, LiveState::Left);
 }
 
 /// Sets it, to be taken back when the verdict is against it.

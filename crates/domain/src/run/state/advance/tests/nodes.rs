@@ -8,7 +8,7 @@ fn names(all: &[&str]) -> Vec<String> {
 }
 
 fn excluded(story: &Story) -> Vec<(String, FaultKind)> {
-    let excluded = &story.machine.current().excluded;
+    let excluded = &story.machine.current().placement.excluded;
     excluded
         .iter()
         .map(|exclusion| (exclusion.node.to_string(), exclusion.fault.kind))
@@ -46,7 +46,7 @@ fn a_lost_node_stops_the_attempt_everywhere_and_the_next_goes_elsewhere_from_the
     );
     assert_eq!(story.wait(1_000), ["place 2"]);
     assert_eq!(excluded(&story), [("n1".to_owned(), FaultKind::Away)]);
-    let from = story.machine.current().resumed_from.as_ref().unwrap();
+    let from = story.machine.current().placement.resumed_from.as_ref().unwrap();
     assert_eq!((from.path.as_str(), from.step), ("/ckpt/step-40", Some(40)));
     let from = story.actions.len();
     story.run_attempt_on(&names(&["n0", "n2"]));

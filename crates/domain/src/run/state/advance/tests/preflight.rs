@@ -80,9 +80,9 @@ fn each_difference_is_judged_by_what_it_does() {
     for (change, breaks, text) in cases {
         let (story, actions) = two(change);
         let attempt = story.machine.current();
-        let said = match &attempt.trouble {
+        let said = match &attempt.progress.first_failure {
             Some(trouble) => trouble.message.to_string(),
-            None => attempt.warnings.join("; "),
+            None => attempt.findings.warnings.join("; "),
         };
         assert_eq!(actions[0].starts_with("stop"), breaks, "{text}");
         assert!(
@@ -98,7 +98,7 @@ fn a_first_node_that_only_reaches_itself_is_pointed_out() {
     story.place();
     story.report("n0", found(|found| found.address = "127.0.0.1".into()));
     story.report("n1", found(|_| {}));
-    let warnings = &story.machine.view().attempts[0].warnings;
+    let warnings = &RunView::from(&story.machine).attempts[0].warnings;
     assert!(
         warnings[0].contains("at 127.0.0.1, which is only itself"),
         "{warnings:?}"
@@ -120,7 +120,7 @@ fn the_others_look_for_what_the_first_node_wrote_before_anything_starts() {
         assert_eq!(story.report("n0", token("n0")), [""; 0], "said again");
         assert_eq!(story.machine.state, RunState::Preparing);
         assert_eq!(story.report("n1", NodeReport::Looked { seen }).len(), 2);
-        let said = &story.machine.current().warnings;
+        let said = &story.machine.current().findings.warnings;
         assert_eq!(said.len(), warnings);
         assert!(
             said.iter()
@@ -169,7 +169,7 @@ fn measuring(nodes: u32, wish: &str) -> (Story, Vec<String>) {
 /// Everybody answers until it starts or ends: `mib_s` is what goes from one to another.
 fn all_measured(story: &mut Story, mib_s: impl Fn(u32, u32) -> f64) -> Vec<String> {
     loop {
-        let check = story.machine.current().bandwidth.clone().unwrap();
+        let check = story.machine.current().findings.bandwidth.clone().unwrap();
         assert!(!check.waiting.is_empty());
         let mut actions = Vec::new();
         for (node, from) in check.waiting {
@@ -204,10 +204,13 @@ fn pairs_are_measured_in_rounds_each_begun_when_all_have_answered() {
     );
     let actions = all_measured(&mut story, |_, _| 850.0);
     assert!(actions[0].starts_with("start n0"), "{actions:?}");
-    let view = story.machine.view().attempts[0].bandwidth.clone().unwrap();
+    let view = RunView::from(&story.machine).attempts[0]
+        .bandwidth
+        .clone()
+        .unwrap();
     assert_eq!((view.rounds, view.rounds_done, view.figures.len()), (3, 3, 6));
     assert_eq!(view.figures[0].to, "n1");
-    assert_eq!(story.machine.current().warnings, [""; 0]);
+    assert_eq!(story.machine.current().findings.warnings, [""; 0]);
     let secrets = story.machine.current().nodes.iter();
     assert!(
         secrets
@@ -215,7 +218,14 @@ fn pairs_are_measured_in_rounds_each_begun_when_all_have_answered() {
             .all(|found| found.door.is_empty()),
         "secrets go when they have done their work"
     );
-    assert!(Story::running(1, 0).machine.current().bandwidth.is_none());
+    assert!(
+        Story::running(1, 0)
+            .machine
+            .current()
+            .findings
+            .bandwidth
+            .is_none()
+    );
 }
 
 #[test]
@@ -225,7 +235,7 @@ fn a_slow_node_is_warned_about_or_refused_and_left_out_by_name() {
     let (mut story, _) = measuring(3, "true");
     let actions = all_measured(&mut story, slow);
     assert!(actions[0].starts_with("start"), "{actions:?}");
-    assert!(story.machine.current().warnings[0].starts_with(text));
+    assert!(story.machine.current().findings.warnings[0].starts_with(text));
 
     let (mut story, _) = measuring(3, r#"{"refuse": true}"#);
     let actions = all_measured(&mut story, slow);
@@ -239,7 +249,7 @@ fn a_slow_node_is_warned_about_or_refused_and_left_out_by_name() {
     );
     assert!(story.message().contains(text), "{}", story.message());
     story.wait(2_000);
-    let excluded = &story.machine.current().excluded;
+    let excluded = &story.machine.current().placement.excluded;
     assert_eq!((excluded.len(), excluded[0].node.as_str()), (1, "n1"));
 }
 
@@ -252,7 +262,7 @@ fn a_slow_pair_is_nobodys_and_what_was_not_measured_is_said() {
         story.report(name, ended(0));
     }
     assert_eq!(story.outcome(), (RunState::Failed, "mismatch", None, None));
-    let said = story.machine.view().attempts[0].warnings.join("; ");
+    let said = RunView::from(&story.machine).attempts[0].warnings.join("; ");
     assert!(said.contains("from node n0 to node n1 go 50 MiB/s"), "{said}");
     assert!(
         said.contains("from node n1 to node n0 was not measured"),
@@ -272,7 +282,7 @@ fn a_node_that_never_answers_is_given_up_and_a_collector_that_was_away_waits_ane
         holds: true,
     });
     story.wait(30_000);
-    assert_eq!(story.machine.current().failing_since_ms, None);
+    assert_eq!(story.machine.current().progress.failing_since_ms, None);
     let actions = story.wait(20_000);
     assert_eq!(actions.len(), 3, "{actions:?}");
     let task = &story.machine.current().nodes[2];
@@ -323,7 +333,7 @@ fn interfaces_are_held_against_each_other_and_the_odd_one_is_named() {
         story.report("n0", found(|found| found.nics = good()));
         story.report("n1", found(|found| found.nics = good()));
         story.report("n2", found(|found| found.nics = nics));
-        assert_eq!(story.machine.current().warnings.join("; "), text);
+        assert_eq!(story.machine.current().findings.warnings.join("; "), text);
     }
 }
 
@@ -340,7 +350,7 @@ fn a_node_with_far_less_room_than_the_others_is_named() {
         story.place();
         story.report("n0", found(|found| found.checkpoint_free_bytes = Some(900 * GIB)));
         story.report("n1", found(|found| found.checkpoint_free_bytes = Some(free)));
-        assert_eq!(story.machine.current().warnings.join("; "), text);
+        assert_eq!(story.machine.current().findings.warnings.join("; "), text);
     }
 }
 
@@ -356,14 +366,17 @@ fn an_attempt_keeps_what_it_ran_without_its_secrets() {
     story.report(
         "n0",
         found(|found| {
-            found.provenance = Some(crate::api::runs::Provenance {
+            found.provenance = Some(crate::run::provenance::Provenance {
                 commit: Some("c0ffee+changes".into()),
                 packages: vec!["torch==2.8.0".into()],
                 ..Default::default()
             });
         }),
     );
-    let provenance = story.machine.view().attempts[0].provenance.clone().unwrap();
+    let provenance = RunView::from(&story.machine).attempts[0]
+        .provenance
+        .clone()
+        .unwrap();
     assert_eq!(provenance.commit.as_deref(), Some("c0ffee+changes"));
     assert_eq!(provenance.packages, ["torch==2.8.0"]);
     assert_eq!(provenance.seed.as_deref(), Some("7"));

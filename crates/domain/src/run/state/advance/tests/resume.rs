@@ -38,6 +38,7 @@ fn resumed_step(story: &Story) -> Option<u64> {
     story
         .machine
         .current()
+        .placement
         .resumed_from
         .as_ref()
         .and_then(|from| from.step)
@@ -131,7 +132,7 @@ fn an_automatic_restart_does_not_go_past_what_a_person_chose() {
 fn an_earlier_attempt_still_tells_how_far_its_ranks_came() {
     let mut story = failed();
     story.event(&resume(None, false));
-    let attempts = story.machine.view().attempts;
+    let attempts = RunView::from(&story.machine).attempts;
     assert_eq!(attempts[0].nodes[0].ranks[0].step, Some(25));
     assert_eq!((attempts[0].last_step, attempts[1].last_step), (Some(25), None));
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::run::knob::LiveState;
-use crate::run::state::{FaultKind, NodePhase, StopPoint};
+use crate::run::state::{Attempt, FaultKind, NodePhase, StopPoint};
 
 const WALKS: u64 = 10_000;
 const STEPS: u32 = 30;
@@ -135,7 +135,7 @@ impl World {
         if machine.state.is_final() || machine.current().no != attempt {
             return;
         }
-        let excluded = &machine.current().excluded;
+        let excluded = &machine.current().placement.excluded;
         let good = |name: &NodeName| excluded.iter().all(|exclusion| exclusion.node != *name);
         let back = |name: &NodeName| {
             excluded.iter().any(|exclusion| {
@@ -439,8 +439,12 @@ impl World {
         }
         for (is, was) in machine.attempts.iter().zip(&before.attempts) {
             assert_eq!(is.knobs_at_launch(), was.knobs_at_launch(), "what it began with");
-            let asked = is.live.iter().rposition(|live| live.state == LiveState::Asked);
-            assert!(asked.is_none_or(|at| at + 1 == is.live.len() && is.ended_ms.is_none()));
+            let asked = is
+                .knobs
+                .live
+                .iter()
+                .rposition(|live| live.state == LiveState::Asked);
+            assert!(asked.is_none_or(|at| at + 1 == is.knobs.live.len() && is.ended_ms.is_none()));
         }
         let [.., last, new] = machine.attempts.as_slice() else {
             return;
@@ -448,17 +452,17 @@ impl World {
         if machine.attempts.len() == before.attempts.len() {
             return;
         }
-        let mut knobs = last.knobs.clone();
-        for diff in new.change.iter().flat_map(|change| &change.set) {
+        let mut knobs = last.knobs.values.clone();
+        for diff in new.knobs.change.iter().flat_map(|change| &change.set) {
             assert_eq!(knobs.get(&diff.knob), diff.old.as_ref());
             match &diff.new {
                 Some(value) => knobs.insert(diff.knob.clone(), value.clone()),
                 None => knobs.remove(&diff.knob),
             };
         }
-        assert_eq!(new.knobs, knobs);
-        assert!(new.change.is_none() || new.asked);
-        let undone = new.change.as_ref().and_then(|change| change.taken_back());
+        assert_eq!(new.knobs.values, knobs);
+        assert!(new.knobs.change.is_none() || new.requested_by_user);
+        let undone = new.knobs.change.as_ref().and_then(|change| change.taken_back());
         if let Some(undone) = undone.filter(|undone| undone.live == 0) {
             let at = machine
                 .attempts
@@ -467,7 +471,7 @@ impl World {
                 .unwrap();
             // What was changed in place since stays.
             let others = |made: &Attempt| {
-                let mut knobs = made.knobs.clone();
+                let mut knobs = made.knobs.values.clone();
                 knobs.remove("process_group_timeout_s");
                 knobs
             };
@@ -480,7 +484,7 @@ impl World {
         let asked = machine
             .attempts
             .iter()
-            .rposition(|attempt| attempt.asked)
+            .rposition(|attempt| attempt.requested_by_user)
             .unwrap();
         let since = machine.attempts.len() - asked;
         assert!(
@@ -555,7 +559,7 @@ impl World {
 impl Attempt {
     /// Whether a person, not the policy, began the attempt after this one.
     fn asked_again(&self, machine: &Machine) -> bool {
-        machine.current().asked && machine.current().no != self.no
+        machine.current().requested_by_user && machine.current().no != self.no
     }
 }
 
@@ -577,12 +581,20 @@ fn ten_thousand_walks_end_and_never_break_a_promise() {
         };
         *ends.entry(machine.state.as_str()).or_default() += 1;
         restarted += u32::from(machine.attempts.len() > 1);
-        let changes = || machine.attempts.iter().filter_map(|made| made.change.as_ref());
+        let changes = || {
+            machine
+                .attempts
+                .iter()
+                .filter_map(|made| made.knobs.change.as_ref())
+        };
         changed += u32::from(changes().next().is_some());
         reverted += u32::from(changes().any(|change| change.reverts.is_some()));
         if seed % 64 == 0 {
-            let text = serde_json::to_string(&machine).unwrap();
-            assert_eq!(serde_json::from_str::<Machine>(&text).unwrap(), machine);
+            let text = serde_json::to_string(&V1::from(&machine)).unwrap();
+            assert_eq!(
+                Machine::from(serde_json::from_str::<V1<'_>>(&text).unwrap()),
+                machine
+            );
         }
     }
     // The walks go everywhere, or they show nothing.

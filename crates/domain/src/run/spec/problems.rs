@@ -1,0 +1,487 @@
+//! What is wrong with a spec.
+
+use crate::run::field_error::FieldError;
+use crate::run::knob;
+use crate::run::secret::{REDACTED, SECRET_BYTES_MIN, SECRETS_MAX};
+use crate::run::spec::{
+    ARGS_MAX, NODES_MAX, NPROC_MAX, RECIPES, RESTARTS_MAX, SPEC_BYTES_MAX, Spec, TEXT_BYTES_MAX,
+};
+
+impl Spec {
+    /// Everything that is wrong, field by field; empty when the run can be tried.
+    #[must_use]
+    pub fn problems(&self) -> Vec<FieldError> {
+        let mut problems = Problems::default();
+        self.check_program(&mut problems);
+        self.check_sizes(&mut problems);
+        self.check_texts(&mut problems);
+        self.check_settings(&mut problems);
+        self.check_secrets(&mut problems);
+        self.check_knobs(&mut problems);
+        // The dashboard's form asks for neither, and need not load the rules for them.
+        #[cfg(not(target_arch = "wasm32"))]
+        self.check_environment(&mut problems);
+        problems.0
+    }
+
+    fn check_program(&self, problems: &mut Problems) {
+        match (&self.recipe, &self.script) {
+            (None, None) => problems.add("recipe", "choose a recipe, or give the path of a script"),
+            (Some(_), Some(_)) => problems.add("script", "give either a recipe or a script, not both"),
+            (Some(recipe), None) if !RECIPES.iter().any(|(name, _)| name == recipe) => {
+                let known: Vec<_> = RECIPES.iter().map(|(name, _)| *name).collect();
+                problems.add(
+                    "recipe",
+                    format!("there is no recipe {recipe:?}; there is: {}", known.join(", ")),
+                );
+            }
+            (None, Some(script)) if script.trim().is_empty() => problems.add("script", "the path is empty"),
+            (None, Some(script))
+                if !script.starts_with('/') && self.workdir.is_none() && self.git.is_none() =>
+            {
+                problems.add(
+                    "script",
+                    "give an absolute path, or a workdir that it is relative to",
+                );
+            }
+            _ => {}
+        }
+        if self.checkpoint_dir_is_mine && self.checkpoint_dir.as_ref().is_none_or(String::is_empty) {
+            problems.add(
+                "checkpoint_dir_is_mine",
+                "says something about checkpoint_dir, which is not given: give it, or leave this out",
+            );
+        }
+        if self.resume_arg.as_ref().is_some_and(|arg| arg.trim().is_empty()) {
+            problems.add("resume_arg", "is empty; give the argument's name, like --resume");
+        }
+        if let Some(workdir) = &self.workdir
+            && self.git.is_none()
+            && !workdir.starts_with('/')
+        {
+            problems.add("workdir", "give an absolute path");
+        }
+    }
+
+    /// The working copy and the container.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn check_environment(&self, problems: &mut Problems) {
+        if let Some(git) = &self.git {
+            problems.0.extend(git.problems());
+            let leads_out = |path: &String| path.starts_with('/') || path.split('/').any(|part| part == "..");
+            if self.workdir.as_ref().is_some_and(leads_out) {
+                problems.add(
+                    "workdir",
+                    "with git, give a folder in the repository, without / in front and without ..",
+                );
+            }
+            if self.script.as_ref().is_some_and(leads_out) {
+                problems.add(
+                    "script",
+                    "with git, give a path in the repository, without / in front and without ..",
+                );
+            }
+            if self
+                .checkpoint_dir
+                .as_ref()
+                .is_some_and(|path| !path.starts_with('/'))
+            {
+                problems.add(
+                    "checkpoint_dir",
+                    "with git, give an absolute path: the working copy goes with the attempt",
+                );
+            }
+        }
+        let Some(container) = &self.container else { return };
+        problems.0.extend(container.problems());
+        let secrets = self
+            .secrets
+            .iter()
+            .map(|(name, value)| ("secrets", name, value.expose()));
+        let env = self.env.iter().map(|(name, value)| ("env", name, value.as_str()));
+        for (field, name, value) in env.chain(secrets) {
+            if crate::run::container::is_of_the_client(name) && value.contains('\n') {
+                problems.add(
+                    &format!("{field}.{name}"),
+                    "has a line break, which cannot be given to a container under this name",
+                );
+            }
+        }
+    }
+
+    fn check_sizes(&self, problems: &mut Problems) {
+        if !(1..=NODES_MAX).contains(&self.node_count()) {
+            problems.add("nodes", format!("ask for 1 to {NODES_MAX} nodes"));
+        }
+        if self.nproc_per_node.is_some_and(|n| !(1..=NPROC_MAX).contains(&n)) {
+            problems.add(
+                "nproc_per_node",
+                format!("ask for 1 to {NPROC_MAX} processes a node"),
+            );
+        }
+        if let Some(problem) = self.preflight_bandwidth.problem() {
+            problems.add("preflight_bandwidth", problem);
+        }
+        if self.max_restarts > RESTARTS_MAX {
+            problems.add("max_restarts", format!("at most {RESTARTS_MAX}"));
+        }
+        if self.args.len() > ARGS_MAX {
+            problems.add("args", format!("at most {ARGS_MAX} arguments"));
+        }
+        let pairs = self.env.iter().chain(&self.set);
+        let bytes = self.args.iter().map(String::len).sum::<usize>()
+            + pairs.map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        if bytes > SPEC_BYTES_MAX {
+            problems.add(
+                "args",
+                format!(
+                    "arguments, variables and settings are {bytes} bytes together, more than {SPEC_BYTES_MAX}"
+                ),
+            );
+        }
+    }
+
+    fn check_texts(&self, problems: &mut Problems) {
+        let name_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if self.name.len() > 64 || !self.name.chars().all(name_allowed) || self.name.starts_with(['.', '-']) {
+            problems.add(
+                "name",
+                "use at most 64 letters, digits, '.', '_' or '-', not starting with '.' or '-'",
+            );
+        }
+        let optional = [
+            ("script", &self.script),
+            ("workdir", &self.workdir),
+            ("python", &self.python),
+            ("checkpoint_dir", &self.checkpoint_dir),
+            ("resume_arg", &self.resume_arg),
+        ];
+        for (field, text) in optional {
+            if let Some(text) = text {
+                problems.check_text(field, text);
+            }
+        }
+        for arg in &self.args {
+            problems.check_text("args", arg);
+        }
+        for (name, value) in &self.env {
+            let field = format!("env.{name}");
+            if !is_variable_name(name) {
+                problems.add(&field, "is not a name for an environment variable");
+            } else if is_reserved(name) {
+                problems.add(&field, "is set by Lockstep or torchrun for each rank");
+            }
+            problems.check_text(&field, value);
+            if value == REDACTED {
+                problems.add(
+                    &field,
+                    "is a mark that hides a value, not a value; give the value",
+                );
+            }
+        }
+    }
+
+    /// No message holds a value.
+    fn check_secrets(&self, problems: &mut Problems) {
+        if self.secrets.len() > SECRETS_MAX {
+            problems.add("secrets", format!("at most {SECRETS_MAX} secrets"));
+        }
+        for (name, value) in &self.secrets {
+            let field = format!("secrets.{name}");
+            if !is_variable_name(name) {
+                problems.add(&field, "is not a name for an environment variable");
+            } else if is_reserved(name) {
+                problems.add(&field, "is set by Lockstep or torchrun for each rank");
+            } else if self.env.contains_key(name) {
+                problems.add(&field, "is given in env too; give it once");
+            } else if value.is_empty() || value.expose() == REDACTED {
+                problems.add(&field, "has no value; give it anew");
+            } else if value.expose().len() < SECRET_BYTES_MIN {
+                problems.add(
+                    &field,
+                    format!("is shorter than {SECRET_BYTES_MIN} bytes: it could be guessed, and hiding it would hide half the log"),
+                );
+            } else {
+                problems.check_text(&field, value.expose());
+            }
+        }
+    }
+
+    fn check_settings(&self, problems: &mut Problems) {
+        if self.recipe.is_none() && self.set.keys().any(|name| knob::known(name).is_err()) {
+            problems.add(
+                "set",
+                "settings by name are knobs, or belong to recipes; give a script its arguments in args",
+            );
+        }
+        for (name, value) in &self.set {
+            let field = format!("set.{name}");
+            let well_formed = !name.is_empty()
+                && name
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+            if !well_formed || name.starts_with('-') {
+                problems.add(&field, "use letters, digits, '_' and '-' for a setting's name");
+            }
+            problems.check_text(&field, value);
+        }
+    }
+
+    fn check_knobs(&self, problems: &mut Problems) {
+        for (name, target) in &self.knobs {
+            let field = format!("knobs.{name}");
+            if let Err(message) = knob::known(name) {
+                problems.add(&field, message);
+            }
+            match target.how() {
+                Err(message) => problems.add(&field, message),
+                Ok(knob::How::Variable { env }) if is_reserved(&env) => {
+                    problems.add(
+                        &field,
+                        format!("{env} is set by Lockstep or torchrun for each rank"),
+                    );
+                }
+                Ok(knob::How::Variable { env }) if self.secrets.contains_key(&env) => {
+                    problems.add(&field, format!("{env} is a secret of the run"));
+                }
+                Ok(_) => {}
+            }
+        }
+        for (name, value) in &self.set {
+            let Ok(knob) = knob::known(name) else { continue };
+            let parsed = knob.values.parse(value);
+            if let Err(message) = parsed.and_then(|_| knob::place(self, name)) {
+                problems.add(&format!("set.{name}"), message);
+            }
+        }
+    }
+}
+
+/// Variables that torchrun or the agent sets; a run that overrode them would lie about itself. The probes' switches are the run's.
+fn is_reserved(name: &str) -> bool {
+    if name.starts_with("LOCKSTEP_NCCL_") || name == "LOCKSTEP_WORKER_SERVER" {
+        return false;
+    }
+    ["LOCKSTEP_", "MASTER_", "TORCHELASTIC_"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+        || [
+            "RANK",
+            "LOCAL_RANK",
+            "WORLD_SIZE",
+            "LOCAL_WORLD_SIZE",
+            "GROUP_RANK",
+            "GROUP_WORLD_SIZE",
+            "ROLE_RANK",
+            "ROLE_WORLD_SIZE",
+        ]
+        .contains(&name)
+}
+
+#[derive(Default)]
+struct Problems(Vec<FieldError>);
+
+impl Problems {
+    fn add(&mut self, field: &str, message: impl Into<String>) {
+        self.0.push(FieldError {
+            field: field.to_owned(),
+            message: message.into(),
+        });
+    }
+
+    fn check_text(&mut self, field: &str, text: &str) {
+        if text.len() > TEXT_BYTES_MAX {
+            self.add(field, format!("is longer than {TEXT_BYTES_MAX} bytes"));
+        } else if text.contains('\0') {
+            self.add(field, "contains a zero byte");
+        }
+    }
+}
+
+fn is_variable_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::run::checkout::Checkout;
+    use crate::run::container::ContainerWish;
+
+    fn fields(spec: &Spec) -> Vec<String> {
+        spec.problems().into_iter().map(|problem| problem.field).collect()
+    }
+
+    #[test]
+    fn the_probes_switches_are_the_runs_and_a_wish_that_was_not_made_is_not_sent() {
+        let spec: Spec = serde_json::from_str(
+            r#"{"recipe": "ddp", "nccl_probe": true, "env": {"LOCKSTEP_NCCL_TIMING": "off", "LOCKSTEP_RUN": "x"}}"#,
+        )
+        .expect("a spec");
+        let problems: Vec<String> = spec.problems().into_iter().map(|problem| problem.field).collect();
+        assert_eq!(problems, ["env.LOCKSTEP_RUN"]);
+        assert!(spec.nccl_probe && !spec.nccl_ras);
+        let sent = serde_json::to_string(&Spec::default()).expect("JSON");
+        assert!(!sent.contains("nccl"), "{sent}");
+    }
+
+    #[test]
+    fn a_recipe_is_enough() {
+        let spec = Spec {
+            recipe: Some("ddp".into()),
+            ..Spec::default()
+        };
+        assert_eq!(spec.problems(), []);
+        assert_eq!((spec.display_name().as_str(), spec.node_count()), ("ddp", 1));
+    }
+
+    #[test]
+    fn each_mistake_is_named_at_its_field() {
+        let script = |path: &str| Spec {
+            script: Some(path.into()),
+            ..Spec::default()
+        };
+        let ddp = || Spec {
+            recipe: Some("ddp".into()),
+            ..Spec::default()
+        };
+        let in_git = |path: &str, revision: &str| Spec {
+            git: Some(Checkout {
+                repository: "/srv/train.git".into(),
+                revision: revision.into(),
+                submodules: false,
+            }),
+            ..script(path)
+        };
+        let set = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        for (spec, field) in [
+            (Spec::default(), "recipe"),
+            (
+                Spec {
+                    recipe: Some("nope".into()),
+                    ..Spec::default()
+                },
+                "recipe",
+            ),
+            (
+                Spec {
+                    recipe: Some("ddp".into()),
+                    ..script("/x.py")
+                },
+                "script",
+            ),
+            (script("x.py"), "script"),
+            (
+                Spec {
+                    nodes: Some(0),
+                    ..ddp()
+                },
+                "nodes",
+            ),
+            (
+                Spec {
+                    nproc_per_node: Some(1_000),
+                    ..ddp()
+                },
+                "nproc_per_node",
+            ),
+            (
+                Spec {
+                    name: "../x".into(),
+                    ..ddp()
+                },
+                "name",
+            ),
+            (
+                Spec {
+                    args: vec!["a\0b".into()],
+                    ..ddp()
+                },
+                "args",
+            ),
+            (
+                Spec {
+                    args: vec!["x".repeat(TEXT_BYTES_MAX); 17],
+                    ..ddp()
+                },
+                "args",
+            ),
+            (
+                Spec {
+                    env: set("RANK", "1"),
+                    ..ddp()
+                },
+                "env.RANK",
+            ),
+            (
+                Spec {
+                    resume_arg: Some(" ".into()),
+                    ..ddp()
+                },
+                "resume_arg",
+            ),
+            (
+                Spec {
+                    env: set("A B", "1"),
+                    ..ddp()
+                },
+                "env.A B",
+            ),
+            (
+                Spec {
+                    set: set("--lr", "1"),
+                    ..ddp()
+                },
+                "set.--lr",
+            ),
+            (
+                Spec {
+                    set: set("lr", "1"),
+                    ..script("/x.py")
+                },
+                "set",
+            ),
+            (in_git("/x.py", "ckpt"), "script"),
+            (in_git("../x.py", "ckpt"), "script"),
+            (
+                Spec {
+                    workdir: Some("/a".into()),
+                    ..in_git("x.py", "ckpt")
+                },
+                "workdir",
+            ),
+            (
+                Spec {
+                    checkpoint_dir: Some("saved".into()),
+                    ..in_git("x.py", "ckpt")
+                },
+                "checkpoint_dir",
+            ),
+            (in_git("x.py", "-x"), "git.revision"),
+            (
+                Spec {
+                    container: Some(ContainerWish::default()),
+                    ..ddp()
+                },
+                "container.image",
+            ),
+            (
+                Spec {
+                    container: Some(ContainerWish {
+                        image: "a".into(),
+                        ..ContainerWish::default()
+                    }),
+                    env: set("PATH", "a\nb"),
+                    ..ddp()
+                },
+                "env.PATH",
+            ),
+        ] {
+            assert_eq!(fields(&spec), [field], "{spec:?}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What one event makes of a run, and what is to be done about it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::{AttemptNo, NodeName};
+use crate::run::state::attempt::Attempt;
+use crate::run::state::machine::Machine;
+use crate::run::state::protocol::NodeCommand;
+use crate::time::TimestampMs;
+
+/// Something to do, after the state that asked for it is stored. `(run, attempt, n)` names it for good.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Action {
+    /// The attempt it belongs to.
+    pub attempt: AttemptNo,
+    /// Its number within the attempt, from 1.
+    pub n: u32,
+    /// What to do.
+    pub task: Task,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "task", rename_all = "snake_case")]
+pub enum Task {
+    /// Find this many nodes, then tell by `Placed`.
+    Place {
+        /// How many.
+        nodes: u32,
+    },
+    /// Bring a command to a node, again and again until it accepts or refuses.
+    Command {
+        /// The node.
+        node: NodeName,
+        /// The command.
+        command: NodeCommand,
+    },
+}
+
+/// A run while it takes an event: the state changes in place, actions are collected.
+#[derive(Debug)]
+pub(in crate::run) struct Transition<'a> {
+    /// The run as it is so far.
+    pub(in crate::run) run: &'a mut Machine,
+    /// When the event happened.
+    pub(in crate::run) now_ms: TimestampMs,
+    actions: Vec<Action>,
+}
+
+impl<'a> Transition<'a> {
+    pub(super) fn new(run: &'a mut Machine, now_ms: TimestampMs) -> Self {
+        Self {
+            run,
+            now_ms,
+            actions: Vec::new(),
+        }
+    }
+
+    pub(super) fn into_actions(self) -> Vec<Action> {
+        self.actions
+    }
+
+    /// Has nodes looked for, for the current attempt.
+    pub(super) fn find_nodes(&mut self) {
+        let nodes = self.run.spec.node_count();
+        let action = self.run.current_mut().action(Task::Place { nodes });
+        self.actions.push(action);
+    }
+
+    /// Gives a node a command of the current attempt. Returns the action's number.
+    pub(super) fn command(&mut self, node: &NodeName, command: NodeCommand) -> u32 {
+        let attempt = self.run.attempts.len() - 1;
+        self.command_of(attempt, node.clone(), command)
+    }
+
+    /// The same for an attempt by its place in the run's list.
+    pub(in crate::run) fn command_of(&mut self, attempt: usize, node: NodeName, command: NodeCommand) -> u32 {
+        let action = self.run.attempts[attempt].action(Task::Command { node, command });
+        let n = action.n;
+        self.actions.push(action);
+        n
+    }
+}
+
+impl Attempt {
+    fn action(&mut self, task: Task) -> Action {
+        let n = self.next_action;
+        self.next_action += 1;
+        Action {
+            attempt: self.no,
+            n,
+            task,
+        }
+    }
+}
+
+impl Action {
+    /// Returns true if it is a command for this node.
+    #[must_use]
+    pub fn is_for(&self, node: &NodeName) -> bool {
+        matches!(&self.task, Task::Command { node: to, .. } if to == node)
+    }
+
+    /// Returns true if it removes checkpoints.
+    #[must_use]
+    pub fn removes(&self) -> bool {
+        matches!(
+            &self.task,
+            Task::Command {
+                command: NodeCommand::Remove(_),
+                ..
+            }
+        )
+    }
+}
