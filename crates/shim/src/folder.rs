@@ -1,44 +1,10 @@
-//! The folder of one attempt on one node: how agent and shim, which never talk to each other, know the same things.
-//!
-//! ```text
-//! DATA/runs/RUN.ATTEMPT/          0700
-//!   launch.json      agent → shim    what to start
-//!   secrets.json     agent → shim    0600: variables for the ranks that nobody is shown; gone when the collector has everything
-//!   container.json   agent           the runtime of the run's container, as preflight found it
-//!   container.env    shim → runtime  0600, while the container starts: variables that the runtime's command would take for its own
-//!   container.pid    container → shim   torchrun's id
-//!   code/            agent           the checkout, where the run names a git revision
-//!   nccl.json        agent           what was decided about watching collectives
-//!   watch.json       exec → agent    this is a command that is only watched: `lockstep exec` is its shim, and nobody may stop it
-//!   measure.json     agent           the pair whose bandwidth is being measured, with its secret; gone with the answer
-//!   stop             agent → shim    the wish to end; holds the grace in ms
-//!   stop.after       agent → ranks, shim   the step after which every rank ends by itself
-//!   knobs.live       agent → ranks   knobs that each rank sets for itself while it trains; the newest order
-//!   lock             held (flock) by the living shim, and by nobody else
-//!   owner.json       shim → agent    what the shim owns, for whoever ends it should the shim be killed
-//!   shim.reports     shim → agent    one line a report, append only, synced
-//!   agent.reports    agent           its own reports, likewise
-//!   checkpoints.report  agent        its newest report of checkpoints, each in the place of the one before
-//!   removal.json     agent           an order to remove checkpoints that is not carried out yet
-//!   prune.json       an older agent  such an order, of before removals needed a proof: it is dropped
-//!   saves/N.jsonl    each rank → agent   which files its saves wrote; the agent takes them away
-//!   status.json      for people
-//!   probe.sock       ranks → shim    datagrams
-//!   probe/N.jsonl    shim → agent    the same, one a line, in segments
-//!   probe.cursor     agent           how far it has read
-//!   heard.json       agent           the ranks whose probe has spoken
-//!   ranks/…          torchrun        each rank's output
-//!   rank-N.sock      each rank       PyTorch's worker server, asked by the agent
-//!   traces/          ranks           Kineto's traces, recorded when somebody asks
-//!   launcher.std*    torchrun's own output; shim.log the shim's
-//!   done             agent           the collector has everything; the folder may go
-//! ```
+//! The folder of one attempt on one node. [`files`](crate::files) draws what lies in it.
 //!
 //! The folder is a contract between versions. A shim runs the version that started it to the end of its training, while the
 //! agent is upgraded beside it, so a new agent must read what an old shim writes, and an old shim what a new agent writes:
 //! names of files and their meaning stay; JSON gains fields with defaults and loses none; of a file of lines, what is not
 //! understood is passed over; a file that is not there means what its absence meant before. [`FORMAT`] counts the changes;
-//! folders of each, as they were written, lie in `testdata/folder` and are adopted by a test.
+//! folders of each, as they were written, lie in the agent's `testdata/folder` and are adopted by a test.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -52,6 +18,8 @@ use domain::time::TimestampMs;
 use rustix::fs::FlockOperation;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::files::{FileName, LOCK, PROBE, WATCH};
 
 /// The version of the folder that this program writes: 1 had no `owner.json`.
 pub const FORMAT: u32 = 2;
@@ -110,7 +78,7 @@ impl Folder {
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
-            .create(self.path.join("probe"))
+            .create(self.file(PROBE))
     }
 
     /// The folder itself.
@@ -132,8 +100,8 @@ impl Folder {
     ///
     /// # Errors
     /// When the file system refuses.
-    pub fn write_private(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let beside = self.file(&format!("{name}.new"));
+    pub fn write_private(&self, name: FileName, bytes: &[u8]) -> io::Result<()> {
+        let beside = beside(&self.file(name));
         // Left by a crash, perhaps with other rights.
         let _none = std::fs::remove_file(&beside);
         let mut file = OpenOptions::new()
@@ -148,40 +116,61 @@ impl Folder {
 
     /// A file in it.
     #[must_use]
-    pub fn file(&self, name: &str) -> PathBuf {
-        self.path.join(name)
+    pub fn file(&self, name: FileName) -> PathBuf {
+        self.path.join(name.as_str())
+    }
+
+    /// The socket of a rank's own server.
+    #[must_use]
+    pub fn rank_socket(&self, rank: u32) -> PathBuf {
+        self.path.join(format!("rank-{rank}.sock"))
     }
 
     /// Writes a file whole or not at all.
     ///
     /// # Errors
     /// When the file system refuses.
-    pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let beside = self.file(&format!("{name}.new"));
-        let mut file = File::create(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&beside, self.file(name))
+    pub fn write(&self, name: FileName, bytes: &[u8]) -> io::Result<()> {
+        write_whole(&self.file(name), bytes)
+    }
+
+    /// Writes a file as JSON, whole or not at all.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn write_json(&self, name: FileName, content: &impl Serialize) -> io::Result<()> {
+        self.write(name, &serde_json::to_vec(content)?)
+    }
+
+    /// Removes a file; one that is not there is as good as removed.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn remove(&self, name: FileName) -> io::Result<()> {
+        match std::fs::remove_file(self.file(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Reads a file of it as JSON.
     ///
     /// # Errors
     /// When it is not there or is not that.
-    pub fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<T> {
+    pub fn read<T: DeserializeOwned>(&self, name: FileName) -> io::Result<T> {
         Ok(serde_json::from_slice(&std::fs::read(self.file(name))?)?)
     }
 
     /// Whether a file is there.
     #[must_use]
-    pub fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: FileName) -> bool {
         self.file(name).exists()
     }
 
     /// Whether it is a command's that is only watched.
     #[must_use]
     pub fn is_watched(&self) -> bool {
-        self.has("watch.json")
+        self.has(WATCH)
     }
 
     /// Takes the lock that only a living shim holds; `None` when one lives. The lock ends with the returned file, even when
@@ -194,7 +183,7 @@ impl Folder {
             .create(true)
             .truncate(false)
             .write(true)
-            .open(self.file("lock"))?;
+            .open(self.file(LOCK))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(file)),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
@@ -205,8 +194,26 @@ impl Folder {
     /// Whether a shim lives in it.
     #[must_use]
     pub fn shim_lives(&self) -> bool {
-        self.has("lock") && matches!(self.lock(), Ok(None))
+        self.has(LOCK) && matches!(self.lock(), Ok(None))
     }
+}
+
+/// Writes a file whole or not at all, wherever it lies.
+///
+/// # Errors
+/// When the file system refuses.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let beside = beside(path);
+    let mut file = File::create(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&beside, path)
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    beside.into()
 }
 
 fn parse_name(name: &str) -> Option<(RunId, AttemptNo)> {
@@ -223,11 +230,6 @@ pub struct StopOrder {
     pub grace_ms: u64,
 }
 
-impl StopOrder {
-    /// Its name in the attempt's folder; the probe knows it too.
-    pub const FILE: &str = "stop.after";
-}
-
 /// What `knobs.live` holds. The ranks' probes look for it at the end of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveOrder {
@@ -237,11 +239,6 @@ pub struct LiveOrder {
     pub live: u32,
     /// Knob and value; none for what the script itself has.
     pub set: BTreeMap<String, Option<String>>,
-}
-
-impl LiveOrder {
-    /// Its name in the attempt's folder; the probe knows it too.
-    pub const FILE: &str = "knobs.live";
 }
 
 /// One line of a file of reports.
@@ -338,11 +335,12 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
     use super::*;
+    use crate::files::SHIM_REPORTS;
 
     #[test]
     fn reports_survive_a_crash_in_the_middle_of_a_line() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("shim.reports");
+        let path = folder.path().join(SHIM_REPORTS.as_str());
         let accepted = |command| NodeReport::Accepted { command };
         Reports::open(&path, SHIM_IDS_FROM)
             .unwrap()
