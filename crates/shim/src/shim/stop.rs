@@ -18,7 +18,7 @@ use rustix::process::Signal;
 
 use crate::cgroup::Group;
 use crate::files;
-use crate::folder::StopOrder;
+use crate::orders::StopOrder;
 use crate::rank::{self, End, RankProcess};
 use crate::shim::contained::ContainerProcesses;
 use crate::shim::{

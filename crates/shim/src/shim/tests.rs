@@ -14,9 +14,9 @@ use rustix::process::{Pid, Signal};
 use super::*;
 use crate::datagrams::{SEGMENT_BYTES, SEGMENTS_MAX, segment_path, segments};
 use crate::files;
-use crate::folder::Entry;
-use crate::folder::StopOrder;
+use crate::orders::StopOrder;
 use crate::owner::Remains;
+use crate::reports::Entry;
 use crate::shim::telling::Status;
 use crate::tree::{SIGKILL, marked};
 
