@@ -11,6 +11,7 @@
 pub mod config;
 pub mod node;
 
+mod lock;
 mod program_pages;
 
 pub mod sample;
@@ -22,5 +23,6 @@ pub mod release;
 pub mod uplink;
 
 pub use config::{AgentConfig, MetricsConfig, NvmlSource, Secret};
-pub use node::{AgentError, Seen, lock_holder, look, once, run};
+pub use lock::lock_holder;
+pub use node::{AgentError, Seen, look, once, run};
 pub use sample::sources;

@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::AgentConfig;
 use crate::exporter::{Exporter, Server, ServerError};
 use crate::launch::{Setting, Supervisor, unmanaged};
+use crate::lock::LOCK_FILE;
 use crate::program_pages;
 use crate::release::Release;
 use crate::sample::footprint::Footprint;
@@ -240,20 +241,6 @@ pub async fn look(config: AgentConfig) -> Result<Seen, AgentError> {
 }
 
 // === The data folder ===
-
-/// Held by a living agent, whoever started it; its contents are that agent's process id.
-pub const LOCK_FILE: &str = "agent.lock";
-
-/// The process that holds the lock of a data folder, if one does.
-#[must_use]
-pub fn lock_holder(data_dir: &Path) -> Option<i32> {
-    let path = data_dir.join(LOCK_FILE);
-    let file = File::open(&path).ok()?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => None,
-        Err(_) => std::fs::read_to_string(&path).ok()?.trim().parse().ok(),
-    }
-}
 
 /// Makes the folder and locks it until the result is dropped.
 fn take_data_dir(path: &Path) -> Result<File, AgentError> {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use domain::time::TimestampMs;
 
+use crate::lock::lock_holder;
 use crate::uplink::link::now_ms;
 
 /// What is wished.
@@ -55,7 +56,7 @@ pub enum ReleaseError {
 /// # Errors
 /// See [`ReleaseError`].
 pub async fn release(data_dir: &Path, lasting: Duration) -> Result<TimestampMs, ReleaseError> {
-    if crate::node::lock_holder(data_dir).is_none() {
+    if lock_holder(data_dir).is_none() {
         return Err(ReleaseError::NoAgent(data_dir.to_owned()));
     }
     let lasting = lasting.min(RELEASE_MAX).as_millis() as i64;

@@ -9,27 +9,37 @@ mod repository;
 #[path = "architecture/workspace.rs"]
 mod workspace;
 
-use workspace::{dependencies, locked_versions, own_crates};
+use workspace::{dependencies, locked_dependencies, locked_versions, own_crates};
 
 /// Each of our crates with those of ours it may use. What is absent is forbidden, in particular: agent → store or collector,
 /// web → collector, and anything of ours from `sim-nvml`, which must share no code with what it tests, and from `nccl-probe`, which is
 /// loaded into other people's processes.
-const ALLOWED: [(&str, &[&str]); 13] = [
+const ALLOWED: [(&str, &[&str]); 14] = [
     ("domain", &[]),
     ("query", &["domain"]),
     ("store", &["domain"]),
     ("wire", &["domain"]),
     ("web", &["domain"]),
     ("listener", &[]),
-    // `listener` for the agent's own `/metrics`.
-    ("agent", &["domain", "listener", "wire"]),
+    ("shim", &["domain"]),
+    // `listener` for the agent's own `/metrics`; `shim` for the files that both read and write.
+    ("agent", &["domain", "listener", "shim", "wire"]),
     ("collector", &["domain", "listener", "query", "store", "wire"]),
     // `query` for checking rule files and `--format` of a query on the command line.
     // `store` for `lockstep store` on the data folder of a collector that does not run.
     // `listener` for the limit of open files, which services raise and `doctor` shows.
+    // `shim` for `lockstep shim`.
     (
         "lockstep",
-        &["agent", "collector", "domain", "listener", "query", "store"],
+        &[
+            "agent",
+            "collector",
+            "domain",
+            "listener",
+            "query",
+            "shim",
+            "store",
+        ],
     ),
     ("sim-nvml", &[]),
     ("nccl-probe", &[]),
@@ -59,6 +69,9 @@ const IMPURE: [&str; 18] = [
     "tempfile",
     "prometheus",
 ];
+
+/// What brings threads of its own: a shim has one thread, and lives as long as the training.
+const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "rayon"];
 
 /// Crates that only one of ours may know.
 const RESERVED: [(&str, &[&str]); 7] = [
@@ -109,6 +122,18 @@ fn domain_and_query_cannot_do_io() {
                 "{name} uses {used}; time, randomness and bytes arrive as values"
             );
         }
+    }
+}
+
+#[test]
+fn the_shim_links_no_runtime() {
+    let linked = locked_dependencies("shim");
+    assert!(linked.contains("rustix"), "where is Cargo.lock?");
+    for runtime in RUNTIMES {
+        assert!(
+            !linked.contains(runtime),
+            "shim links {runtime}; find who brings it with `cargo tree --package shim --invert {runtime}`"
+        );
     }
 }
 

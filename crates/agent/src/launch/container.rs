@@ -7,14 +7,13 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use domain::container::{Mount, Runtime, check};
-use domain::run::container::{ContainerWish, Place, is_of_the_client};
+use domain::run::container::{ContainerWish, Place};
 use domain::run::spec::{Backend, Spec};
 use serde::{Deserialize, Serialize};
+use shim::Folder;
 use tokio::process::Command;
 
-use super::preflight::checkpoint_folder;
-use super::torchrun::Surroundings;
-use crate::launch::journal::Folder;
+use super::preflight::asked::{Surroundings, checkpoint_folder};
 
 /// A daemon that works removes a container within seconds; one that hangs must not hold up the rest.
 const REMOVED_WITHIN: Duration = Duration::from_secs(30);
@@ -30,10 +29,6 @@ pub(crate) struct Noted {
     /// Whether the container gets GPUs. Older agents did not note it, and asked at the start.
     #[serde(default)]
     pub(crate) has_gpus: Option<bool>,
-}
-
-impl Noted {
-    pub(crate) const FILE: &str = "container.json";
 }
 
 /// What a run needs of this node beside its own folder.
@@ -165,22 +160,6 @@ pub(crate) fn script_path(spec: &Spec) -> Option<PathBuf> {
 /// The script, where it is the machine's and not the image's.
 pub(crate) fn script_on_host(spec: &Spec) -> Option<PathBuf> {
     script_path(spec).filter(|path| path.is_file())
-}
-
-/// Splits variables into those for the environment of the runtime's command, and a file's text with those that it would take for
-/// its own.
-pub(crate) fn split_env<'a>(
-    variables: impl IntoIterator<Item = (&'a str, &'a str)>,
-) -> (Vec<(&'a str, &'a str)>, String) {
-    let (by_file, by_name): (Vec<_>, Vec<_>) = variables
-        .into_iter()
-        .partition(|(name, _)| is_of_the_client(name));
-    // Of two with one name, the last is meant.
-    let by_file: BTreeMap<_, _> = by_file.into_iter().collect();
-    let lines = by_file
-        .into_iter()
-        .map(|(name, value)| format!("{name}={value}\n"));
-    (by_name, lines.collect())
 }
 
 /// Runs a command of a runtime.
@@ -339,17 +318,5 @@ mod tests {
                 .iter()
                 .any(|mount| mount.source == meeting && mount.target == meeting && !mount.read_only)
         );
-    }
-
-    #[test]
-    fn variables_of_the_client_go_by_file() {
-        let (by_name, file) = split_env([
-            ("NCCL_DEBUG", "INFO"),
-            ("PATH", "/a"),
-            ("LD_PRELOAD", "x"),
-            ("PATH", "/b"),
-        ]);
-        assert_eq!(by_name, [("NCCL_DEBUG", "INFO")]);
-        assert_eq!(file, "LD_PRELOAD=x\nPATH=/b\n");
     }
 }

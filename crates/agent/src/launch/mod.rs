@@ -5,24 +5,22 @@
 //!     ▲                     │ ▲                      │                     │ datagrams
 //!     └──RunEvent, LogChunk─┘ └───files of a folder──┴◀────────────────────┘
 //! ```
-//! Agent and shim never talk: the files of [`journal`] are all they share, so either may die and come back.
+//! Agent and shim never talk: the files of [`shim::files`] are all they share, so either may die and come back.
 
-pub mod journal;
-pub mod shim;
 pub mod supervise;
 
 pub mod companions;
 pub(crate) mod container;
-pub mod preflight;
-pub mod torchrun;
+pub(crate) mod preflight;
+mod scope;
 
 pub(crate) mod unmanaged;
+pub mod watched;
 
 pub(crate) mod checkpoint;
 pub(crate) mod inspect;
 pub mod output;
 pub(crate) mod probe;
-pub mod secrets;
 
 #[cfg(test)]
 mod testing;

@@ -17,9 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
-
-use crate::launch::journal::Folder;
-use crate::launch::secrets::Secrets;
+use shim::{Folder, Secrets, files};
 
 /// One piece on the wire.
 pub const CHUNK_BYTES: usize = 64 << 10;
@@ -85,9 +83,8 @@ pub struct Chunk {
 impl Logs {
     /// Looks for files that have come since the last look. `first_rank` is the place in the world of local rank 0.
     pub fn look(&mut self, folder: &Folder, first_rank: u32) {
-        for stream in ["stdout", "stderr"] {
-            self.add(LAUNCHER, stream, folder.file(&format!("launcher.{stream}")));
-        }
+        self.add(LAUNCHER, "stdout", folder.file(files::LAUNCHER_STDOUT));
+        self.add(LAUNCHER, "stderr", folder.file(files::LAUNCHER_STDERR));
         for (local, stream, path) in of_ranks(folder) {
             if let Ok(rank) = i32::try_from(first_rank + local) {
                 self.add(rank, stream, path);
@@ -271,7 +268,7 @@ pub(crate) fn bound(folder: &Folder) {
 /// The files torchrun writes, LOG_DIR/ID_RANDOM/attempt_0/LOCAL_RANK/std*.log: `(local rank, stream, path)`.
 fn of_ranks(folder: &Folder) -> Vec<(u32, &'static str, PathBuf)> {
     let mut files = Vec::new();
-    for of_run in folders(&folder.file("ranks")) {
+    for of_run in folders(&folder.file(files::RANKS)) {
         for of_rank in folders(&of_run.join("attempt_0")) {
             let local = of_rank.file_name().and_then(|name| name.to_str()?.parse().ok());
             let Some(local) = local else { continue };

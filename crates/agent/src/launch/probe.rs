@@ -20,9 +20,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
 use serde::{Deserialize, Serialize};
+use shim::{Folder, files, segment_path, segments};
 
-use crate::launch::journal::Folder;
-use crate::launch::shim::{segment_path, segments};
 use crate::sample::Samples;
 
 /// Read at once; more waits for the next look.
@@ -48,7 +47,7 @@ pub(crate) struct Reader {
 impl Reader {
     /// Goes on where an agent before this one had come to.
     pub(crate) fn open(folder: &Folder) -> Self {
-        let cursor = folder.read("probe.cursor").unwrap_or_default();
+        let cursor = folder.read(files::PROBE_CURSOR).unwrap_or_default();
         Self {
             folder: folder.clone(),
             cursor,
@@ -104,7 +103,7 @@ impl Reader {
         if let Some((cursor, due)) = self.unsaved
             && samples.stored() >= due
         {
-            self.folder.write("probe.cursor", &serde_json::to_vec(&cursor)?)?;
+            self.folder.write_json(files::PROBE_CURSOR, &cursor)?;
             (self.saved, self.unsaved) = (cursor, None);
         }
         Ok(())

@@ -9,6 +9,7 @@ mod burial;
 
 pub(crate) use attempt::Attempt;
 use attempt::Follower;
+use shim::{Entry, FORMAT, Folder, Owner, Secrets, files};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -25,11 +26,9 @@ use tokio_util::task::TaskTracker;
 use crate::config::AgentConfig;
 use crate::launch::companions;
 use crate::launch::inspect::kineto;
-use crate::launch::journal::{Entry, FORMAT, Folder};
+use crate::launch::preflight::asked::Surroundings;
 use crate::launch::probe::SharedInventory;
-use crate::launch::secrets::Secrets;
-use crate::launch::shim::{Owner, Scope};
-use crate::launch::torchrun::Surroundings;
+use crate::launch::scope::Scope;
 use crate::sample::Samples;
 use crate::sample::nvml::reader::SETTLES_WITHIN;
 
@@ -164,7 +163,7 @@ impl Supervisor {
             None => self.take_up(run, attempt, stops)?,
         };
         // What was started here before the agent was told to take no runs.
-        let looked_after = (prunes || turns) && followed.folder().has("start.json");
+        let looked_after = (prunes || turns) && followed.folder().has(files::START);
         match command {
             _ if !(self.setting.accepts_runs || stops || looked_after) => followed.refuse(
                 id,
@@ -218,13 +217,14 @@ impl Supervisor {
 
     /// Whether a run was told to stop and has not ended yet.
     pub(crate) fn is_stopping(&self, run: &str) -> bool {
-        let stopping = |attempt: &Arc<Attempt>| attempt.run().as_str() == run && attempt.folder().has("stop");
+        let stopping =
+            |attempt: &Arc<Attempt>| attempt.run().as_str() == run && attempt.folder().has(files::STOP);
         self.attempts().iter().any(stopping)
     }
 
     /// Checkpoints that attempts on this node went on from, whatever run they are of.
     pub(crate) fn resumed_from(&self) -> BTreeSet<String> {
-        let from = |attempt: &Arc<Attempt>| attempt.folder().read::<Start>("start.json").ok()?.resume_from;
+        let from = |attempt: &Arc<Attempt>| attempt.folder().read::<Start>(files::START).ok()?.resume_from;
         self.attempts().iter().filter_map(from).collect()
     }
 
@@ -232,7 +232,7 @@ impl Supervisor {
     pub(crate) fn forget(&self, attempt: &Attempt) {
         Secrets::remove(attempt.folder());
         kineto::remove(attempt.folder());
-        if let Err(error) = attempt.folder().write("done", b"") {
+        if let Err(error) = attempt.folder().write(files::DONE, b"") {
             tracing::warn!(run = %attempt.run(), %error, "a finished attempt could not be closed; it will be reported again");
         }
         self.lock().remove(&(attempt.run().clone(), attempt.number()));
@@ -244,7 +244,7 @@ impl Supervisor {
             Vec::new()
         });
         for (run, attempt, folder) in folders {
-            if folder.has("done") {
+            if folder.has(files::DONE) {
                 remove_when_old(&folder);
                 continue;
             }
@@ -275,7 +275,7 @@ impl Supervisor {
             }
             for (run, attempt, folder) in folders {
                 let fresh =
-                    folder.is_watched() && !folder.has("done") && self.attempt(&run, attempt).is_none();
+                    folder.is_watched() && !folder.has(files::DONE) && self.attempt(&run, attempt).is_none();
                 if fresh && self.lock().len() < ATTEMPTS_MAX {
                     match self.follow(&run, attempt, folder) {
                         Ok(_) => tracing::info!(%run, %attempt, "a command of lockstep exec is watched"),
@@ -338,7 +338,7 @@ impl Supervisor {
 /// Traces may be large, and take their time.
 async fn remove_old(folders: Vec<Folder>) {
     let removed = tokio::task::spawn_blocking(move || {
-        let done = folders.iter().filter(|folder| folder.has("done"));
+        let done = folders.iter().filter(|folder| folder.has(files::DONE));
         done.for_each(remove_when_old);
     });
     if let Err(error) = removed.await {
@@ -347,7 +347,7 @@ async fn remove_old(folders: Vec<Folder>) {
 }
 
 fn remove_when_old(folder: &Folder) {
-    let modified = std::fs::metadata(folder.file("done")).and_then(|meta| meta.modified());
+    let modified = std::fs::metadata(folder.file(files::DONE)).and_then(|meta| meta.modified());
     let age = modified
         .ok()
         .and_then(|at| SystemTime::now().duration_since(at).ok());

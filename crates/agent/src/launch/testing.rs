@@ -7,7 +7,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Makes the test executable a shim, with the folder behind.
-pub(crate) const SHIM_ARGUMENTS: [&str; 3] = ["--ignored", "--exact", "launch::shim::tests::shim_process"];
+const SHIM_ARGUMENTS: [&str; 3] = ["--ignored", "--exact", "launch::testing::shim_process"];
+
+/// The shim itself: this test's own executable, started again.
+#[test]
+#[ignore = "the process under test; other tests start it"]
+fn shim_process() {
+    let dir = std::env::args_os().next_back().unwrap();
+    assert!(Path::new(&dir).is_dir());
+    std::process::exit(shim::main(Path::new(&dir)).into());
+}
 
 /// How tests start shims: this executable again.
 pub(crate) fn shim_command() -> Vec<OsString> {

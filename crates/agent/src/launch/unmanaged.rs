@@ -27,13 +27,12 @@ use domain::ident::{NodeName, RunId};
 use domain::topology::Inventory;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FlockOperation;
+use shim::{Folder, Stat, all_processes, environment};
 use tokio::sync::watch as seen;
 use tokio_util::sync::CancellationToken;
 
 use self::claim::Claim;
 use self::gang::Gang;
-use crate::launch::journal::Folder;
-use crate::launch::shim::{Stat, all_processes, environment};
 
 /// How often new processes are looked for: a training that ends sooner is not worth a page.
 const SCAN: Duration = Duration::from_secs(10);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use domain::ident::{AttemptNo, RunId};
 use domain::run::state::NodeReport;
+use shim::{Entry, Secrets, files, read_from};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
@@ -21,9 +22,7 @@ use wire::proto::{
 
 use crate::launch::Supervisor;
 use crate::launch::inspect::{self, Said};
-use crate::launch::journal::{Entry, read_from};
 use crate::launch::output::Logs;
-use crate::launch::secrets::Secrets;
 use crate::launch::supervise::Attempt;
 use crate::uplink::events::Events;
 use crate::uplink::link::{Link, LinkError, Retry, now_ms};
@@ -274,12 +273,12 @@ async fn answer(supervisor: Arc<Supervisor>, question: Question, outbound: mpsc:
 impl Outlet {
     fn read(&mut self, attempt: &Attempt) {
         // Before the start there are none, and nothing that could tell them.
-        if self.secrets.is_none() && attempt.folder().has("start.json") {
+        if self.secrets.is_none() && attempt.folder().has(files::START) {
             self.secrets = Some(Secrets::of(attempt.folder()));
         }
         for (name, offset) in [
-            ("agent.reports", &mut self.agent_offset),
-            ("shim.reports", &mut self.shim_offset),
+            (files::AGENT_REPORTS, &mut self.agent_offset),
+            (files::SHIM_REPORTS, &mut self.shim_offset),
         ] {
             match read_from(&attempt.folder().file(name), *offset) {
                 Ok((entries, end)) => {
@@ -290,7 +289,9 @@ impl Outlet {
                             .filter(|entry| !attempt.is_acknowledged(entry.id)),
                     );
                 }
-                Err(error) => tracing::warn!(run = %attempt.run(), name, %error, "reports cannot be read"),
+                Err(error) => {
+                    tracing::warn!(run = %attempt.run(), name = name.as_str(), %error, "reports cannot be read")
+                }
             }
         }
         if let Some(parts) = attempt.checkpoints_after(self.checkpoints_id) {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use agent::launch::shim::watched::{self, Exec as Watch, program_of};
+use agent::launch::watched::{self, Exec as Watch, program_of};
 use clap::Args;
 use domain::ident::{NodeName, RunId};
 use rand::RngExt;

@@ -16,6 +16,6 @@ pub(crate) struct Shim {
 
 impl Shim {
     pub(crate) fn execute(self) -> Result<(), Failure> {
-        std::process::exit(agent::launch::shim::main(&self.dir).into());
+        std::process::exit(::shim::main(&self.dir).into());
     }
 }

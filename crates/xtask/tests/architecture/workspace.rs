@@ -1,5 +1,6 @@
 //! The workspace as cargo sees it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -38,6 +39,25 @@ pub(crate) fn locked_versions(name: &str) -> Vec<String> {
     lock.match_indices(&head)
         .map(|(at, _)| lock[at + head.len()..].split('"').next().unwrap().to_owned())
         .collect()
+}
+
+/// All that a crate links by way of whatever it uses, its tests' crates among it, as Cargo.lock has it.
+pub(crate) fn locked_dependencies(name: &str) -> BTreeSet<String> {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
+    let (mut found, mut todo) = (BTreeSet::new(), vec![name.to_owned()]);
+    while let Some(name) = todo.pop() {
+        for (at, head) in lock.match_indices(&format!("[[package]]\nname = \"{name}\"\n")) {
+            let package = lock[at + head.len()..].split("[[package]]").next().unwrap();
+            // ` "NAME",` or, of several versions, ` "NAME VERSION",`.
+            let used = package.lines().filter_map(|line| line.strip_prefix(" \""));
+            let used = used.filter_map(|line| line.split(['"', ' ']).next());
+            todo.extend(
+                used.filter(|used| found.insert((*used).to_owned()))
+                    .map(str::to_owned),
+            );
+        }
+    }
+    found
 }
 
 /// The Rust files below a crate's `src`, with their text.

@@ -22,4 +22,4 @@ mod sidecar;
 mod testing;
 mod watch;
 
-pub(crate) use watch::{OLD_ORDER, REMOVAL_FILE, Watch};
+pub(crate) use watch::{OLD_ORDER, Watch};

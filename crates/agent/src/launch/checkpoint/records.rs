@@ -16,12 +16,12 @@ use std::time::SystemTime;
 
 use domain::ident::RunId;
 use domain::run::state::Start;
+use shim::{Folder, write_whole};
 
 use super::first_start::{EarlierFiles, FirstStart};
 use super::identity::Identity;
 use super::proofs::{Proofs, TakenSaves};
 use super::sidecar::Proof;
-use crate::launch::journal::Folder;
 
 /// Runs whose records a node keeps. Of more, those that saved longest ago are dropped, so their checkpoints are kept.
 const RUNS_MAX: usize = 1_000;
@@ -83,7 +83,7 @@ impl RecordsFolder {
                 .mode(0o700)
                 .create(&self.path)?;
         }
-        Folder::at(&self.path).write(name, bytes)
+        write_whole(&self.path.join(name), bytes)
     }
 }
 

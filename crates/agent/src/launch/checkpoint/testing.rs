@@ -10,11 +10,11 @@ use domain::ident::RunId;
 use domain::run::checkpoint::{CheckpointReport, Remain, RemovalOrder};
 use domain::run::spec::Spec;
 use domain::run::state::Start;
+use shim::{Folder, files};
 
 use super::look::{Limits, Memory, Place, look};
 use super::records::{Records, RecordsFolder, list_before_start};
 use super::removal::{RemovalError, carry_out};
-use crate::launch::journal::Folder;
 
 pub(super) const FULL: &[u8] = include_bytes!("../../../testdata/checkpoint/full.pt");
 
@@ -66,7 +66,7 @@ impl Disk {
         std::fs::create_dir_all(attempt.path()).unwrap();
         Run {
             place: RecordsFolder::of(&RunId::new(name).unwrap(), &attempt),
-            saves: attempt.file("saves"),
+            saves: attempt.file(files::SAVES),
             folder,
         }
     }

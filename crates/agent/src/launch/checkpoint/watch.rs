@@ -14,12 +14,12 @@ use domain::run::spec::Spec;
 use domain::run::state::Start;
 use domain::run::torchrun::Launch;
 use domain::time::TimestampMs;
+use shim::{Folder, files};
 use tokio::sync::oneshot;
 
 use super::look::{Limits, Memory, Place, look};
 use super::records::{Records, RecordsFolder};
 use super::removal::carry_out;
-use crate::launch::journal::Folder;
 use crate::launch::probe::{Phase, Saving};
 use crate::launch::supervise::Attempt;
 use crate::sample::Samples;
@@ -71,8 +71,8 @@ impl Watch {
     /// For an attempt that has been started, or that is only to be pruned.
     pub(crate) fn new(attempt: &Attempt, node: &str, samples: Samples) -> Self {
         drop_old_order(attempt);
-        let start: Option<Start> = attempt.folder().read("start.json").ok();
-        let order: Option<RemovalOrder> = attempt.folder().read(REMOVAL_FILE).ok();
+        let start: Option<Start> = attempt.folder().read(files::START).ok();
+        let order: Option<RemovalOrder> = attempt.folder().read(files::REMOVAL).ok();
         let folder = start
             .as_ref()
             .and_then(|start| run_folder(&start.spec, attempt.folder()))
@@ -131,7 +131,7 @@ impl Watch {
     pub(crate) fn tick(&mut self, attempt: &Attempt, in_use: impl FnOnce() -> BTreeSet<String>) {
         self.series.tick(now_ms());
         self.take_done(attempt);
-        let ordered = attempt.folder().has(REMOVAL_FILE);
+        let ordered = attempt.folder().has(files::REMOVAL);
         let nothing_there = self.folder.is_none() && self.named.is_empty();
         if self.work.is_none() && (ordered || !nothing_there && Instant::now() >= self.next_look) {
             self.begin(attempt, in_use(), false);
@@ -154,7 +154,7 @@ impl Watch {
             };
             self.work = None;
             self.took(attempt, done.ok());
-            if counts && !attempt.folder().has(REMOVAL_FILE) {
+            if counts && !attempt.folder().has(files::REMOVAL) {
                 return true;
             }
             counts = true;
@@ -162,12 +162,12 @@ impl Watch {
     }
 
     fn begin(&mut self, attempt: &Attempt, in_use: BTreeSet<String>, over: bool) {
-        let order: Option<RemovalOrder> = attempt.folder().read(REMOVAL_FILE).ok();
+        let order: Option<RemovalOrder> = attempt.folder().read(files::REMOVAL).ok();
         let mut memory = std::mem::take(&mut self.memory);
         let (node, folder, limits) = (self.node.clone(), self.folder.clone(), self.limits);
         let named: Vec<PathBuf> = self.named.iter().cloned().collect();
-        let order_file = attempt.folder().file(REMOVAL_FILE);
-        let saves = attempt.folder().file(SAVES);
+        let order_file = attempt.folder().file(files::REMOVAL);
+        let saves = attempt.folder().file(files::SAVES);
         let records = self.records.clone();
         let (done, work) = oneshot::channel();
         self.work = Some(work);
@@ -299,18 +299,12 @@ impl Watch {
     }
 }
 
-/// What an order waits in, in the attempt's folder.
-pub(crate) const REMOVAL_FILE: &str = "removal.json";
-/// What orders waited in before they asked for proof. Such an order is dropped.
-const OLD_ORDER_FILE: &str = "prune.json";
-/// Where the ranks note which files their saves wrote, in the attempt's folder. The probe knows the name too.
-const SAVES: &str = "saves";
 /// Why an order of an older collector is not carried out.
 pub(crate) const OLD_ORDER: &str = "an order to remove checkpoints was refused: it is of an older collector, which does not ask whether this run \
      wrote them. Upgrade the collector, then prune again";
 
 fn drop_old_order(attempt: &Attempt) {
-    if std::fs::remove_file(attempt.folder().file(OLD_ORDER_FILE)).is_ok() {
+    if std::fs::remove_file(attempt.folder().file(files::PRUNE)).is_ok() {
         tracing::warn!(run = %attempt.run(), "an order to remove checkpoints that waited since before the upgrade is dropped");
     }
 }
@@ -325,7 +319,7 @@ fn run_folder(spec: &Spec, folder: &Folder) -> Option<PathBuf> {
     if named.is_absolute() {
         return Some(named.to_owned());
     }
-    let launch: Launch = folder.read("launch.json").ok()?;
+    let launch: Launch = folder.read(files::LAUNCH).ok()?;
     Some(Path::new(&launch.workdir).join(named))
 }
 

@@ -27,15 +27,13 @@ use nix::errno::Errno;
 use nix::sys::socket::sockopt::PassCred;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, UnixCredentials, recvmsg, setsockopt};
 use rustix::fs::FlockOperation;
+use shim::{Folder, Process, files};
 use tokio::sync::mpsc;
 
 use super::Said;
-use crate::launch::journal::Folder;
-use crate::launch::shim::Process;
 use crate::uplink::link::now_ms;
 
 /// Traces, in the attempt's folder.
-const TRACES: &str = "traces";
 const SOCKET: &str = "dynolog";
 /// Kineto's own socket: this, and a UUID.
 const CLIENT: &str = "dynoconfigclient";
@@ -120,7 +118,7 @@ pub(super) fn path_of(folder: &Folder, file: &str) -> io::Result<PathBuf> {
             format!("{file:?} is no trace's name"),
         ));
     }
-    Ok(folder.file(TRACES).join(file))
+    Ok(folder.file(files::TRACES).join(file))
 }
 
 /// Has ranks record, and says of each when its file is there, or why it is not.
@@ -131,7 +129,7 @@ pub(super) async fn record(
     said: &mpsc::Sender<Said>,
 ) -> Result<(), KinetoError> {
     if !folder
-        .read::<Start>("start.json")
+        .read::<Start>(files::START)
         .is_ok_and(|start| start.spec.kineto)
     {
         return Err(KinetoError::Off);
@@ -160,7 +158,7 @@ impl Recording {
         let meeting = prepare(folder).map_err(io::Error::other)?;
         let alone = std::fs::File::create(meeting.join("lock"))?;
         rustix::fs::flock(&alone, FlockOperation::NonBlockingLockExclusive).map_err(|_| KinetoError::Busy)?;
-        let traces = folder.file(TRACES);
+        let traces = folder.file(files::TRACES);
         DirBuilder::new().recursive(true).mode(0o700).create(&traces)?;
         let path = meeting.join(SOCKET);
         let _of_an_agent_before = std::fs::remove_file(&path);

@@ -18,11 +18,9 @@ use domain::run::inspect::{
     TRACE_BYTES_MAX, What, newest_entries,
 };
 use domain::run::state::{NodeReport, Start};
+use shim::{Folder, Owner, Process, Secrets, files, read_from};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::launch::journal::{Folder, read_from};
-use crate::launch::secrets::Secrets;
-use crate::launch::shim::{Owner, Process};
 use server::AskError;
 
 /// Questions worked on at once; more are turned away.
@@ -88,11 +86,11 @@ pub(crate) async fn fail(message: &str, said: &mpsc::Sender<Said>) {
 /// What no answer may hold. Once the attempt is over the values are gone, and nothing is told any more that may hold them.
 fn kept_secrets(folder: &Folder) -> io::Result<Secrets> {
     let secrets = Secrets::of(folder);
-    if !folder.has("start.json") {
+    if !folder.has(files::START) {
         // A command of `lockstep exec` has none.
         return Ok(secrets);
     }
-    let start: Start = folder.read("start.json")?;
+    let start: Start = folder.read(files::START)?;
     match start.spec.secrets.keys().find(|name| !secrets.has(name)) {
         None => Ok(secrets),
         Some(name) => Err(io::Error::other(format!(
@@ -104,7 +102,7 @@ fn kept_secrets(folder: &Folder) -> io::Result<Secrets> {
 
 /// The ranks of the node that run, as their shim found them.
 fn living(folder: &Folder) -> BTreeMap<u32, Process> {
-    let (reports, _) = read_from(&folder.file("shim.reports"), 0).unwrap_or_default();
+    let (reports, _) = read_from(&folder.file(files::SHIM_REPORTS), 0).unwrap_or_default();
     let started = reports.iter().filter_map(|entry| match entry.report {
         NodeReport::RankStarted { rank, pid, .. } => Some((rank.0, i32::try_from(pid).ok()?)),
         _ => None,
@@ -144,7 +142,7 @@ async fn ask(
         answer.process = process::look(process).await;
         return answer;
     }
-    let socket = folder.file(&format!("rank-{rank}.sock"));
+    let socket = folder.rank_socket(rank);
     let one_of_few = at_once.acquire().await;
     match bodies(&socket, what).await {
         Ok((bodies, problem)) => {

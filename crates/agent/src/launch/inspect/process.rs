@@ -4,8 +4,7 @@
 use std::io::Read;
 
 use domain::run::inspect::ProcessState;
-
-use crate::launch::shim::{Process, Stat};
+use shim::{Process, Stat};
 
 /// The most that is read of each file.
 const BYTES_MAX: u64 = 4 << 10;

@@ -13,10 +13,10 @@ use domain::run::secret::SecretValue;
 use domain::run::spec::Spec;
 use domain::run::state::Start;
 use rustix::process::{Pid, Signal, kill_process};
+use shim::{Reports, SHIM_IDS_FROM};
 
 use super::*;
 use crate::launch::companions;
-use crate::launch::journal::{Reports, SHIM_IDS_FROM};
 use crate::launch::testing::python_with_torch;
 
 const SOON: Duration = Duration::from_millis(400);
@@ -42,7 +42,7 @@ impl Scene {
     }
 
     fn has_rank(&self, rank: u32, pid: u32) {
-        let mut reports = Reports::open(&self.folder.file("shim.reports"), SHIM_IDS_FROM).unwrap();
+        let mut reports = Reports::open(&self.folder.file(files::SHIM_REPORTS), SHIM_IDS_FROM).unwrap();
         let started = NodeReport::RankStarted {
             rank: Rank(rank),
             local_rank: rank,
@@ -61,11 +61,7 @@ impl Scene {
 
     /// A rank's server that answers each question with these bytes, and then holds the connection or closes it.
     fn serves(&self, rank: u32, answer: impl Into<Vec<u8>>, holds: bool) {
-        serve(
-            &self.folder.file(&format!("rank-{rank}.sock")),
-            answer.into(),
-            holds,
-        );
+        serve(&self.folder.rank_socket(rank), answer.into(), holds);
     }
 
     async fn ask(&self, what: What) -> Vec<Answer> {
@@ -326,7 +322,7 @@ async fn what_one_recorder_says_is_told_when_the_other_fails() {
     ] {
         let scene = Scene::new();
         scene.has_rank(0, std::process::id());
-        serve_handlers(&scene.folder.file("rank-0.sock"), &answers);
+        serve_handlers(&scene.folder.rank_socket(0), &answers);
         let answer = scene.ask_rank(What::Flight).await;
         let told = answer
             .json
@@ -378,7 +374,7 @@ async fn a_rank_with_torch_tells_its_stacks_and_one_that_holds_pythons_lock_is_t
         command
             .args(["-c", RANK])
             .env("PYTHONPATH", &inject)
-            .env("LOCKSTEP_PROBE_SOCKET", scene.folder.file("probe.sock"))
+            .env("LOCKSTEP_PROBE_SOCKET", scene.folder.file(files::PROBE_SOCKET))
             .envs(
                 [
                     ("RANK", rank),
@@ -460,10 +456,7 @@ fn started(scene: &Scene, spec: Spec) {
         spec,
         ..Start::default()
     };
-    scene
-        .folder
-        .write("start.json", &serde_json::to_vec(&start).unwrap())
-        .unwrap();
+    scene.folder.write_json(files::START, &start).unwrap();
 }
 
 #[tokio::test]
@@ -609,11 +602,9 @@ fn a_trace_is_told_without_its_secrets_or_not_at_all() {
     let values = [("TOKEN".to_owned(), SecretValue::new("hf_0123456789abcdef"))];
     Secrets::note(&scene.folder, &values.into()).unwrap();
     let file = "rank-0-1_7.json";
-    std::fs::create_dir(scene.folder.file("traces")).unwrap();
-    scene
-        .folder
-        .write(&format!("traces/{file}"), b"{\"x\": \"hf_0123456789abcdef\"}")
-        .unwrap();
+    std::fs::create_dir(scene.folder.file(files::TRACES)).unwrap();
+    let trace = scene.folder.file(files::TRACES).join(file);
+    std::fs::write(trace, b"{\"x\": \"hf_0123456789abcdef\"}").unwrap();
     let (_, piece) = trace_piece(&scene.folder, file, 0).unwrap();
     assert_eq!(
         String::from_utf8_lossy(&piece),

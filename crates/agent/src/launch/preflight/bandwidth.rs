@@ -25,7 +25,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::launch::torchrun::Lease;
+use super::lease::Lease;
 
 /// Read and written at once: large enough for a fast link, small beside the agent.
 const BLOCK_BYTES: usize = 256 << 10;

@@ -14,20 +14,18 @@ use std::time::Duration;
 use domain::run::checkout::{Checkout, PROTOCOLS};
 use domain::run::spec::Spec;
 use rustix::process::{Pid, Signal, kill_process_group};
+use shim::Folder;
+use shim::files::CODE;
 use tokio::process::Command;
-
-use crate::launch::journal::Folder;
 
 /// Beside the import of PyTorch, within the collector's five minutes for a preparation.
 const WITHIN: Duration = Duration::from_secs(150);
 /// How much of git's complaint is passed on.
 const COMPLAINT_CHARS: usize = 600;
-/// The working copy, in the attempt's folder.
-const CODE: &str = "code";
 
 /// Why there is no working copy.
 #[derive(Debug, thiserror::Error)]
-pub enum CheckoutError {
+pub(crate) enum CheckoutError {
     /// No git.
     #[error("this node has no git to check out the run's revision with; install it")]
     NoGit(#[source] io::Error),
@@ -64,7 +62,9 @@ pub(in crate::launch) async fn check_out(
     let code = folder.file(CODE);
     if !code.is_dir() {
         // Under a name of this agent's: what one before it started may still write into its own.
-        let beside = folder.file(&format!("code.{}", std::process::id()));
+        let beside = folder
+            .path()
+            .join(format!("{}.{}", CODE.as_str(), std::process::id()));
         match std::fs::remove_dir_all(&beside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
@@ -326,7 +326,12 @@ mod tests {
             let workdir = PathBuf::from(placed.workdir.unwrap());
             assert_eq!(workdir, folder.path().join("code/src"));
             assert_eq!(std::fs::read_to_string(workdir.join("train.py")).unwrap(), text);
-            assert!(!folder.has(&format!("code.{}", std::process::id())));
+            assert!(
+                !folder
+                    .path()
+                    .join(format!("code.{}", std::process::id()))
+                    .exists()
+            );
             // Once: what the ranks may have begun with stays.
             assert_eq!(check_out(&spec, &folder).await.unwrap().as_ref(), Some(expected));
         }

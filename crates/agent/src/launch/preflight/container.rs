@@ -8,13 +8,11 @@ use domain::container::{Container, Runtime};
 use domain::run::container::{ContainerWish, Place};
 use domain::run::spec::Spec;
 use serde::Deserialize;
+use shim::{Folder, boot_id, files};
 use tokio::process::Command;
 
-use super::Asked;
+use super::asked::{Asked, Surroundings};
 use crate::launch::container::{self, Needs, Noted, RemovedOnDrop};
-use crate::launch::journal::Folder;
-use crate::launch::shim::boot_id;
-use crate::launch::torchrun::Surroundings;
 
 /// A daemon that works answers at once.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
@@ -25,9 +23,9 @@ const CHECKED_WITHIN: Duration = Duration::from_secs(75);
 /// How much of a runtime's complaint is passed on.
 const COMPLAINT_CHARS: usize = 600;
 /// `docker run` itself failed, not what it ran; Podman says the same.
-pub(in crate::launch) const RUNTIME_FAILED: i32 = 125;
+const RUNTIME_FAILED: i32 = 125;
 /// The program is not there, or none.
-pub(in crate::launch) const NO_PROGRAM: [i32; 2] = [126, 127];
+const NO_PROGRAM: [i32; 2] = [126, 127];
 /// Its user may not do what the ranks will have to.
 const CANNOT_WRITE: i32 = 77;
 /// The attempt's folder takes the ranks' logs. A virtual environment is as good as its interpreter.
@@ -36,7 +34,7 @@ const ENTER: &str =
 
 /// Why there can be no container. Each says how to get what is missing.
 #[derive(Debug, thiserror::Error)]
-pub enum ContainerError {
+pub(crate) enum ContainerError {
     /// Nobody to start it.
     #[error(
         "no container runtime answers on this node ({0}); install Docker or Podman, start Docker's daemon, and let the agent's \
@@ -153,10 +151,7 @@ pub(in crate::launch) async fn find(
         has_gpus: Some(container::gets_gpus(spec, around)),
     };
     let place = container::place(spec, noted, &folder, around, needs).map_err(ContainerError::Mount)?;
-    folder.write(
-        Noted::FILE,
-        &serde_json::to_vec(&noted).map_err(io::Error::other)?,
-    )?;
+    folder.write_json(files::CONTAINER, &noted)?;
     Ok(Found {
         place,
         wish: wish.clone(),
@@ -258,25 +253,23 @@ impl Found {
         folder: &Folder,
         until: Instant,
     ) -> Result<Output, ContainerError> {
-        const ENV_FILE: &str = "container.check.env";
         let name = format!("{}-check", self.place.name);
         let runtime = self.place.runtime;
         let variables = self.place.env.iter().chain(&spec.env);
-        let (by_name, file) =
-            container::split_env(variables.map(|(name, value)| (name.as_str(), value.as_str())));
-        folder.write_private(ENV_FILE, file.as_bytes())?;
+        let (by_name, file) = shim::split_env(variables.map(|(name, value)| (name.as_str(), value.as_str())));
+        folder.write_private(files::CONTAINER_CHECK_ENV, file.as_bytes())?;
         let mut command = vec![
             "-c".to_owned(),
             ENTER.to_owned(),
             "lockstep".to_owned(),
-            folder.file("container.check").display().to_string(),
+            folder.file(files::CONTAINER_CHECK).display().to_string(),
             python.to_owned(),
         ];
         command.extend(arguments.iter().map(|&argument| argument.to_owned()));
         let names = container::names(&self.place.env)
             .into_iter()
             .chain(container::names(&spec.env));
-        let env_file = folder.file(ENV_FILE).display().to_string();
+        let env_file = folder.file(files::CONTAINER_CHECK_ENV).display().to_string();
         let check = Container {
             name: Some(name.clone()),
             // Not where a stray file would be taken for a module.
@@ -292,7 +285,7 @@ impl Found {
         command.stdin(std::process::Stdio::null()).kill_on_drop(true);
         let left = until.saturating_duration_since(Instant::now());
         let output = tokio::time::timeout(left, command.output()).await;
-        let _gone = std::fs::remove_file(folder.file(ENV_FILE));
+        let _gone = folder.remove(files::CONTAINER_CHECK_ENV);
         let Ok(output) = output else {
             return Err(ContainerError::Start {
                 image: self.wish.image.clone(),

@@ -26,12 +26,12 @@ use domain::ident::{AttemptNo, RunId};
 use domain::run::checkpoint::{CheckpointReport, RemovalOrder};
 use domain::run::state::{NodeCommand, NodeReport, Start};
 use domain::run::torchrun::Launch;
+use shim::files::{self, FileName};
+use shim::{Entry, Folder, LiveOrder, Reports, Secrets, StopOrder, read_from};
 use tokio::sync::mpsc;
 
-use crate::launch::checkpoint::{OLD_ORDER, REMOVAL_FILE};
-use crate::launch::journal::{Entry, Folder, LiveOrder, Reports, StopOrder, read_from};
-use crate::launch::preflight::Asked;
-use crate::launch::secrets::Secrets;
+use crate::launch::checkpoint::OLD_ORDER;
+use crate::launch::preflight::asked::Asked;
 use crate::uplink::link::now_ms;
 
 use reported::ReportedCheckpoints;
@@ -41,8 +41,6 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// Commands that wait for their turn; an attempt gets three or four in its life.
 const COMMANDS_MAX: usize = 16;
 
-/// The pair that is being measured, in the attempt's folder; it holds a secret, and goes with the answer.
-const MEASURE_FILE: &str = "measure.json";
 /// One attempt, as all parts of the agent see it.
 #[derive(Debug)]
 pub(crate) struct Attempt {
@@ -70,7 +68,7 @@ impl Attempt {
         number: AttemptNo,
         folder: Folder,
     ) -> io::Result<(Self, mpsc::Receiver<NodeCommand>)> {
-        let reports = Reports::open(&folder.file("agent.reports"), 1)?;
+        let reports = Reports::open(&folder.file(files::AGENT_REPORTS), 1)?;
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
         let state = Mutex::new(State {
             reports,
@@ -106,7 +104,7 @@ impl Attempt {
     /// The place in the world of this node's first rank; 0 before the start.
     pub(crate) fn first_rank(&self) -> u32 {
         self.folder
-            .read::<Launch>("launch.json")
+            .read::<Launch>(files::LAUNCH)
             .map_or(0, |launch| launch.first_rank)
     }
 
@@ -166,7 +164,7 @@ impl Attempt {
             // The collector asks again; by then the attempt is forgotten, and is taken up anew.
             return None;
         }
-        let noted = self.note(REMOVAL_FILE, order);
+        let noted = self.folder.write_json(files::REMOVAL, order);
         let entry = noted.and_then(|()| state.reports.add(now_ms(), NodeReport::Accepted { command: id }));
         entry
             .inspect_err(|error| tracing::error!(run = %self.run, %error, "an order cannot be noted; is the disk full? It waits"))
@@ -180,7 +178,7 @@ impl Attempt {
             return Some(before);
         }
         tracing::warn!(run = %self.run, "{OLD_ORDER}");
-        let begun = self.folder.has("prepare.json") || self.folder.has("start.json");
+        let begun = self.folder.has(files::PREPARE) || self.folder.has(files::START);
         if begun && !self.entries().iter().any(|entry| entry.report.is_end()) {
             self.lock().old_order_refused = true;
             return self.add(NodeReport::Accepted { command: id }).ok();
@@ -196,18 +194,18 @@ impl Attempt {
     /// Nobody follows it any more; unless an order came meanwhile.
     fn let_go(&self) -> bool {
         let mut state = self.lock();
-        state.followed = self.folder.has(REMOVAL_FILE);
+        state.followed = self.folder.has(files::REMOVAL);
         !state.followed
     }
 
     pub(super) fn entries(&self) -> Vec<Entry> {
-        let read = |name: &str| {
+        let read = |name: FileName| {
             read_from(&self.folder.file(name), 0)
                 .map(|(entries, _)| entries)
                 .unwrap_or_default()
         };
-        let mut entries = read("agent.reports");
-        entries.extend(read("shim.reports"));
+        let mut entries = read(files::AGENT_REPORTS);
+        entries.extend(read(files::SHIM_REPORTS));
         entries
     }
 
@@ -228,10 +226,11 @@ impl Attempt {
         let place = self.commands.try_reserve().ok()?;
         let noted = match &command {
             NodeCommand::Prepare { spec, .. } => self
-                .note("asked.json", &self.asked(&command))
-                .and_then(|()| self.note("prepare.json", spec)),
-            NodeCommand::LookFor { path } => self.note("look.json", path),
-            NodeCommand::Measure(measure) => self.note(MEASURE_FILE, measure),
+                .folder
+                .write_json(files::ASKED, &self.asked(&command))
+                .and_then(|()| self.folder.write_json(files::PREPARE, spec)),
+            NodeCommand::LookFor { path } => self.folder.write_json(files::LOOK, path),
+            NodeCommand::Measure(measure) => self.folder.write_json(files::MEASURE, measure),
             NodeCommand::Start(start) => self.note_start(start),
             NodeCommand::Stop { grace_ms } => self.note_stop(*grace_ms),
             NodeCommand::StopAfter { step, grace_ms } => self.note_stop_after(*step, *grace_ms),
@@ -290,41 +289,39 @@ impl Attempt {
         }
     }
 
-    fn note(&self, name: &str, what: &impl serde::Serialize) -> io::Result<()> {
-        self.folder.write(name, &serde_json::to_vec(what)?)
-    }
-
     /// The secrets lie apart from all else that is noted.
     fn note_start(&self, start: &Start) -> io::Result<()> {
         Secrets::note(&self.folder, &start.secrets)?;
-        self.note("start.json", &start.without_secrets())
+        self.folder.write_json(files::START, &start.without_secrets())
     }
 
     /// The shortest grace ever wished stays.
     fn note_stop(&self, grace_ms: u64) -> io::Result<()> {
-        let before = std::fs::read_to_string(self.folder.file("stop"))
+        let before = std::fs::read_to_string(self.folder.file(files::STOP))
             .ok()
             .and_then(|text| text.trim().parse().ok());
         let grace_ms = before.map_or(grace_ms, |before: u64| before.min(grace_ms));
-        self.folder.write("stop", grace_ms.to_string().as_bytes())
+        self.folder.write(files::STOP, grace_ms.to_string().as_bytes())
     }
 
     /// The first order stays: ranks may have read it.
     fn note_stop_after(&self, step: u64, grace_ms: u64) -> io::Result<()> {
-        if self.folder.has(StopOrder::FILE) {
+        if self.folder.has(files::STOP_AFTER) {
             return Ok(());
         }
-        self.note(StopOrder::FILE, &StopOrder { step, grace_ms })
+        self.folder
+            .write_json(files::STOP_AFTER, &StopOrder { step, grace_ms })
     }
 
     /// The newest order stays: one that was sent before it and comes late says nothing any more.
     fn note_live(&self, order: u64, live: u32, set: &BTreeMap<String, Option<String>>) -> io::Result<()> {
-        let before = self.folder.read::<LiveOrder>(LiveOrder::FILE);
+        let before = self.folder.read::<LiveOrder>(files::KNOBS_LIVE);
         if before.is_ok_and(|before| before.order > order) {
             return Ok(());
         }
         let set = set.clone();
-        self.note(LiveOrder::FILE, &LiveOrder { order, live, set })
+        self.folder
+            .write_json(files::KNOBS_LIVE, &LiveOrder { order, live, set })
     }
 
     fn add(&self, report: NodeReport) -> io::Result<Entry> {

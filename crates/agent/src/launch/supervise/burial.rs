@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 use domain::ident::{NodeName, Rank};
 use domain::run::state::{EndCause, NodeEnd, NodeReport, RankExit};
 use domain::run::torchrun::Launch;
+use shim::{Entry, Folder, Remains, end_by_log, files};
 
 use crate::launch::container;
-use crate::launch::journal::{Entry, Folder};
-use crate::launch::shim::{Remains, end_by_log};
 use crate::launch::supervise::Attempt;
 use crate::uplink::link::now_ms;
 
@@ -44,7 +43,7 @@ pub(super) async fn bury(attempt: &Attempt, node: &NodeName) {
     while remains.kill() && Instant::now() < deadline {
         tokio::time::sleep(LOOK).await;
     }
-    let launch = attempt.folder().read::<Launch>("launch.json").ok();
+    let launch = attempt.folder().read::<Launch>(files::LAUNCH).ok();
     // Behind its processes: those that nobody knows by now are known to the runtime.
     let stays = match launch.and_then(|launch| launch.container) {
         Some(contained) => container::remove(contained.runtime, &contained.name)
@@ -56,7 +55,7 @@ pub(super) async fn bury(attempt: &Attempt, node: &NodeName) {
     remains.close();
 
     let entries = attempt.entries();
-    let log = std::fs::read(attempt.folder().file("launcher.stderr")).unwrap_or_default();
+    let log = std::fs::read(attempt.folder().file(files::LAUNCHER_STDERR)).unwrap_or_default();
     let late = exits_by_log(&entries, &String::from_utf8_lossy(&log));
     for exit in &late {
         attempt.report(NodeReport::RankExited(exit.clone())).await;
@@ -109,11 +108,11 @@ fn last_word(folder: &Folder, entries: &[Entry], late: &[RankExit], other_boot: 
     let mut known = exits(entries);
     known.extend(late.iter().map(|exit| (exit.rank, exit)));
     let expected = folder
-        .read::<Launch>("launch.json")
+        .read::<Launch>(files::LAUNCH)
         .map_or(0, |launch| launch.nproc);
     if expected > 0 && known.len() >= expected as usize {
         let well = known.values().all(|exit| !exit.failed());
-        let cause = if folder.has("stop") {
+        let cause = if folder.has(files::STOP) {
             EndCause::Stopped
         } else {
             EndCause::Finished
@@ -125,7 +124,7 @@ fn last_word(folder: &Folder, entries: &[Entry], late: &[RankExit], other_boot: 
             ..NodeEnd::default()
         };
     }
-    let log = std::fs::read_to_string(folder.file("shim.log")).unwrap_or_default();
+    let log = std::fs::read_to_string(folder.file(files::SHIM_LOG)).unwrap_or_default();
     let message = match log.lines().last() {
         _ if other_boot => "the machine was restarted".into(),
         Some(last) => last.to_owned(),
@@ -178,9 +177,7 @@ mod tests {
             nproc: 2,
             ..Launch::default()
         };
-        folder
-            .write("launch.json", &serde_json::to_vec(&launch).unwrap())
-            .unwrap();
+        folder.write_json(files::LAUNCH, &launch).unwrap();
         let word = |reports: Vec<NodeReport>, log: &str, other_boot| {
             let entries = entries(reports);
             let end = last_word(&folder, &entries, &exits_by_log(&entries, log), other_boot);
@@ -205,7 +202,7 @@ mod tests {
             (by_log.len(), by_log[0].rank, by_log[0].signal),
             (1, Rank(1), Some(9))
         );
-        folder.write("stop", b"0").unwrap();
+        folder.write(files::STOP, b"0").unwrap();
         assert_eq!(word(well, "", false), (EndCause::Stopped, Some(0)));
     }
 }

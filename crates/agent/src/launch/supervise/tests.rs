@@ -10,12 +10,12 @@ use domain::run::spec::Spec;
 use domain::run::state::{EndCause, NodeEnd, NodeReport, Start};
 use domain::series::is_stale;
 use domain::topology::Inventory;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
+use shim::files::FileName;
+use shim::{Remains, StopOrder, marked, read_from};
 use tokio::sync::watch;
 
 use super::*;
-use crate::launch::journal::{StopOrder, read_from};
-use crate::launch::shim::{Remains, marked, signal};
 use crate::launch::testing;
 
 /// Two steps, then it waits to be stopped.
@@ -172,14 +172,16 @@ impl Agent {
 
     fn reports(&self) -> Vec<NodeReport> {
         let folder = Folder::of(self.data.path(), &self.run, AttemptNo(1));
-        let read = |name: &str| {
+        let read = |name: FileName| {
             read_from(&folder.file(name), 0)
                 .unwrap()
                 .0
                 .into_iter()
                 .map(|entry| entry.report)
         };
-        read("agent.reports").chain(read("shim.reports")).collect()
+        read(files::AGENT_REPORTS)
+            .chain(read(files::SHIM_REPORTS))
+            .collect()
     }
 
     async fn report(&self, what: impl Fn(&NodeReport) -> bool) -> NodeReport {
@@ -331,7 +333,7 @@ async fn the_order_to_stop_after_a_step_reaches_the_folder_once_and_outlives_the
     after(5, 90);
     let agent = agent.restarted().await;
     let folder = Folder::of(agent.data.path(), &agent.run, AttemptNo(1));
-    let order: StopOrder = folder.read(StopOrder::FILE).unwrap();
+    let order: StopOrder = folder.read(files::STOP_AFTER).unwrap();
     assert_eq!((order.step, order.grace_ms), (40, 5_000));
     let again = agent
         .command(
@@ -362,7 +364,8 @@ async fn a_shim_that_is_killed_takes_its_ranks_along_and_is_reported() {
     else {
         unreachable!()
     };
-    signal(i32::try_from(pid).unwrap(), Signal::KILL);
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
     assert_eq!(agent.end().await.cause, EndCause::ShimDied);
 }
 
@@ -373,7 +376,7 @@ async fn a_stop_before_the_start_ends_it_and_a_late_start_does_nothing() {
     agent.command(3, NodeCommand::Stop { grace_ms: 0 }).unwrap();
     assert_eq!(agent.end().await.cause, EndCause::NeverStarted);
     agent.command(4, NodeCommand::Start(Box::default())).unwrap();
-    assert!(!Folder::of(agent.data.path(), &agent.run, AttemptNo(1)).has("launch.json"));
+    assert!(!Folder::of(agent.data.path(), &agent.run, AttemptNo(1)).has(files::LAUNCH));
 }
 
 #[tokio::test]
@@ -488,9 +491,9 @@ async fn what_is_over_goes_after_a_day_and_nothing_else() {
     let folder = |name: &str, done: Option<Duration>| {
         let folder = Folder::at(data.path().join("runs").join(name));
         folder.create().unwrap();
-        std::fs::write(folder.file("trace.json"), "{}").unwrap();
+        std::fs::write(folder.path().join("trace.json"), "{}").unwrap();
         if let Some(age) = done {
-            let file = std::fs::File::create(folder.file("done")).unwrap();
+            let file = std::fs::File::create(folder.file(files::DONE)).unwrap();
             file.set_modified(SystemTime::now() - age).unwrap();
         }
         folder

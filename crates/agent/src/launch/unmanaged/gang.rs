@@ -10,14 +10,13 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use domain::ident::{AttemptNo, Rank};
+use domain::ident::Rank;
 use domain::run::state::{EndCause, NodeEnd, NodeReport, Watched};
 use serde::{Deserialize, Serialize};
+use shim::{Folder, Process, RankProcess, Reports, SHIM_IDS_FROM, boot_id, files, read_from};
 
 use super::claim::Claim;
-use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM, read_from};
-use crate::launch::shim::watched::{program_of, shell_line};
-use crate::launch::shim::{Process, RankProcess, boot_id};
+use crate::launch::watched::{next_attempt, program_of, shell_line};
 use crate::uplink::link::now_ms;
 
 /// A launcher that lives on without ranks starts them anew within this, or never: a rendezvous of other nodes may take minutes.
@@ -58,17 +57,10 @@ struct Member {
     process: Process,
 }
 
-impl Members {
-    const FILE: &str = "gang.json";
-}
-
 impl Gang {
     /// A job that was not known, by its first rank.
     pub(super) fn found(data_dir: &Path, claim: &Claim, pid: i32, launcher: i32) -> io::Result<Self> {
-        let folders = Folder::all(data_dir)?;
-        let before = folders.iter().filter(|(run, ..)| *run == claim.run);
-        let attempt = before.map(|(_, attempt, _)| attempt.0).max().unwrap_or(0) + 1;
-        let folder = Folder::of(data_dir, &claim.run, AttemptNo(attempt));
+        let folder = Folder::of(data_dir, &claim.run, next_attempt(data_dir, &claim.run)?);
         folder.create()?;
         let command = command_of(pid);
         let watched = Watched {
@@ -93,20 +85,20 @@ impl Gang {
         let json = serde_json::to_vec(&watched)?;
         gang.report(NodeReport::Watched(watched))?;
         // Last: by this file the rest of the agent finds the folder.
-        gang.folder.write("watch.json", &json)?;
+        gang.folder.write(files::WATCH, &json)?;
         Ok(gang)
     }
 
     /// A job of the agent before this one; none where there is nothing to watch.
     pub(super) fn take_up(folder: Folder) -> io::Result<Option<Self>> {
-        if !folder.has(Members::FILE) || folder.has("done") {
+        if !folder.has(files::GANG) || folder.has(files::DONE) {
             return Ok(None);
         }
-        let (entries, _) = read_from(&folder.file("shim.reports"), 0)?;
+        let (entries, _) = read_from(&folder.file(files::SHIM_REPORTS), 0)?;
         if entries.iter().any(|entry| entry.report.is_end()) {
             return Ok(None);
         }
-        let members: Members = folder.read(Members::FILE)?;
+        let members: Members = folder.read(files::GANG)?;
         let Some(mut gang) = Self::open(folder, members)? else {
             return Ok(None);
         };
@@ -124,7 +116,7 @@ impl Gang {
         let Some(lock) = folder.lock()? else {
             return Ok(None);
         };
-        let reports = Reports::open(&folder.file("shim.reports"), SHIM_IDS_FROM)?;
+        let reports = Reports::open(&folder.file(files::SHIM_REPORTS), SHIM_IDS_FROM)?;
         Ok(Some(Self {
             folder,
             reports,
@@ -161,8 +153,7 @@ impl Gang {
         self.members.ranks.insert(local_rank, Member { rank, process });
         self.ranks.insert(local_rank, held);
         let (rank, pid) = (Rank(rank), u32::try_from(pid).unwrap_or(0));
-        self.folder
-            .write(Members::FILE, &serde_json::to_vec(&self.members)?)?;
+        self.folder.write_json(files::GANG, &self.members)?;
         self.report(NodeReport::RankStarted {
             rank,
             local_rank,

@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 use domain::ident::AttemptNo;
 use domain::run::state::{NodeReport, Watched};
 use rustix::process::{Pid, Signal, kill_process_group};
+use shim::{files, read_from};
 
 use super::*;
-use crate::launch::journal::read_from;
 use crate::launch::testing;
 
 struct Job {
@@ -67,7 +67,7 @@ impl Job {
     fn reports(&self) -> Vec<NodeReport> {
         let run = RunId::new(self.name.clone()).unwrap();
         let folder = Folder::of(self.data.path(), &run, AttemptNo(1));
-        let (entries, _) = read_from(&folder.file("shim.reports"), 0).unwrap();
+        let (entries, _) = read_from(&folder.file(files::SHIM_REPORTS), 0).unwrap();
         entries.into_iter().map(|entry| entry.report).collect()
     }
 

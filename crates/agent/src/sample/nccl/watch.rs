@@ -29,9 +29,6 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The file in the attempt's folder.
-    pub(crate) const FILE: &str = "nccl.json";
-
     pub(crate) fn make(start: &Start, choice: &Choice) -> Self {
         // One node asks for the whole job.
         let asks = start.spec.nccl_ras && start.node_rank == 0;

@@ -30,9 +30,7 @@ impl Node {
             nnodes: 1,
             ..Start::default()
         };
-        folder
-            .write("start.json", &serde_json::to_vec(&start).unwrap())
-            .unwrap();
+        folder.write_json(files::START, &start).unwrap();
         let (attempt, _commands) = Attempt::open(run, number, folder).unwrap();
         Self {
             data,
@@ -58,7 +56,7 @@ impl Node {
         let changed_ns = meta.mtime() * 1_000_000_000 + meta.mtime_nsec();
         let file = serde_json::json!(["", meta.dev(), meta.ino(), meta.len(), changed_ns, 1, true]);
         let line = serde_json::json!({ "v": 1, "path": path, "files": [file] });
-        let saves = self.attempt.folder().file(SAVES);
+        let saves = self.attempt.folder().file(files::SAVES);
         std::fs::create_dir_all(&saves).unwrap();
         std::fs::write(saves.join("0.jsonl"), format!("{line}\n")).unwrap();
     }
@@ -163,14 +161,14 @@ async fn an_order_in_the_folder_is_carried_out_and_what_it_did_is_told() {
         },
     };
     let json = serde_json::to_vec(&order).unwrap();
-    node.attempt.folder().write(REMOVAL_FILE, &json).unwrap();
+    node.attempt.folder().write(files::REMOVAL, &json).unwrap();
     let mut watch = node.watch();
     assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
     let (_, report) = node.told().unwrap();
     let left: Vec<_> = report.checkpoints.iter().map(|one| one.path.as_str()).collect();
     assert_eq!(left, [last]);
     assert!(report.problem.unwrap().contains("/etc/passwd stays"));
-    assert!(!node.attempt.folder().has(REMOVAL_FILE));
+    assert!(!node.attempt.folder().has(files::REMOVAL));
 }
 
 /// Such an order may hold anything that lay in the folder.
@@ -189,10 +187,10 @@ async fn an_order_of_before_proofs_is_not_carried_out() {
         },
     };
     let json = serde_json::to_vec(&order).unwrap();
-    node.attempt.folder().write(OLD_ORDER_FILE, &json).unwrap();
+    node.attempt.folder().write(files::PRUNE, &json).unwrap();
     let mut watch = node.watch();
     assert!(
-        !node.attempt.folder().has(OLD_ORDER_FILE),
+        !node.attempt.folder().has(files::PRUNE),
         "one that waited since before the upgrade"
     );
     let command = domain::run::state::NodeCommand::Checkpoints(order);

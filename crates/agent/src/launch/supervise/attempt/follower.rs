@@ -12,24 +12,25 @@ use domain::run::knob::{ANSWERS_MAX, KnobAnswer};
 use domain::run::spec::Spec;
 use domain::run::state::{EndCause, Measure, NodeCommand, NodeEnd, NodeReport, Start};
 use domain::run::torchrun::{self as command_line, Paths};
+use shim::files::{self, FileName};
+use shim::{Entry, Folder, Secrets, read_from};
 use tokio::sync::{mpsc, oneshot};
 
+use super::Attempt;
 use super::inside::Inside;
-use super::{Attempt, MEASURE_FILE};
+use crate::launch::checkpoint;
 use crate::launch::checkpoint::records::{self, FolderListing};
-use crate::launch::checkpoint::{self, REMOVAL_FILE};
 use crate::launch::container::{self, Needs, Noted};
 use crate::launch::inspect::kineto;
-use crate::launch::journal::{Entry, Folder, read_from};
 use crate::launch::output;
-use crate::launch::preflight::bandwidth;
+use crate::launch::preflight::asked::{Asked, Surroundings, checkpoint_folder, token_of};
 use crate::launch::preflight::checkout::placed;
-use crate::launch::preflight::{Asked, checkpoint_folder, is_seen, remove_token, token_of};
+use crate::launch::preflight::disks::{is_seen, remove_token};
+use crate::launch::preflight::lease::Lease;
+use crate::launch::preflight::{bandwidth, prepare};
 use crate::launch::probe::{Knob, Reader, Record, RunSeries};
-use crate::launch::secrets::Secrets;
-use crate::launch::shim::{Owner, Scope};
+use crate::launch::scope::Scope;
 use crate::launch::supervise::{Supervisor, burial};
-use crate::launch::torchrun::{Lease, Surroundings, prepare};
 use crate::sample::nccl;
 use crate::sample::nccl::plugin::Choice;
 use crate::uplink::link::now_ms;
@@ -125,17 +126,17 @@ impl Follower {
         if self.has_ended() || folder.shim_lives() {
             return;
         }
-        if folder.has("stop") {
+        if folder.has(files::STOP) {
             return self.stop().await;
         }
-        if folder.has("start.json") {
+        if folder.has(files::START) {
             // Where a shim has been, `tick` finds out that it is gone.
-            if let Ok(start) = folder.read::<Start>("start.json") {
+            if let Ok(start) = folder.read::<Start>(files::START) {
                 self.start(&start).await;
             }
             return;
         }
-        if let Ok(spec) = folder.read::<Spec>("prepare.json") {
+        if let Ok(spec) = folder.read::<Spec>(files::PREPARE) {
             self.prepare(&spec).await;
         }
         let looked = self
@@ -143,10 +144,10 @@ impl Follower {
             .entries()
             .iter()
             .any(|entry| matches!(entry.report, NodeReport::Looked { .. }));
-        if !looked && let Ok(path) = folder.read::<String>("look.json") {
+        if !looked && let Ok(path) = folder.read::<String>(files::LOOK) {
             self.look_for(path).await;
         }
-        if let Ok(asked) = folder.read::<Measure>(MEASURE_FILE) {
+        if let Ok(asked) = folder.read::<Measure>(files::MEASURE) {
             self.measure(&asked).await;
         }
     }
@@ -190,7 +191,7 @@ impl Follower {
         let folder = self.attempt.folder.clone();
         let asked = Asked {
             folder: folder.path().to_owned(),
-            ..folder.read("asked.json").unwrap_or_default()
+            ..folder.read(files::ASKED).unwrap_or_default()
         };
         let report = tokio::select! {
             // The stop that waits in the queue answers.
@@ -224,15 +225,15 @@ impl Follower {
             measured = bandwidth::measure(asked, &mut self.lease) => measured,
         };
         self.attempt.report(NodeReport::Measured(measured)).await;
-        let _gone = std::fs::remove_file(folder.file(MEASURE_FILE));
+        let _gone = folder.remove(files::MEASURE);
     }
 
     /// What was left for the other nodes to see.
     fn clear_token(&self) {
         let folder = &self.attempt.folder;
         if let (Ok(spec), Ok(asked)) = (
-            folder.read::<Spec>("prepare.json"),
-            folder.read::<Asked>("asked.json"),
+            folder.read::<Spec>(files::PREPARE),
+            folder.read::<Asked>(files::ASKED),
         ) && let Some(token) = token_of(&spec, &asked)
         {
             remove_token(token);
@@ -241,11 +242,11 @@ impl Follower {
 
     async fn start(&mut self, start: &Start) {
         self.clear_token();
-        if self.attempt.folder.has("stop") || self.has_ended() || self.has_run() {
+        if self.attempt.folder.has(files::STOP) || self.has_ended() || self.has_run() {
             return;
         }
         self.list_checkpoint_folder(start).await;
-        if self.attempt.folder.has("stop") {
+        if self.attempt.folder.has(files::STOP) {
             return;
         }
         // torchrun binds the port itself.
@@ -281,8 +282,8 @@ impl Follower {
     fn has_run(&self) -> bool {
         let folder = &self.attempt.folder;
         let said =
-            || read_from(&folder.file("shim.reports"), 0).is_ok_and(|(reports, _)| !reports.is_empty());
-        self.shim.is_some() || folder.has(Owner::FILE) || said()
+            || read_from(&folder.file(files::SHIM_REPORTS), 0).is_ok_and(|(reports, _)| !reports.is_empty());
+        self.shim.is_some() || folder.has(files::OWNER) || said()
     }
 
     fn start_shim(&mut self, start: &Start, scope: Option<&Scope>) -> Result<(), String> {
@@ -325,15 +326,14 @@ impl Follower {
             python: python.ok_or("it was told to start without having been prepared")?,
             companions: text(&around.companions),
             folder: text(folder.path()),
-            probe_socket: text(&folder.file("probe.sock")),
+            probe_socket: text(&folder.file(files::PROBE_SOCKET)),
             nccl_plugin: plugin_file.map(text),
             kineto: meeting.as_deref().map(text),
             container: container_place(start, folder, &around, needs)?,
         };
         let plan = nccl::Plan::make(start, &plugin);
-        self.attempt
-            .note(nccl::Plan::FILE, &plan)
-            .map_err(|error| explained(&error))?;
+        let failed = |error: std::io::Error| explained(&error);
+        folder.write_json(files::NCCL, &plan).map_err(failed)?;
         let setting = &self.supervisor.setting;
         let launch = command_line::launch(
             &AttemptId::new(self.attempt.run.clone(), self.attempt.number),
@@ -341,10 +341,8 @@ impl Follower {
             start,
             &paths,
         );
-        self.attempt
-            .note("launch.json", &launch)
-            .map_err(|error| explained(&error))?;
-        let log = std::fs::File::create(folder.file("shim.log")).map_err(|error| explained(&error))?;
+        folder.write_json(files::LAUNCH, &launch).map_err(failed)?;
+        let log = std::fs::File::create(folder.file(files::SHIM_LOG)).map_err(failed)?;
         let mut command = setting.shim.clone();
         command.push(folder.path().into());
         if let Some(scope) = scope {
@@ -373,7 +371,7 @@ impl Follower {
         let Some(_held) = folder.lock().ok().flatten().filter(|_| self.shim.is_none()) else {
             return;
         };
-        if !self.has_ended() && !folder.has("shim.reports") {
+        if !self.has_ended() && !folder.has(files::SHIM_REPORTS) {
             let end = NodeEnd {
                 cause: EndCause::NeverStarted,
                 ..NodeEnd::default()
@@ -468,11 +466,11 @@ impl Follower {
     /// Once there is something to look after: ranks that may save, or an order for what they saved.
     async fn tick_checkpoints(&mut self) {
         let folder = &self.attempt.folder;
-        let ordered = folder.has(REMOVAL_FILE);
-        if !folder.has("launch.json") && !ordered {
+        let ordered = folder.has(files::REMOVAL);
+        if !folder.has(files::LAUNCH) && !ordered {
             return;
         }
-        if ordered && !folder.has("prepare.json") && !folder.has("start.json") {
+        if ordered && !folder.has(files::PREPARE) && !folder.has(files::START) {
             // All else was cleared away: there are no ranks to wait for.
             let end = NodeEnd {
                 cause: EndCause::NeverStarted,
@@ -489,9 +487,9 @@ impl Follower {
         let attempt = self.attempt.clone();
         let in_use = self.supervisor.resumed_from();
         loop {
-            let something = attempt.folder.has("launch.json") || attempt.folder.has(REMOVAL_FILE);
+            let something = attempt.folder.has(files::LAUNCH) || attempt.folder.has(files::REMOVAL);
             if something && !self.checkpoints().finish(&attempt, &in_use).await {
-                let _another_order_comes = std::fs::remove_file(attempt.folder.file(REMOVAL_FILE));
+                let _another_order_comes = attempt.folder.remove(files::REMOVAL);
             }
             if attempt.let_go() {
                 return;
@@ -501,11 +499,11 @@ impl Follower {
 
     async fn tick(&mut self) {
         self.tick_checkpoints().await;
-        if self.attempt.folder.has("launch.json") {
+        if self.attempt.folder.has(files::LAUNCH) {
             self.series.tick(now_ms());
             let heard = self.series.hears_nccl();
             let watch = self.nccl.get_or_insert_with(|| {
-                let plan = self.attempt.folder.read(nccl::Plan::FILE).unwrap_or_default();
+                let plan = self.attempt.folder.read(files::NCCL).unwrap_or_default();
                 nccl::Watch::new(&self.attempt.run, self.supervisor.samples.clone(), plan)
             });
             watch.tick(heard, now_ms()).await;
@@ -525,7 +523,7 @@ impl Follower {
 
     /// Started once, not alive, and without a last word.
     fn shim_is_gone(&mut self) -> bool {
-        if !self.attempt.folder.has("launch.json") {
+        if !self.attempt.folder.has(files::LAUNCH) {
             return false;
         }
         let child_lives = self
@@ -543,8 +541,8 @@ impl Follower {
     /// Asked ten times a second: reads the reports only when there are new ones.
     fn has_ended(&mut self) -> bool {
         let size =
-            |name: &str| std::fs::metadata(self.attempt.folder.file(name)).map_or(0, |meta| meta.len());
-        let sizes = (size("agent.reports"), size("shim.reports"));
+            |name: FileName| std::fs::metadata(self.attempt.folder.file(name)).map_or(0, |meta| meta.len());
+        let sizes = (size(files::AGENT_REPORTS), size(files::SHIM_REPORTS));
         if self.reports_seen != Some(sizes) {
             self.reports_seen = Some(sizes);
             self.ended = self.attempt.entries().iter().any(|entry| entry.report.is_end());
@@ -583,14 +581,14 @@ fn container_place(
         return Ok(None);
     }
     let noted: Noted = folder
-        .read(Noted::FILE)
+        .read(files::CONTAINER)
         .map_err(|error| format!("the runtime that preflight found is not noted: {error}"))?;
     container::place(&start.spec, noted, folder, around, needs).map(Some)
 }
 
 /// Comes back when the attempt is to stop.
 async fn stopped(folder: &Folder) {
-    while !folder.has("stop") {
+    while !folder.has(files::STOP) {
         tokio::time::sleep(LOOK).await;
     }
 }

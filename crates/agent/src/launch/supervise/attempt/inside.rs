@@ -12,12 +12,10 @@ use domain::run::ranks::RankSet;
 use domain::run::state::NodeReport;
 use domain::run::unseen::{NOTES_MAX, RankUnseen, one_line};
 use domain::time::TimestampMs;
+use shim::{Entry, Folder, files};
 
-use crate::launch::journal::{Entry, Folder};
 use crate::launch::probe::{Record, SILENT_AFTER_MS};
 
-/// The ranks whose probe has spoken, in the attempt's folder.
-const HEARD_FILE: &str = "heard.json";
 /// A rank that failed sooner may have ended before it came to import torch; one that ended well in any time has not been watched.
 const FAILED_UNHEARD_MS: i64 = 30_000;
 
@@ -37,7 +35,7 @@ impl Inside {
     pub(super) fn open(folder: &Folder, told: &[Entry]) -> Self {
         let mut inside = Self {
             folder: folder.clone(),
-            heard: folder.read(HEARD_FILE).unwrap_or_default(),
+            heard: folder.read(files::HEARD).unwrap_or_default(),
             meshes: BTreeMap::new(),
             unseen: BTreeMap::new(),
             listened: false,
@@ -112,9 +110,7 @@ impl Inside {
             return;
         }
         self.heard.insert(rank);
-        let noted = serde_json::to_vec(&self.heard)
-            .map_err(std::io::Error::from)
-            .and_then(|bytes| self.folder.write(HEARD_FILE, &bytes));
+        let noted = self.folder.write_json(files::HEARD, &self.heard);
         if let Err(error) = noted {
             tracing::warn!(%error, "which ranks have spoken cannot be noted; another agent may take one for silent");
         }

@@ -12,11 +12,8 @@ use std::io;
 use domain::run::checkpoint::{CheckpointReport, split};
 use domain::run::state::NodeReport;
 use domain::time::TimestampMs;
-
-use crate::launch::journal::{CHECKPOINT_IDS_FROM, Entry, Folder};
-
-/// The report's name in the attempt's folder.
-const FILE: &str = "checkpoints.report";
+use shim::files::CHECKPOINTS;
+use shim::{CHECKPOINT_IDS_FROM, Entry, Folder};
 
 /// A report of checkpoints with its parts.
 #[derive(Debug)]
@@ -29,7 +26,7 @@ pub(super) struct ReportedCheckpoints {
 impl ReportedCheckpoints {
     /// The newest report of an agent before this one.
     pub(super) fn open(folder: &Folder) -> Option<Self> {
-        let entry = folder.read::<Entry>(FILE).ok()?;
+        let entry = folder.read::<Entry>(CHECKPOINTS).ok()?;
         let NodeReport::Checkpoints(report) = entry.report else {
             return None;
         };
@@ -70,7 +67,7 @@ impl ReportedCheckpoints {
             at_ms: self.parts[0].at_ms,
             report: NodeReport::Checkpoints(self.report.clone()),
         };
-        folder.write(FILE, &serde_json::to_vec(&entry)?)
+        folder.write_json(CHECKPOINTS, &entry)
     }
 
     pub(super) fn report(&self) -> &CheckpointReport {

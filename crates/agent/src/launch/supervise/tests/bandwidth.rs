@@ -75,7 +75,7 @@ async fn two_agents_measure_each_other_once_for_each_command() {
     let measured = |report: &NodeReport| matches!(report, NodeReport::Measured(_));
     assert_eq!(first.reports().into_iter().filter(measured).count(), 2);
     let folder = Folder::of(first.data.path(), &first.run, AttemptNo(1));
-    assert!(!folder.has("measure.json"), "its secret goes with the answer");
+    assert!(!folder.has(files::MEASURE), "its secret goes with the answer");
 }
 
 #[tokio::test]

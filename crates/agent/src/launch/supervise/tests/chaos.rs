@@ -3,8 +3,9 @@
 //! A moment is drawn anew each time; the seed is printed. `LOCKSTEP_CHAOS_POINTS` asks for more than the few of every day, and
 //! `LOCKSTEP_CHAOS_SEED` for the same again.
 
+use shim::Owner;
+
 use super::*;
-use crate::launch::shim::Owner;
 
 /// Five quick steps, and a good end.
 const SHORT: &str = r#"

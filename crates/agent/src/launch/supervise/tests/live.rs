@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use domain::run::knob::KnobAnswer;
+use shim::LiveOrder;
 
 use super::*;
-use crate::launch::journal::LiveOrder;
 
 /// Takes over whatever is ordered, says so twice, and again to nobody in particular when it is asked the same.
 const OBEDIENT: &str = r#"
@@ -81,7 +81,7 @@ async fn an_order_reaches_every_rank_once_and_each_rank_s_word_comes_back_once()
     // One that was sent before the last and comes late says nothing any more.
     turn(&agent, 6, 1, Some("900"));
     let folder = Folder::of(agent.data.path(), &agent.run, AttemptNo(1));
-    let order: LiveOrder = folder.read(LiveOrder::FILE).unwrap();
+    let order: LiveOrder = folder.read(files::KNOBS_LIVE).unwrap();
     assert_eq!((order.order, order.live, order.set), (7, 2, set(None)));
 
     turn(&agent, 8, 3, Some("13"));

@@ -133,7 +133,7 @@ async fn a_profiler_of_the_users_own_stays_and_that_is_shown() {
         .await;
     agent.state("other_plugin").await;
     let folder = Folder::of(agent.data.path(), &agent.run, AttemptNo(1));
-    let log = folder.file("ranks/x_1/attempt_0/0/stdout.log");
+    let log = folder.path().join("ranks/x_1/attempt_0/0/stdout.log");
     let deadline = Instant::now() + PATIENCE;
     while std::fs::read_to_string(&log).unwrap_or_default() != "/nonexistent/theirs.so\n" {
         assert!(

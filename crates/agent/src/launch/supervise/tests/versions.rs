@@ -23,7 +23,7 @@ fn golden(version: &str) -> (Arc<tempfile::TempDir>, Folder) {
         for file in files.filter(|file| file.path().is_file()) {
             let text = std::fs::read_to_string(file.path()).unwrap();
             let text = text.replace("\"/data/", &format!("\"{here}/"));
-            std::fs::write(folder.file(name).join(file.file_name()), text).unwrap();
+            std::fs::write(folder.path().join(name).join(file.file_name()), text).unwrap();
         }
     }
     (data, folder)
@@ -43,11 +43,11 @@ async fn a_living_shim_of_the_first_version_is_adopted_stopped_and_believed() {
         agent.value("train_step", rank).await;
     }
     agent.command(4, NodeCommand::Stop { grace_ms: 1_500 }).unwrap();
-    let wish = std::fs::read_to_string(folder.file("stop")).unwrap();
+    let wish = std::fs::read_to_string(folder.file(files::STOP)).unwrap();
     assert_eq!(wish, "1500", "a shim of that version reads nothing else");
-    let mut reports = std::fs::read_to_string(folder.file("shim.reports")).unwrap();
+    let mut reports = std::fs::read_to_string(folder.file(files::SHIM_REPORTS)).unwrap();
     reports.push_str(LAST_WORDS_V1);
-    std::fs::write(folder.file("shim.reports"), reports).unwrap();
+    std::fs::write(folder.file(files::SHIM_REPORTS), reports).unwrap();
     drop(lives);
     let end = agent.end().await;
     assert_eq!((end.cause, end.code), (EndCause::Stopped, Some(0)));

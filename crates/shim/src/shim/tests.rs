@@ -9,10 +9,16 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use domain::run::state::RankExit;
+use rustix::process::{Pid, Signal};
 
 use super::*;
-use crate::launch::journal::{Entry, StopOrder};
-use crate::launch::testing;
+use crate::datagrams::{SEGMENT_BYTES, SEGMENTS_MAX, segment_path, segments};
+use crate::files;
+use crate::orders::StopOrder;
+use crate::owner::Remains;
+use crate::reports::Entry;
+use crate::shim::telling::Status;
+use crate::tree::{SIGKILL, marked};
 
 /// Spawns ranks, looks every half second, and on a failure ends the others and says which failed: torchrun's manners.
 const LAUNCHER: &str = r#"
@@ -39,6 +45,11 @@ while True:
 
 /// How long any of it may take.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Sends a signal to whoever has this number.
+fn signal(pid: i32, signal: Signal) {
+    let _gone = rustix::process::kill_process(Pid::from_raw(pid).unwrap(), signal);
+}
 
 /// The shim itself: this test's own executable, started again by [`Case::start`].
 #[test]
@@ -105,7 +116,10 @@ impl Case {
         let env = [
             ("SCRIPT", script.to_owned()),
             ("LOCKSTEP_RUN", run.clone()),
-            ("SOCKET", folder.file("probe.sock").to_str().unwrap().to_owned()),
+            (
+                "SOCKET",
+                folder.file(files::PROBE_SOCKET).to_str().unwrap().to_owned(),
+            ),
         ];
         let launch = Launch {
             argv: argv
@@ -117,16 +131,14 @@ impl Case {
             nproc: 2,
             ..Launch::default()
         };
-        folder
-            .write("launch.json", &serde_json::to_vec(&launch).unwrap())
-            .unwrap();
+        folder.write_json(files::LAUNCH, &launch).unwrap();
         let exe = std::env::current_exe().unwrap();
         let here = folder.path().to_str().unwrap();
         let by = by.iter().map(|word| word.replace("@DIR", here).into());
         let words: Vec<std::ffi::OsString> = by.chain([exe.into()]).collect();
         let shim = Command::new(&words[0])
             .args(&words[1..])
-            .args(testing::SHIM_ARGUMENTS)
+            .args(["--ignored", "--exact", "shim::tests::shim_process"])
             .arg(folder.path())
             .env("LOCKSTEP_TOKEN", "secret")
             .envs(variables.iter().copied())
@@ -143,7 +155,7 @@ impl Case {
     }
 
     fn reports(&self) -> Vec<Entry> {
-        read_from(&self.folder.file("shim.reports"), 0).unwrap().0
+        read_from(&self.folder.file(files::SHIM_REPORTS), 0).unwrap().0
     }
 
     fn wait_for(&self, what: impl Fn(&NodeReport) -> bool) -> NodeReport {
@@ -265,7 +277,7 @@ fn a_stop_ends_ranks_that_ignore_sigterm_after_the_grace() {
     );
     case.wait_for_file("deaf0");
     case.wait_for_file("deaf1");
-    case.folder.write("stop", b"300").unwrap();
+    case.folder.write(files::STOP, b"300").unwrap();
     let began = Instant::now();
     let (end, exits) = case.end();
     assert!(
@@ -360,9 +372,7 @@ fn behind_the_agreed_step_a_rank_that_fails_takes_nobody_along_who_still_saves()
         step: 12,
         grace_ms: 15_000,
     };
-    case.folder
-        .write(StopOrder::FILE, &serde_json::to_vec(&order).unwrap())
-        .unwrap();
+    case.folder.write_json(files::STOP_AFTER, &order).unwrap();
     let saved = case.wait_for_file("saved");
     assert!(!saved.with_file_name("signalled").exists());
     let came: Vec<NodeReport> = case.reports().into_iter().map(|entry| entry.report).collect();
@@ -385,9 +395,7 @@ fn a_rank_that_does_not_end_behind_the_agreed_step_is_told_and_then_killed() {
         step: 12,
         grace_ms: 300,
     };
-    case.folder
-        .write(StopOrder::FILE, &serde_json::to_vec(&order).unwrap())
-        .unwrap();
+    case.folder.write_json(files::STOP_AFTER, &order).unwrap();
     case.wait_for_file("signalled");
     let (end, exits) = case.end();
     assert_eq!(codes(&exits), [(Some(3), None), (Some(9), None)]);
@@ -415,7 +423,7 @@ fn a_stop_that_was_wished_before_the_shim_came_starts_nothing() {
     let ran = case.workdir().join("ran");
     let reports = case.folder.clone();
     assert_eq!(case.end().0.cause, EndCause::NeverStarted);
-    assert!(!ran.exists() && !reports.has(Owner::FILE));
+    assert!(!ran.exists() && !reports.has(files::OWNER));
 }
 
 #[test]
@@ -444,14 +452,18 @@ fn datagrams_go_to_segments_and_the_oldest_goes() {
     assert_eq!(numbers.last(), Some(&(SEGMENTS_MAX + 2)));
 }
 
-use super::datagrams::{SEGMENT_BYTES, SEGMENTS_MAX};
-
 /// With PyTorch: the environment that `cargo xtask test` makes.
 #[test]
 fn real_torchrun_names_the_killed_rank() {
-    let Some(python) = testing::python_with_torch() else {
+    let venv = std::env::var_os("LOCKSTEP_TEST_VENV").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/lockstep/venv"));
+    let Some(python) = venv.or_else(home).map(|venv| venv.join("bin/python")) else {
         return;
     };
+    if !python.exists() {
+        eprintln!("no {}; `cargo xtask test` makes it. Skipped.", python.display());
+        return;
+    }
     let data = tempfile::tempdir().unwrap();
     let script = data.path().join("sleep.py");
     std::fs::write(&script, "import time; print('up', flush=True); time.sleep(600)").unwrap();

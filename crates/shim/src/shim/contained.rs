@@ -9,19 +9,19 @@
 //! namespace: no environment, parent or session leads out of that. In the end the container is removed by its name, which is a
 //! function of run, attempt and node; the agent does the same when it buries a shim that was killed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use domain::run::container::Contained;
+use domain::run::container::{Contained, is_of_the_client};
 use domain::run::torchrun::Launch;
 
-use crate::launch::secrets::CONTAINER_ENV;
-use crate::launch::shim::rank::End;
-use crate::launch::shim::tree::{self, Process, SIGKILL};
-use crate::launch::shim::{LOOK_FOR_RANKS, Shim, ShimError};
+use crate::files::CONTAINER_ENV;
+use crate::rank::End;
+use crate::shim::{LOOK_FOR_RANKS, Shim, ShimError};
+use crate::tree::{self, Process, SIGKILL};
 
 /// A daemon that works removes a container within seconds; one that hangs is named, and must not hold up the end.
 const REMOVED_WITHIN: Duration = Duration::from_secs(30);
@@ -108,6 +108,23 @@ fn mount_namespace(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
 }
 
+/// Splits variables into those for the environment of the runtime's command, and a file's text with those that it would take for
+/// its own.
+#[must_use]
+pub fn split_env<'a>(
+    variables: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> (Vec<(&'a str, &'a str)>, String) {
+    let (by_file, by_name): (Vec<_>, Vec<_>) = variables
+        .into_iter()
+        .partition(|(name, _)| is_of_the_client(name));
+    // Of two with one name, the last is meant.
+    let by_file: BTreeMap<_, _> = by_file.into_iter().collect();
+    let lines = by_file
+        .into_iter()
+        .map(|(name, value)| format!("{name}={value}\n"));
+    (by_name, lines.collect())
+}
+
 impl Shim {
     /// Takes torchrun's id when it is told; the file with variables has been read by then.
     pub(super) fn find_container(&mut self) {
@@ -117,7 +134,7 @@ impl Shim {
         if container.look() {
             self.owner.launcher = container.first;
             let _disk_full = self.owner.note(&self.folder);
-            let _gone = std::fs::remove_file(self.folder.file(CONTAINER_ENV));
+            let _gone = self.folder.remove(CONTAINER_ENV);
         }
     }
 
@@ -148,7 +165,7 @@ impl Shim {
             return Ok(None);
         };
         let (contained, began) = (container.contained.clone(), Instant::now());
-        let _gone = std::fs::remove_file(self.folder.file(CONTAINER_ENV));
+        let _gone = self.folder.remove(CONTAINER_ENV);
         let remove = contained.runtime.remove(&contained.name);
         let spawned = Command::new(&remove[0])
             .args(&remove[1..])
@@ -186,5 +203,22 @@ impl Shim {
             }
             std::thread::sleep(LOOK_FOR_RANKS);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_the_client_go_by_file() {
+        let (by_name, file) = split_env([
+            ("NCCL_DEBUG", "INFO"),
+            ("PATH", "/a"),
+            ("LD_PRELOAD", "x"),
+            ("PATH", "/b"),
+        ]);
+        assert_eq!(by_name, [("NCCL_DEBUG", "INFO")]);
+        assert_eq!(file, "LD_PRELOAD=x\nPATH=/b\n");
     }
 }

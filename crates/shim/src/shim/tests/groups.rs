@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::launch::shim::cgroup::own_folder;
+use crate::cgroup::own_folder;
 
 /// Rank 0 leaves a daemon behind: its own session, no parent, nothing open, an empty environment, deaf to SIGTERM.
 const DAEMON: &str = r#"
@@ -54,7 +54,7 @@ fn daemon(case: &Case) -> Process {
 }
 
 fn status(case: &Case) -> Status {
-    case.folder.read("status.json").unwrap()
+    case.folder.read(files::STATUS).unwrap()
 }
 
 fn a_daemon_does_not_survive_a_stop(kinds: &str, kept_by: &str) {
@@ -64,7 +64,7 @@ fn a_daemon_does_not_survive_a_stop(kinds: &str, kept_by: &str) {
     assert!(said.starts_with(kept_by), "{said}");
     let reported = case.wait_for(|report| matches!(report, NodeReport::ShimStarted { .. }));
     assert!(matches!(reported, NodeReport::ShimStarted { kept_by, .. } if kept_by == said));
-    case.folder.write("stop", b"300").unwrap();
+    case.folder.write(files::STOP, b"300").unwrap();
     case.end();
     assert!(!daemon.lives(), "the daemon survived");
     let group = said.split_once(" /").map(|(_, path)| format!("/{path}"));

@@ -13,11 +13,9 @@ use domain::run::state::NodeReport;
 use memchr::memmem;
 use serde_json::Value;
 
-use crate::launch::journal::Folder;
+use crate::files::{CONTAINER_ENV, SECRETS};
+use crate::folder::Folder;
 
-const FILE: &str = "secrets.json";
-/// Variables on their way into a container; see [`journal`](crate::launch::journal).
-pub(crate) const CONTAINER_ENV: &str = "container.env";
 /// Lines of a value of several lines (a key in PEM) are hidden one by one when they are this long: shorter ones say little, and
 /// hide too much.
 const LINE_BYTES_MIN: usize = 16;
@@ -39,7 +37,7 @@ impl Secrets {
         if values.is_empty() {
             return Ok(());
         }
-        folder.write_private(FILE, &serde_json::to_vec(values)?)
+        folder.write_private(SECRETS, &serde_json::to_vec(values)?)
     }
 
     /// Those of an attempt; none when nothing was kept.
@@ -47,19 +45,17 @@ impl Secrets {
     pub fn of(folder: &Folder) -> Self {
         Self::from(
             folder
-                .read::<BTreeMap<String, SecretValue>>(FILE)
+                .read::<BTreeMap<String, SecretValue>>(SECRETS)
                 .unwrap_or_default(),
         )
     }
 
     /// Removes them.
     pub fn remove(folder: &Folder) {
-        for file in [FILE, CONTAINER_ENV] {
-            match std::fs::remove_file(folder.file(file)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::error!(folder = %folder.path().display(), file, %error, "the secrets of an attempt that is over cannot be removed");
-                }
-                _ => {}
+        for file in [SECRETS, CONTAINER_ENV] {
+            if let Err(error) = folder.remove(file) {
+                let file = file.as_str();
+                tracing::error!(folder = %folder.path().display(), file, %error, "the secrets of an attempt that is over cannot be removed");
             }
         }
     }
@@ -207,7 +203,7 @@ mod tests {
         let folder = Folder::at(data.path());
         let values = BTreeMap::from([("TOKEN".to_owned(), SecretValue::new("hunter2-hunter2"))]);
         Secrets::note(&folder, &values).unwrap();
-        let path = folder.file(FILE);
+        let path = folder.file(SECRETS);
         assert_eq!(
             std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use crate::launch::shim::cgroup::Kinds;
-use crate::launch::shim::progress::Limits;
-use crate::launch::shim::stop::Patience;
+use crate::cgroup::Kinds;
+use crate::shim::progress::Limits;
 
 /// See the module.
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,6 +30,30 @@ impl Setting {
             kinds,
             limits,
             patience,
+        }
+    }
+}
+
+/// How long each phase may take once it has begun.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// For SIGKILL to end the ranks.
+    pub(crate) killed: Duration,
+    /// For torchrun to notice that its ranks have ended, and again for SIGKILL to end it.
+    pub(crate) launcher: Duration,
+    /// For what the ranks left behind to end by SIGTERM.
+    pub(crate) sweep_nicely: Duration,
+    /// Processes that SIGKILL does not end by then hang in the kernel; the run is told about them and ends.
+    pub(crate) sweep: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            killed: Duration::from_secs(5),
+            launcher: Duration::from_secs(10),
+            sweep_nicely: Duration::from_secs(2),
+            sweep: Duration::from_secs(30),
         }
     }
 }

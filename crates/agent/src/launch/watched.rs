@@ -8,7 +8,7 @@
 //!                                                  ▼
 //!                                                agent
 //! ```
-//! It is the shim of a run that nobody manages: the same folder, lock, reports and socket ([`journal`](crate::launch::journal)), and
+//! It is the shim of a run that nobody manages: the same folder, lock, reports and socket ([`files`](shim::files)), and
 //! a `watch.json` by which the agent knows that it must never stop it. What the command prints stays where it was printed. Nothing
 //! that goes wrong with watching ends the command or changes what it returns.
 
@@ -29,16 +29,14 @@ use domain::run::spec::Spec;
 use domain::run::state::{EndCause, NodeEnd, NodeReport, Start, Watched};
 use domain::run::torchrun::Launch;
 use rustix::process::{Pid, PidfdFlags, Signal};
+use shim::time::{now_ms, now_ns, wait_for};
+use shim::{
+    Datagrams, End, Folder, Heard, Hierarchies, LastWords, MemoryKills, RankProcess, Reports, SHIM_IDS_FROM,
+    children, files,
+};
 
-use super::cgroup::Hierarchies;
-use super::datagrams::Datagrams;
-use super::heard::Heard;
-use super::memory::MemoryKills;
-use super::rank::{self, LastWords, RankProcess};
-use super::{now_ms, now_ns, readable, timespec, tree};
 use crate::launch::Setting;
 use crate::launch::companions;
-use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM};
 use crate::sample::nccl::{self, plugin::Choice};
 
 /// How often ranks are looked for until there are some, and after that: torchrun may start them again.
@@ -147,7 +145,7 @@ impl Watch {
             .lock()?
             .ok_or("another lockstep exec has just taken the same run")?;
         let companions = companions::unpack(&exec.data_dir)?;
-        let mut reports = Reports::open(&folder.file("shim.reports"), SHIM_IDS_FROM)?;
+        let mut reports = Reports::open(&folder.file(files::SHIM_REPORTS), SHIM_IDS_FROM)?;
         let datagrams = Datagrams::open(&folder)?;
         let variables = variables(exec, attempt, &folder, &companions)?;
         note_launch(&folder, exec, 0)?;
@@ -161,7 +159,7 @@ impl Watch {
         let json = serde_json::to_vec(&watched)?;
         reports.add(now_ms(), NodeReport::Watched(watched))?;
         // Last: by this file the agent finds the folder.
-        folder.write("watch.json", &json)?;
+        folder.write(files::WATCH, &json)?;
         Ok(Self {
             folder,
             attempt,
@@ -243,11 +241,7 @@ impl Watch {
                 signals.wakes.as_fd(),
                 self.datagrams.socket.as_fd(),
             ];
-            let mut fds: Vec<_> = sources.into_iter().chain(living).map(readable).collect();
-            match rustix::event::poll(&mut fds, Some(&timespec(period))) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+            wait_for(sources.into_iter().chain(living), period)?;
         }
     }
 
@@ -260,7 +254,7 @@ impl Watch {
             }
             match RankProcess::recognise(pid) {
                 Some((local_rank, process)) => self.note_rank(exec, local_rank, process)?,
-                None => todo.extend(tree::children(pid)),
+                None => todo.extend(children(pid)),
             }
         }
         Ok(())
@@ -335,13 +329,13 @@ impl Watch {
         // Whose parent took their status before we saw it: with a command that ended well they did too.
         let unseen = self.ranks.values().filter(|rank| rank.exit.is_none());
         let end = |rank: &RankProcess| match status.code() {
-            Some(0) => rank::End::from_python(0),
+            Some(0) => End::from_python(0),
             // The command itself is the rank: its status is ours to take.
-            _ if rank.pid == command => rank::End {
+            _ if rank.pid == command => End {
                 code: status.code(),
                 signal: status.signal(),
             },
-            _ => rank::End::default(),
+            _ => End::default(),
         };
         let exits: Vec<_> = unseen
             .map(|rank| {
@@ -363,7 +357,7 @@ impl Watch {
             cause,
             message: String::new(),
         }))?;
-        let _gone = std::fs::remove_file(self.folder.file("probe.sock"));
+        let _gone = self.folder.remove(files::PROBE_SOCKET);
         tracing::debug!(attempt = %self.attempt, "the command has ended");
         Ok(())
     }
@@ -374,7 +368,7 @@ impl Watch {
 }
 
 /// A run that was watched here before goes on as its next attempt.
-fn next_attempt(data_dir: &Path, run: &RunId) -> io::Result<AttemptNo> {
+pub(super) fn next_attempt(data_dir: &Path, run: &RunId) -> io::Result<AttemptNo> {
     let all = Folder::all(data_dir)?;
     let before = all
         .iter()
@@ -394,7 +388,7 @@ fn note_launch(folder: &Folder, exec: &Exec, first_rank: u32) -> io::Result<()> 
         first_rank,
         ..Launch::default()
     };
-    folder.write("launch.json", &serde_json::to_vec(&launch)?)
+    folder.write_json(files::LAUNCH, &launch)
 }
 
 /// As a managed launch sets them, before what the user has set.
@@ -416,7 +410,7 @@ fn variables(
         ("LOCKSTEP_NODE".to_owned(), exec.node.as_str().into()),
         (
             "LOCKSTEP_PROBE_SOCKET".to_owned(),
-            folder.file("probe.sock").into(),
+            folder.file(files::PROBE_SOCKET).into(),
         ),
     ]);
     if std::env::var_os("LOCKSTEP_PROBE").is_none() {
@@ -443,10 +437,7 @@ fn variables(
         shim: Vec::new(),
     };
     let plugin = Choice::for_run(&exec.run, &start, &setting);
-    folder.write(
-        nccl::Plan::FILE,
-        &serde_json::to_vec(&nccl::Plan::make(&start, &plugin))?,
-    )?;
+    folder.write_json(files::NCCL, &nccl::Plan::make(&start, &plugin))?;
     if let Choice::Ours(path) = plugin {
         variables.insert("NCCL_PROFILER_PLUGIN".to_owned(), path.into());
     }
@@ -574,7 +565,7 @@ mod tests {
         let code = exec(&watched, &mut |said| panic!("nothing is to be said, not {said}"));
         let folder = Folder::of(data.path(), &run, AttemptNo(1));
         assert!(folder.is_watched() && !folder.shim_lives());
-        let (entries, _) = crate::launch::journal::read_from(&folder.file("shim.reports"), 0).unwrap();
+        let (entries, _) = shim::read_from(&folder.file(files::SHIM_REPORTS), 0).unwrap();
         (code, entries.into_iter().map(|entry| entry.report).collect())
     }
 

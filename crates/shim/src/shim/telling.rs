@@ -5,25 +5,27 @@ use std::collections::BTreeMap;
 use domain::run::state::NodeReport;
 use serde::{Deserialize, Serialize};
 
-use crate::launch::shim::{Shim, now_ms};
+use crate::files;
+use crate::shim::Shim;
+use crate::time::now_ms;
 
 /// `status.json`, for people who look into the folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
+pub(crate) struct Status {
     /// `running`, `stopping` or `ended`.
-    pub state: String,
+    pub(crate) state: String,
     /// The shim.
-    pub shim_pid: u32,
+    pub(crate) shim_pid: u32,
     /// torchrun.
-    pub launcher_pid: i32,
+    pub(crate) launcher_pid: i32,
     /// Rank → process id.
-    pub ranks: BTreeMap<u32, i32>,
+    pub(crate) ranks: BTreeMap<u32, i32>,
     /// What keeps all its processes together.
     #[serde(default)]
-    pub kept_by: String,
+    pub(crate) kept_by: String,
     /// Where the kernel counts whom it kills for memory.
     #[serde(default)]
-    pub memory_kills: String,
+    pub(crate) memory_kills: String,
 }
 
 impl Shim {
@@ -53,7 +55,7 @@ impl Shim {
             memory_kills: self.memory.to_string(),
         };
         let text = serde_json::to_vec_pretty(&status).unwrap_or_default();
-        let _disk_full = self.folder.write("status.json", &text);
+        let _disk_full = self.folder.write(files::STATUS, &text);
     }
 
     pub(super) fn kept_by(&self) -> String {

@@ -2,11 +2,11 @@
 
 use serde::Deserialize;
 
-use crate::launch::shim::rank::LastWords;
+use crate::rank::LastWords;
 
 /// What a rank said, as far as it matters to whoever owns it.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Heard {
+pub enum Heard {
     /// It finished a step.
     Step(StepHead),
     /// It came to the step after which the run is to stop.
@@ -21,20 +21,27 @@ pub(crate) enum Heard {
     Nccl(NcclHead),
 }
 
+/// Who said it.
 #[derive(Debug, PartialEq, Deserialize)]
-pub(crate) struct Head {
-    pub(crate) rank: u32,
+pub struct Head {
+    /// Its place in the world.
+    pub rank: u32,
 }
 
+/// Who said it, and of which step.
 #[derive(Debug, PartialEq, Deserialize)]
-pub(crate) struct StepHead {
-    pub(crate) rank: u32,
-    pub(crate) step: u64,
+pub struct StepHead {
+    /// Its place in the world.
+    pub rank: u32,
+    /// As the probe counts.
+    pub step: u64,
 }
 
+/// What a rank has put into a communicator's stream.
 #[derive(Debug, PartialEq, Deserialize)]
-pub(crate) struct NcclHead {
-    pub(crate) rank: u32,
+pub struct NcclHead {
+    /// Its place in the world.
+    pub rank: u32,
     #[serde(default)]
     pub(crate) comm: String,
     #[serde(default)]
@@ -58,7 +65,7 @@ impl NcclHead {
 
 impl Heard {
     /// Reads a datagram; what is of no matter here, or no record at all, is nothing.
-    pub(crate) fn parse(line: &[u8]) -> Option<Self> {
+    pub fn parse(line: &[u8]) -> Option<Self> {
         match kind(line)? {
             b"step" => serde_json::from_slice(line).ok().map(Self::Step),
             b"stop" => serde_json::from_slice(line).ok().map(Self::Stop),

@@ -11,9 +11,10 @@ use std::io;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::launch::journal::{FORMAT, Folder};
-use crate::launch::shim::cgroup::Group;
-use crate::launch::shim::tree::{self, Process, SIGKILL};
+use crate::cgroup::Group;
+use crate::files::OWNER;
+use crate::folder::{FORMAT, Folder};
+use crate::tree::{self, Process, SIGKILL};
 
 /// How often what is left is counted before all of it is killed: each time, whoever was found is held, so what is still new
 /// was started by somebody who was not found yet.
@@ -22,23 +23,22 @@ const ROUNDS_MAX: usize = 10;
 /// What a shim owns.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Owner {
+pub struct Owner {
     /// The folder's format, as the shim knew it.
-    pub(crate) format: u32,
+    pub format: u32,
     /// The shim's version.
-    pub(crate) version: String,
+    pub version: String,
     /// Between which two restarts of the machine. Numbers of processes mean nothing at any other time.
     pub(crate) boot_id: String,
-    pub(crate) shim: Process,
+    /// The shim itself.
+    pub shim: Process,
     pub(crate) launcher: Option<Process>,
     /// By place in the world.
-    pub(crate) ranks: BTreeMap<u32, Process>,
+    pub ranks: BTreeMap<u32, Process>,
     pub(crate) group: Option<Group>,
 }
 
 impl Owner {
-    pub(crate) const FILE: &str = "owner.json";
-
     /// This process, which owns nothing yet.
     pub(crate) fn new(group: Option<Group>) -> Self {
         let own = i32::try_from(std::process::id()).unwrap_or(0);
@@ -54,12 +54,12 @@ impl Owner {
     }
 
     pub(crate) fn note(&self, folder: &Folder) -> io::Result<()> {
-        folder.write(Self::FILE, &serde_json::to_vec(self)?)
+        folder.write_json(OWNER, self)
     }
 
     /// What the last shim of a folder noted; nothing from one of before there was such a note.
-    pub(crate) fn read(folder: &Folder) -> Self {
-        folder.read(Self::FILE).unwrap_or_default()
+    pub fn read(folder: &Folder) -> Self {
+        folder.read(OWNER).unwrap_or_default()
     }
 
     /// Whether the machine has been restarted since.
@@ -70,25 +70,27 @@ impl Owner {
 
 /// What may be left of an attempt whose shim is gone.
 #[derive(Debug)]
-pub(crate) struct Remains {
+pub struct Remains {
     owner: Owner,
     /// `NAME=VALUE`, all of which each of its processes was given.
     marks: Vec<String>,
 }
 
 impl Remains {
-    pub(crate) fn of(folder: &Folder, marks: Vec<String>) -> Self {
+    /// Of the attempt in this folder, by what its shim noted and by these marks.
+    #[must_use]
+    pub fn of(folder: &Folder, marks: Vec<String>) -> Self {
         let owner = Owner::read(folder);
         Self { owner, marks }
     }
 
     /// The machine has been restarted since: nothing can be left, and the numbers are other people's.
-    pub(crate) fn are_of_another_boot(&self) -> bool {
+    pub fn are_of_another_boot(&self) -> bool {
         self.owner.is_of_another_boot()
     }
 
     /// What lives.
-    pub(crate) fn find(&self) -> BTreeSet<Process> {
+    pub fn find(&self) -> BTreeSet<Process> {
         if self.are_of_another_boot() {
             return BTreeSet::new();
         }
@@ -105,7 +107,7 @@ impl Remains {
     }
 
     /// Kills what lives; whether there was anything.
-    pub(crate) fn kill(&self) -> bool {
+    pub fn kill(&self) -> bool {
         let mut held = BTreeSet::new();
         for _ in 0..ROUNDS_MAX {
             let new: Vec<Process> = self.find().difference(&held).copied().collect();
@@ -124,7 +126,7 @@ impl Remains {
     }
 
     /// Puts the empty group away.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         if let Some(group) = &self.owner.group {
             group.remove();
         }

@@ -7,9 +7,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
 
-use crate::launch::journal::Folder;
+use crate::files::{FileName, PROBE, PROBE_SOCKET};
+use crate::folder::Folder;
 
 /// Twice the probe's own limit.
 const DATAGRAM_BYTES_MAX: usize = 16_384;
@@ -22,8 +22,9 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// The socket and the segment being written.
 #[derive(Debug)]
-pub(crate) struct Datagrams {
-    pub(crate) socket: UnixDatagram,
+pub struct Datagrams {
+    /// Readable when there is something to take.
+    pub socket: UnixDatagram,
     folder: Folder,
     segment: u64,
     file: File,
@@ -33,9 +34,13 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    pub(crate) fn open(folder: &Folder) -> io::Result<Self> {
+    /// Binds the socket and begins a segment.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn open(folder: &Folder) -> io::Result<Self> {
         let segment = segments(folder).last().map_or(1, |last| last + 1);
-        let socket = bind(folder.path(), "probe.sock")?;
+        let socket = bind(folder, PROBE_SOCKET)?;
         socket.set_nonblocking(true)?;
         Ok(Self {
             socket,
@@ -48,7 +53,10 @@ impl Datagrams {
     }
 
     /// Takes what is queued; calls `look` with each line. What a full disk does not take is lost, and nothing else.
-    pub(crate) fn take(&mut self, mut look: impl FnMut(&[u8])) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub fn take(&mut self, mut look: impl FnMut(&[u8])) -> io::Result<()> {
         let mut buffer = [0_u8; DATAGRAM_BYTES_MAX];
         loop {
             match self.socket.recv(&mut buffer[..DATAGRAM_BYTES_MAX - 1]) {
@@ -89,8 +97,9 @@ impl Datagrams {
 }
 
 /// The numbers of the segments there are, ascending.
-pub(crate) fn segments(folder: &Folder) -> Vec<u64> {
-    let entries = std::fs::read_dir(folder.file("probe"))
+#[must_use]
+pub fn segments(folder: &Folder) -> Vec<u64> {
+    let entries = std::fs::read_dir(folder.file(PROBE))
         .into_iter()
         .flatten()
         .flatten();
@@ -102,8 +111,10 @@ pub(crate) fn segments(folder: &Folder) -> Vec<u64> {
     numbers
 }
 
-pub(crate) fn segment_path(folder: &Folder, segment: u64) -> std::path::PathBuf {
-    folder.file("probe").join(format!("{segment}.jsonl"))
+/// The file of a segment.
+#[must_use]
+pub fn segment_path(folder: &Folder, segment: u64) -> std::path::PathBuf {
+    folder.file(PROBE).join(format!("{segment}.jsonl"))
 }
 
 fn create(folder: &Folder, segment: u64) -> io::Result<File> {
@@ -114,15 +125,12 @@ fn create(folder: &Folder, segment: u64) -> io::Result<File> {
 }
 
 /// Binds also below a path that is longer than an address may be, by way of the opened folder.
-fn bind(folder: &Path, name: &str) -> io::Result<UnixDatagram> {
-    let path = folder.join(name);
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+fn bind(folder: &Folder, name: FileName) -> io::Result<UnixDatagram> {
+    folder.remove(name)?;
+    let path = folder.file(name);
     if path.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
         return UnixDatagram::bind(path);
     }
-    let opened = File::open(folder)?;
-    UnixDatagram::bind(format!("/proc/self/fd/{}/{name}", opened.as_raw_fd()))
+    let opened = File::open(folder.path())?;
+    UnixDatagram::bind(format!("/proc/self/fd/{}/{}", opened.as_raw_fd(), name.as_str()))
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::launch::shim::cgroup::own_folder;
+use crate::cgroup::own_folder;
 
 #[test]
 fn a_rank_that_is_stopped_and_ignores_sigterm_is_killed_after_the_grace() {
@@ -13,7 +13,7 @@ fn a_rank_that_is_stopped_and_ignores_sigterm_is_killed_after_the_grace() {
     case.wait_for_file("deaf0");
     case.wait_for_file("deaf1");
     signal(case.pid_of(0), rustix::process::Signal::STOP);
-    case.folder.write("stop", b"400").unwrap();
+    case.folder.write(files::STOP, b"400").unwrap();
     let began = Instant::now();
     let (end, exits) = case.end();
     assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
@@ -34,7 +34,7 @@ fn a_rank_that_ends_well_too_early_is_told_at_once() {
         .into_iter()
         .filter(|entry| matches!(entry.report, NodeReport::RankExited(_)));
     assert_eq!(others.count(), 1, "rank 0 goes on until somebody ends it");
-    case.folder.write("stop", b"0").unwrap();
+    case.folder.write(files::STOP, b"0").unwrap();
     assert_eq!(case.end().0.cause, EndCause::Stopped);
 }
 
@@ -42,7 +42,7 @@ fn a_rank_that_ends_well_too_early_is_told_at_once() {
 fn when_torchrun_is_killed_its_ranks_end_with_it_and_their_exits_are_known() {
     let case = Case::start("import time; time.sleep(600)");
     let _both = (case.pid_of(0), case.pid_of(1));
-    let status: Status = case.folder.read("status.json").unwrap();
+    let status: Status = case.folder.read(files::STATUS).unwrap();
     signal(status.launcher_pid, SIGKILL);
     let (end, exits) = case.end();
     assert_eq!((end.cause, end.signal), (EndCause::Finished, Some(9)));
@@ -106,7 +106,7 @@ fn a_rank_that_no_signal_reaches_does_not_hold_up_the_end_and_is_named() {
     let case = Case::start_with("import time; time.sleep(600)", &hurry, &[]);
     let (_other, hangs) = (case.pid_of(0), case.pid_of(1));
     frozen.freeze(hangs);
-    case.folder.write("stop", b"200").unwrap();
+    case.folder.write(files::STOP, b"200").unwrap();
     let began = Instant::now();
     let NodeReport::Ended(end) = case.wait_for(|report| matches!(report, NodeReport::Ended(_))) else {
         unreachable!()
@@ -175,14 +175,14 @@ fn a_full_disk_ends_no_training_and_what_happened_is_told_when_there_is_room() {
         beneath.path().display()
     ));
     let deadline = Instant::now() + PATIENCE;
-    while case.folder.path() != beneath.path() && !case.folder.has("status.json") {
+    while case.folder.path() != beneath.path() && !case.folder.has(files::STATUS) {
         assert!(Instant::now() < deadline, "the shim does not start");
         std::thread::sleep(Duration::from_millis(20));
     }
     for rank in [0, 1] {
         case.wait_for(|report| matches!(report, NodeReport::FirstStep { rank: Rank(r), .. } if *r == rank));
     }
-    let fill = case.folder.file("fill");
+    let fill = case.folder.path().join("fill");
     while std::fs::write(
         &fill,
         vec![0; std::fs::metadata(&fill).map_or(0, |meta| meta.len() as usize) + 4_096],
@@ -210,7 +210,7 @@ fn a_full_disk_ends_no_training_and_what_happened_is_told_when_there_is_room() {
         "there is no room for a report, not for half of one"
     );
     // With the shim goes its view of the disk; the opened file stays.
-    let kept = File::open(case.folder.file("shim.reports")).unwrap();
+    let kept = File::open(case.folder.file(files::SHIM_REPORTS)).unwrap();
     std::fs::remove_file(&fill).unwrap();
     assert!(case.shim.wait().unwrap().success());
     let kept = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&kept));

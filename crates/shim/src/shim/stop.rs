@@ -14,45 +14,21 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use domain::run::state::{EndCause, NodeEnd, NodeReport};
-use rustix::event::PollFd;
 use rustix::process::Signal;
 
-use crate::launch::journal::StopOrder;
-use crate::launch::shim::cgroup::Group;
-use crate::launch::shim::contained::ContainerProcesses;
-use crate::launch::shim::rank::{self, End, RankProcess};
-use crate::launch::shim::tree::{self, Process, SIGKILL};
-use crate::launch::shim::{
-    FAILURE_GRACE, GRACE_DEFAULT, LOOK_AROUND, LOOK_FOR_RANKS, Shim, ShimError, launcher, now_ns, reap_one,
-    timespec,
+use crate::cgroup::Group;
+use crate::files;
+use crate::orders::StopOrder;
+use crate::rank::{self, End, RankProcess};
+use crate::shim::contained::ContainerProcesses;
+use crate::shim::{
+    FAILURE_GRACE, GRACE_DEFAULT, LOOK_AROUND, LOOK_FOR_RANKS, Shim, ShimError, launcher, reap_one,
 };
+use crate::time::{now_ns, wait_for};
+use crate::tree::{self, Process, SIGKILL};
 
 /// A disk that is full when everything has ended may get room again; until then the end waits to be told.
 const TELL_WITHIN: Duration = Duration::from_secs(600);
-
-/// How long each phase may take once it has begun.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
-    /// For SIGKILL to end the ranks.
-    pub(crate) killed: Duration,
-    /// For torchrun to notice that its ranks have ended, and again for SIGKILL to end it.
-    pub(crate) launcher: Duration,
-    /// For what the ranks left behind to end by SIGTERM.
-    pub(crate) sweep_nicely: Duration,
-    /// Processes that SIGKILL does not end by then hang in the kernel; the run is told about them and ends.
-    pub(crate) sweep: Duration,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self {
-            killed: Duration::from_secs(5),
-            launcher: Duration::from_secs(10),
-            sweep_nicely: Duration::from_secs(2),
-            sweep: Duration::from_secs(30),
-        }
-    }
-}
 
 /// A stop under way.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +48,7 @@ impl Shim {
     pub(super) fn look_for_stop(&mut self) {
         let mut drain = [0_u8; 16];
         let signalled = io::Read::read(&mut self.wakes, &mut drain).is_ok_and(|n| n > 0);
-        let asked = match std::fs::read_to_string(self.folder.file("stop")) {
+        let asked = match std::fs::read_to_string(self.folder.file(files::STOP)) {
             Ok(text) => Some(text.trim().parse().map_or(GRACE_DEFAULT, Duration::from_millis)),
             Err(_) => signalled.then_some(GRACE_DEFAULT),
         };
@@ -137,7 +113,7 @@ impl Shim {
     }
 
     fn stop_order(&self) -> Option<StopOrder> {
-        self.folder.read(StopOrder::FILE).ok()
+        self.folder.read(files::STOP_AFTER).ok()
     }
 
     /// Takes a stop further; whether torchrun is to be waited for any longer.
@@ -235,7 +211,7 @@ impl Shim {
         }
         self.note_status("ended");
         self.say(ended);
-        let _gone = std::fs::remove_file(self.folder.file("probe.sock"));
+        let _gone = self.folder.remove(files::PROBE_SOCKET);
         let told_by = Instant::now() + TELL_WITHIN;
         while !self.unsaid.is_empty() && Instant::now() < told_by {
             std::thread::sleep(LOOK_AROUND);
@@ -246,7 +222,7 @@ impl Shim {
 
     /// Ranks whose status torchrun took before we saw it, and those that cannot be ended.
     fn note_exits_by_log(&mut self) {
-        let log = std::fs::read(self.folder.file("launcher.stderr")).unwrap_or_default();
+        let log = std::fs::read(self.folder.file(files::LAUNCHER_STDERR)).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let launcher_succeeded = self.launcher.end.is_some_and(|end| end.code == Some(0));
         let mut exits = Vec::new();
@@ -298,8 +274,7 @@ impl Shim {
                     }
                 }
             }
-            let mut nothing: [PollFd<'_>; 0] = [];
-            let _interrupted = rustix::event::poll(&mut nothing, Some(&timespec(LOOK_FOR_RANKS)));
+            let _interrupted = wait_for(std::iter::empty(), LOOK_FOR_RANKS);
         }
     }
 

@@ -13,14 +13,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::launch::shim::cgroup::Hierarchies;
+use crate::cgroup::Hierarchies;
 
 /// A kill counts for the deaths of the next one to two of these.
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// Follows a counter of kills.
 #[derive(Debug)]
-pub(crate) struct MemoryKills {
+pub struct MemoryKills {
     counter: Counter,
     /// The count at least one window ago, and at the last change of windows.
     older: u64,
@@ -33,7 +33,9 @@ pub(crate) struct MemoryKills {
 struct Counter(PathBuf);
 
 impl MemoryKills {
-    pub(crate) fn watch(own: &Hierarchies, group: Option<&Path>, now: Instant) -> Self {
+    /// Follows the counter that is nearest to this process, or to a group below it.
+    #[must_use]
+    pub fn watch(own: &Hierarchies, group: Option<&Path>, now: Instant) -> Self {
         let counter = Counter::nearest(own, group);
         let count = counter.read().unwrap_or(0);
         Self {
@@ -45,7 +47,7 @@ impl MemoryKills {
     }
 
     /// Called about once a second.
-    pub(crate) fn tick(&mut self, now: Instant) {
+    pub fn tick(&mut self, now: Instant) {
         if now.saturating_duration_since(self.turned) >= WINDOW {
             self.older = self.newer;
             self.newer = self.counter.read().unwrap_or(self.newer);
@@ -54,7 +56,7 @@ impl MemoryKills {
     }
 
     /// Whether there was a kill in the last ten to twenty seconds.
-    pub(crate) fn lately(&self) -> bool {
+    pub fn lately(&self) -> bool {
         self.counter.read().is_some_and(|count| count > self.older)
     }
 }

@@ -1,7 +1,7 @@
 //! The shim: a small process for each run and node that owns the ranks and outlives the agent.
 //!
 //! An agent's crash or upgrade must never end a training, so the ranks are not the agent's children. The shim starts
-//! torchrun, takes the probe's datagrams, notes what happens in files ([`journal`](crate::launch::journal)), stops everything
+//! torchrun, takes the probe's datagrams, notes what happens in files ([`files`](crate::files)), stops everything
 //! when asked, and ends only when nothing it started is left. It has one thread, no runtime, and talks to nobody.
 //!
 //! ```text
@@ -19,58 +19,46 @@
 //! ([`owner`]) and by the marks in environments. Once a second it looks whether the ranks still get on ([`progress`]).
 //! A run in a container is started by the runtime's command in torchrun's place ([`contained`]).
 
-mod cgroup;
 mod contained;
-mod datagrams;
-mod heard;
 mod launcher;
-mod memory;
-mod owner;
 mod progress;
-mod rank;
-mod scope;
 mod setting;
 mod stop;
 mod telling;
-mod tree;
-pub mod watched;
 
-pub(crate) use datagrams::{segment_path, segments};
-pub(crate) use owner::{Owner, Remains};
-pub(crate) use rank::{RankProcess, end_by_log};
-pub(crate) use scope::Scope;
-pub use telling::Status;
-pub(crate) use tree::{Process, Stat, all_processes, boot_id, environment};
-#[cfg(test)]
-pub(crate) use tree::{SIGKILL, marked, signal};
+pub use contained::split_env;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use domain::ident::Rank;
 use domain::run::state::{EndCause, NodeEnd, NodeReport, RankExit};
 use domain::run::torchrun::Launch;
 use domain::time::TimestampMs;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::WaitOptions;
 
-use crate::launch::journal::{Folder, Reports, SHIM_IDS_FROM, read_from};
-use cgroup::{Group, Hierarchies};
-use datagrams::Datagrams;
-use heard::{Heard, StepHead};
+use crate::cgroup::{Group, Hierarchies};
+use crate::datagrams::Datagrams;
+use crate::files;
+use crate::folder::Folder;
+use crate::heard::{Heard, StepHead};
+use crate::memory::MemoryKills;
+use crate::owner::Owner;
+use crate::rank::{End, LastWords, RankProcess};
+use crate::reports::{Reports, SHIM_IDS_FROM, read_from};
+use crate::time::{now_ms, now_ns, wait_for};
+use crate::tree::{self, Process, Stat};
 use launcher::Launcher;
-use memory::MemoryKills;
 use progress::Progress;
-use rank::{End, LastWords};
 use setting::Setting;
 use stop::Stop;
 
 /// Time between SIGTERM and SIGKILL when nobody said otherwise.
-pub const GRACE_DEFAULT: Duration = Duration::from_secs(30);
+const GRACE_DEFAULT: Duration = Duration::from_secs(30);
 /// The same after a failure: the other ranks have nothing left to wait for.
 const FAILURE_GRACE: Duration = Duration::from_secs(10);
 /// How often torchrun's children are looked at until all ranks are found. A rank that lives shorter is known by its log.
@@ -119,8 +107,8 @@ fn run(folder: &Folder, setting: Setting) -> Result<(), ShimError> {
     let Some(_lock) = lock(folder)? else {
         return Ok(());
     };
-    let (said, _) = read_from(&folder.file("agent.reports"), 0)?;
-    if folder.has(Owner::FILE) || said.iter().any(|entry| entry.report.is_end()) {
+    let (said, _) = read_from(&folder.file(files::AGENT_REPORTS), 0)?;
+    if folder.has(files::OWNER) || said.iter().any(|entry| entry.report.is_end()) {
         return Ok(());
     }
     let _already_leads = rustix::process::setsid();
@@ -130,9 +118,9 @@ fn run(folder: &Folder, setting: Setting) -> Result<(), ShimError> {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         signal_hook::low_level::pipe::register(signal, waker.try_clone()?)?;
     }
-    let launch: Launch = folder.read("launch.json")?;
-    let mut reports = Reports::open(&folder.file("shim.reports"), SHIM_IDS_FROM)?;
-    if folder.has("stop") {
+    let launch: Launch = folder.read(files::LAUNCH)?;
+    let mut reports = Reports::open(&folder.file(files::SHIM_REPORTS), SHIM_IDS_FROM)?;
+    if folder.has(files::STOP) {
         let end = NodeEnd {
             cause: EndCause::NeverStarted,
             ..NodeEnd::default()
@@ -283,11 +271,7 @@ impl Shim {
             self.datagrams.socket.as_fd(),
             self.launcher.pidfd.as_fd(),
         ];
-        let mut fds: Vec<PollFd<'_>> = sources.into_iter().chain(living).map(readable).collect();
-        match rustix::event::poll(&mut fds, Some(&timespec(timeout))) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        Ok(wait_for(sources.into_iter().chain(living), timeout)?)
     }
 
     fn take_datagrams(&mut self) -> io::Result<()> {
@@ -423,26 +407,6 @@ impl Shim {
 fn reap_one() -> Option<(i32, End)> {
     let (pid, status) = rustix::process::wait(WaitOptions::NOHANG).ok()??;
     Some((pid.as_raw_nonzero().get(), End::from_wait_status(status.as_raw())))
-}
-
-fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
-    PollFd::from_borrowed_fd(fd, PollFlags::IN)
-}
-
-fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: duration.as_secs().cast_signed(),
-        tv_nsec: i64::from(duration.subsec_nanos()),
-    }
-}
-
-fn now_ns() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
-}
-
-fn now_ms() -> i64 {
-    now_ns() / 1_000_000
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Whether a run could start here: the interpreter, PyTorch in it, the script, a free port, an address for the others.
+//! Checks everything that a start will need: the interpreter, PyTorch in it, the script, a free port, an address for the others.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -10,14 +10,18 @@ use domain::run::secret::SecretValue;
 use domain::run::spec::{Backend, Spec};
 use domain::run::state::Prepared;
 use serde::Deserialize;
+use shim::Folder;
 use tokio::process::Command;
 
-use super::preflight::bandwidth::new_door;
-use super::preflight::checkout::{CheckoutError, check_out, placed};
-use super::preflight::container::{self, ContainerError, Found, shares_process_ids};
-use super::preflight::image::image;
-use super::preflight::{Asked, commit_of, disks, nics};
-use crate::launch::journal::Folder;
+use super::asked::{Asked, Surroundings};
+use super::bandwidth::new_door;
+use super::checkout::{check_out, placed};
+use super::container::{self, ContainerError, Found, shares_process_ids};
+use super::disks::{commit_of, disks};
+use super::error::PrepareError;
+use super::image::image;
+use super::lease::Lease;
+use super::nics;
 
 /// All of a preparation: the collector gives up after five minutes.
 const PREPARED_WITHIN: Duration = Duration::from_secs(285);
@@ -29,119 +33,6 @@ const COMPLAINT_CHARS: usize = 600;
 /// Prints what the agent wants to know of an environment and a script. The script is read, not run: its imports at the top level,
 /// which no `try` guards, are looked for without importing them.
 const QUESTION: &str = include_str!("question.py");
-
-/// Where to look, beside what the run says.
-#[derive(Debug, Clone, Default)]
-pub struct Surroundings {
-    /// The agent's own Python setting: an interpreter or a virtual environment.
-    pub python: Option<PathBuf>,
-    /// The unpacked companions.
-    pub companions: PathBuf,
-    /// The collector's URL: the other nodes reach this one where the collector does.
-    pub collector: Option<String>,
-    /// The NVIDIA driver's version; empty without one.
-    pub driver: String,
-    /// Whether it has GPUs that can be used: simulated ones cannot.
-    pub has_gpus: bool,
-    /// Where the host's files hang.
-    pub root: PathBuf,
-}
-
-/// Why a run cannot start here. Each says how to get what is missing.
-#[derive(Debug, thiserror::Error)]
-pub enum PrepareError {
-    /// No interpreter.
-    #[error(
-        "there is no Python at {0:?}; name an interpreter or virtual environment with `python` in the run, --python for the \
-         agent, or LOCKSTEP_PYTHON"
-    )]
-    NoPython(PathBuf),
-    /// No PyTorch.
-    #[error(
-        "PyTorch cannot be imported by {python:?}: {complaint}. Install it with `{} -m pip install torch`, or name another \
-         environment with `python` in the run, --python for the agent, or LOCKSTEP_PYTHON", python.display()
-    )]
-    NoTorch {
-        /// The interpreter.
-        python: PathBuf,
-        /// The last of what it said.
-        complaint: String,
-    },
-    /// It hangs.
-    #[error(
-        "importing PyTorch with {0:?} took longer than the {1} s that were left for it; is its file system reachable?"
-    )]
-    Slow(PathBuf, u64),
-    /// The script or folder.
-    #[error("{what} {path:?} is not on this node; put it there, or on a file system that all nodes share")]
-    Missing {
-        /// `the script` or `the workdir`.
-        what: &'static str,
-        /// Where it was looked for.
-        path: PathBuf,
-    },
-    /// The script is not one.
-    #[error("the script {path:?} would fail at once: {complaint}")]
-    Script {
-        /// Where it is.
-        path: PathBuf,
-        /// What Python says.
-        complaint: String,
-    },
-    /// The container.
-    #[error(transparent)]
-    Container(#[from] ContainerError),
-    /// The working copy.
-    #[error(transparent)]
-    Checkout(#[from] CheckoutError),
-    /// A file.
-    #[error("{path:?} cannot be read on this node")]
-    Unreadable {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The folder of checkpoints.
-    #[error("checkpoint_dir {path:?} cannot be written on this node; no checkpoint could be saved")]
-    Unwritable {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A file system.
-    #[error(
-        "a file system that the run uses has not answered for a minute; look at its server and its mount"
-    )]
-    DiskHangs,
-    /// A network interface.
-    #[error("GLOO_SOCKET_IFNAME names {0}, and this node has no such network interface")]
-    NoInterface(String),
-    /// No port.
-    #[error("no free TCP port could be found")]
-    Port(#[source] std::io::Error),
-}
-
-/// A port kept from others until the ranks need it.
-#[derive(Debug)]
-pub struct Lease(TcpListener);
-
-impl Lease {
-    /// Takes a port, 0 for any that is free; of IPv6 too, where the machine has it.
-    pub(super) fn take(port: u16) -> std::io::Result<Self> {
-        let both = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
-        both.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
-            .map(Self)
-    }
-
-    /// The same port, to be listened at while it is leased.
-    pub(super) fn listener(&self) -> std::io::Result<TcpListener> {
-        self.0.try_clone()
-    }
-}
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -163,7 +54,7 @@ struct Answer {
 ///
 /// # Errors
 /// When something is missing; the message is for the person who submitted the run.
-pub async fn prepare(
+pub(in crate::launch) async fn prepare(
     spec: &Spec,
     asked: &Asked,
     around: &Surroundings,
@@ -196,7 +87,7 @@ pub async fn prepare(
         answer.gpus
     };
     let lease = Lease::take(0).map_err(PrepareError::Port)?;
-    let port = lease.0.local_addr().map_err(PrepareError::Port)?.port();
+    let port = lease.port().map_err(PrepareError::Port)?;
     let nics = nics::look(spec, gpus).await;
     let image = match contained {
         Some(found) => Some(found.image),

@@ -62,7 +62,7 @@ fn a_stopped_rank_is_named_gets_on_again_and_still_takes_its_sigterm() {
     case.wait_for(|report| matches!(report, NodeReport::RankRecovered { rank: Rank(1) }));
 
     signal(stopped, rustix::process::Signal::STOP);
-    case.folder.write("stop", b"10000").unwrap();
+    case.folder.write(files::STOP, b"10000").unwrap();
     case.wait_for_file("saved1");
     let (end, exits) = case.end();
     assert_eq!(
@@ -96,7 +96,7 @@ fn of_two_that_stand_still_the_one_at_the_earlier_step_is_named() {
     assert_eq!(named, [], "rank 1 waited for rank 0");
     std::fs::remove_file(case.workdir().join("0.upto")).unwrap();
     case.wait_for(|report| matches!(report, NodeReport::RankRecovered { rank: Rank(0) }));
-    case.folder.write("stop", b"5000").unwrap();
+    case.folder.write(files::STOP, b"5000").unwrap();
     assert_eq!(case.end().0.cause, EndCause::Stopped);
 }
 
@@ -119,7 +119,7 @@ fn a_rank_that_hangs_in_the_kernel_is_named_and_ended() {
             }
         )
     });
-    case.folder.write("stop", b"500").unwrap();
+    case.folder.write(files::STOP, b"500").unwrap();
     let began = Instant::now();
     let (end, exits) = case.end();
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());

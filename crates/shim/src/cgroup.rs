@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::launch::shim::tree::{Process, SIGKILL};
+use crate::tree::{Process, SIGKILL};
 
 /// Time for what an earlier shim of this attempt left in the group to end.
 const LEFTOVERS_END_WITHIN: Duration = Duration::from_secs(2);
@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Where this process stands in the hierarchies that matter: the folder of its own group in each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Hierarchies {
+pub struct Hierarchies {
     /// cgroup v2.
     pub(crate) unified: Option<PathBuf>,
     /// The `pids` controller of v1.
@@ -37,7 +37,7 @@ pub(crate) struct Hierarchies {
 
 impl Hierarchies {
     /// Reads a process's `cgroup` and `mountinfo`, which lie in this folder.
-    pub(crate) fn read(process: &Path) -> Self {
+    pub fn read(process: &Path) -> Self {
         Self {
             unified: own_folder(process, "cgroup2", ""),
             pids: own_folder(process, "cgroup", "pids"),
@@ -105,7 +105,7 @@ impl<'a> Mount<'a> {
 
 /// Which groups may be made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Kinds {
+pub enum Kinds {
     /// v2 where it can be had, else v1.
     #[default]
     Any,
@@ -117,7 +117,7 @@ pub(crate) enum Kinds {
 
 impl Kinds {
     /// As `LOCKSTEP_CGROUPS` says it.
-    pub(crate) fn parse(word: &str) -> Self {
+    pub fn parse(word: &str) -> Self {
         match word {
             "v1" => Self::V1,
             "off" => Self::Off,

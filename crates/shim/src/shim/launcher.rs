@@ -11,12 +11,12 @@ use std::time::Instant;
 use domain::run::torchrun::Launch;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use crate::launch::container::split_env;
-use crate::launch::journal::Folder;
-use crate::launch::secrets::{CONTAINER_ENV, Secrets};
-use crate::launch::shim::contained::ContainerProcesses;
-use crate::launch::shim::rank::End;
-use crate::launch::shim::tree::SIGKILL;
+use crate::files::{self, FileName};
+use crate::folder::Folder;
+use crate::rank::End;
+use crate::secrets::Secrets;
+use crate::shim::contained::{ContainerProcesses, split_env};
+use crate::tree::SIGKILL;
 
 /// How much of torchrun's own output is kept as a message.
 const LAST_OUTPUT_BYTES: usize = 2_048;
@@ -49,7 +49,7 @@ impl Launcher {
         if let Some(container) = &container {
             container.forget_the_last()?;
             let (by_name, file) = split_env(variables);
-            folder.write_private(CONTAINER_ENV, file.as_bytes())?;
+            folder.write_private(files::CONTAINER_ENV, file.as_bytes())?;
             variables = by_name;
         }
         let workdir = match container {
@@ -66,8 +66,8 @@ impl Launcher {
             .envs(variables)
             .current_dir(workdir)
             .stdin(Stdio::null())
-            .stdout(output(folder, "launcher.stdout")?)
-            .stderr(output(folder, "launcher.stderr")?)
+            .stdout(output(folder, files::LAUNCHER_STDOUT)?)
+            .stderr(output(folder, files::LAUNCHER_STDERR)?)
             .process_group(0);
         let child = command.spawn()?;
         // Not waited for through `Child`: the shim reaps whoever comes.
@@ -110,7 +110,7 @@ impl Launcher {
 
 /// The end of what torchrun itself wrote.
 pub(crate) fn last_output(folder: &Folder) -> String {
-    let bytes = std::fs::read(folder.file("launcher.stderr")).unwrap_or_default();
+    let bytes = std::fs::read(folder.file(files::LAUNCHER_STDERR)).unwrap_or_default();
     let from = bytes.len().saturating_sub(LAST_OUTPUT_BYTES);
     String::from_utf8_lossy(&bytes[from..]).trim().to_owned()
 }
@@ -120,7 +120,7 @@ fn is_ours(name: &str) -> bool {
     name.starts_with("LOCKSTEP_")
 }
 
-fn output(folder: &Folder, name: &str) -> io::Result<File> {
+fn output(folder: &Folder, name: FileName) -> io::Result<File> {
     OpenOptions::new()
         .create(true)
         .append(true)

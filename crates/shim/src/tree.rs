@@ -15,28 +15,29 @@ pub(crate) const SIGKILL: Signal = Signal::KILL;
 /// never start in the same tick of the clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Process {
-    pub(crate) pid: i32,
+pub struct Process {
+    /// Its number.
+    pub pid: i32,
     /// When it was started, in ticks since the machine was.
-    pub(crate) start: u64,
+    pub start: u64,
 }
 
 impl Process {
     /// A living process by its number.
-    pub(crate) fn of(pid: i32) -> Option<Self> {
+    pub fn of(pid: i32) -> Option<Self> {
         let stat = Stat::read(pid).filter(|stat| !stat.is_zombie())?;
         let start = stat.start;
         Some(Self { pid, start })
     }
 
     /// Whether it still lives.
-    pub(crate) fn lives(self) -> bool {
+    pub fn lives(self) -> bool {
         Self::of(self.pid) == Some(self)
     }
 
     /// Sends it a signal: takes hold of whoever has its number, and lets go when that is another one by now. One that is gone
     /// is as good as signalled.
-    pub(crate) fn signal(self, signal: Signal) {
+    pub fn signal(self, signal: Signal) {
         let held = Pid::from_raw(self.pid)
             .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
         if let Some(held) = held.filter(|_| self.lives()) {
@@ -46,18 +47,18 @@ impl Process {
 }
 
 /// Names this time of the machine between two restarts; empty where the kernel does not say.
-pub(crate) fn boot_id() -> String {
+pub fn boot_id() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_owned()
 }
 
 /// A process's line in `/proc/PID/stat`, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stat {
+pub struct Stat {
     /// `R`, `S`, `D`, `Z`, …
-    pub(crate) state: u8,
+    pub state: u8,
     /// Its parent.
-    pub(crate) parent: i32,
+    pub parent: i32,
     /// When it was started, in ticks since the machine was.
     pub(crate) start: u64,
     /// Its wait status once it is a zombie; 0 where the kernel does not show it.
@@ -66,7 +67,7 @@ pub(crate) struct Stat {
 
 impl Stat {
     /// Reads a process; `None` when it is gone.
-    pub(crate) fn read(pid: i32) -> Option<Self> {
+    pub fn read(pid: i32) -> Option<Self> {
         parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
@@ -115,7 +116,7 @@ pub(crate) fn descendants(root: i32) -> Vec<Process> {
 }
 
 /// The direct children of a process, whichever of its threads started them.
-pub(crate) fn children(pid: i32) -> Vec<i32> {
+pub fn children(pid: i32) -> Vec<i32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
     };
@@ -141,7 +142,7 @@ fn children_by_parent(pid: i32) -> Vec<i32> {
 }
 
 /// Living processes whose environment, as it was at their start, holds all of these `NAME=VALUE`.
-pub(crate) fn marked(marks: &[String]) -> Vec<Process> {
+pub fn marked(marks: &[String]) -> Vec<Process> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let carries = |process: &Process| {
         let environment = environment(process.pid);
@@ -158,7 +159,7 @@ pub(crate) fn marked(marks: &[String]) -> Vec<Process> {
 }
 
 /// The environment a process was started with, `NAME=VALUE` each; empty when it is gone or not ours to read.
-pub(crate) fn environment(pid: i32) -> Vec<Vec<u8>> {
+pub fn environment(pid: i32) -> Vec<Vec<u8>> {
     let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     bytes
         .split(|byte| *byte == 0)
@@ -167,15 +168,8 @@ pub(crate) fn environment(pid: i32) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Sends a signal to whoever has this number.
-#[cfg(test)]
-pub(crate) fn signal(pid: i32, signal: Signal) {
-    if let Some(pid) = Pid::from_raw(pid) {
-        let _gone = rustix::process::kill_process(pid, signal);
-    }
-}
-
-pub(crate) fn all_processes() -> impl Iterator<Item = i32> {
+/// The numbers of all processes.
+pub fn all_processes() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }

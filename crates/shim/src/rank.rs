@@ -12,26 +12,30 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Deserializer};
 
-use crate::launch::shim::tree::{self, Stat};
+use crate::tree::{self, Stat};
 
 /// A living rank, or one whose end is known.
 #[derive(Debug)]
-pub(crate) struct RankProcess {
-    pub(crate) rank: u32,
-    pub(crate) pid: i32,
+pub struct RankProcess {
+    /// Its place in the world.
+    pub rank: u32,
+    /// Its number on this machine.
+    pub pid: i32,
     /// Readable once the process has ended.
-    pub(crate) pidfd: OwnedFd,
-    pub(crate) exit: Option<RankExit>,
+    pub pidfd: OwnedFd,
+    /// How it ended, once that is known.
+    pub exit: Option<RankExit>,
     /// It ended, and torchrun took its status before we saw it.
-    pub(crate) gone: bool,
+    pub gone: bool,
     /// How it ended, when its status came to us because torchrun was dead already.
     pub(crate) taken: Option<End>,
 }
 
 /// What a rank's probe said when an exception ended it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-pub(crate) struct LastWords {
-    pub(crate) rank: u32,
+pub struct LastWords {
+    /// Which rank said them.
+    pub rank: u32,
     #[serde(default)]
     pub(crate) wall_ns: i64,
     #[serde(default, rename = "type")]
@@ -52,9 +56,11 @@ fn memory_if_it_is_some<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
 
 /// How a process ended: exit code or signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct End {
-    pub(crate) code: Option<i32>,
-    pub(crate) signal: Option<i32>,
+pub struct End {
+    /// The exit code.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
 }
 
 impl End {
@@ -73,7 +79,7 @@ impl End {
     }
 
     /// From a number as Python writes it: negative for signals.
-    pub(crate) fn from_python(number: i32) -> Self {
+    pub fn from_python(number: i32) -> Self {
         if number < 0 {
             Self {
                 code: None,
@@ -90,7 +96,7 @@ impl End {
 
 impl RankProcess {
     /// Takes a child of torchrun for a rank when its environment says so: `(local rank, process)`.
-    pub(crate) fn recognise(pid: i32) -> Option<(u32, Self)> {
+    pub fn recognise(pid: i32) -> Option<(u32, Self)> {
         let environment = tree::environment(pid);
         let number = |name: &str| -> Option<u32> {
             let value = environment
@@ -103,7 +109,7 @@ impl RankProcess {
     }
 
     /// Takes hold of a process that is a rank; `None` when it is gone.
-    pub(crate) fn hold(pid: i32, rank: u32) -> Option<Self> {
+    pub fn hold(pid: i32, rank: u32) -> Option<Self> {
         let pidfd = rustix::process::pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         Some(Self {
             rank,
@@ -115,12 +121,13 @@ impl RankProcess {
         })
     }
 
-    pub(crate) fn lives(&self) -> bool {
+    /// Whether its end has not been seen yet.
+    pub fn lives(&self) -> bool {
         self.exit.is_none() && !self.gone
     }
 
     /// Whether not even its remains are there.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub fn is_gone(&self) -> bool {
         self.has_ended() && Stat::read(self.pid).is_none_or(|stat| !stat.is_zombie())
     }
 
@@ -146,7 +153,7 @@ impl RankProcess {
     }
 
     /// How it ended, while it has not been taken from us.
-    pub(crate) fn end(&self) -> Option<End> {
+    pub fn end(&self) -> Option<End> {
         if self.taken.is_some() {
             return self.taken;
         }
@@ -155,7 +162,7 @@ impl RankProcess {
     }
 
     /// Its exit, from all that is known.
-    pub(crate) fn describe(
+    pub fn describe(
         &self,
         end: End,
         words: Option<&LastWords>,
@@ -186,7 +193,7 @@ impl RankProcess {
 }
 
 /// What torchrun's log says of a process: `… failed (exitcode: -9) local_rank: 1 (pid: 42) of binary …`.
-pub(crate) fn end_by_log(log: &str, pid: i32) -> Option<End> {
+pub fn end_by_log(log: &str, pid: i32) -> Option<End> {
     let line = log
         .lines()
         .find(|line| line.contains("exitcode:") && line.contains(&format!("(pid: {pid})")))?;

@@ -14,9 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use shim::Kinds;
 use tokio::process::Command;
-
-use super::cgroup::Kinds;
 
 /// A manager that is busy takes a second; one that asks a person for a password is not for us.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
