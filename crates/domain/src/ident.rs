@@ -104,6 +104,30 @@ impl fmt::Display for AttemptNo {
     }
 }
 
+/// An attempt of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AttemptId {
+    /// The run.
+    pub run: RunId,
+    /// The attempt's number.
+    pub no: AttemptNo,
+}
+
+impl AttemptId {
+    /// The attempt of this number.
+    #[must_use]
+    pub fn new(run: RunId, no: AttemptNo) -> Self {
+        Self { run, no }
+    }
+}
+
+/// `RUN.NUMBER`, as its folder on a node is called.
+impl fmt::Display for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.run, self.no)
+    }
+}
+
 /// A process of a run by its place in the world, from 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]

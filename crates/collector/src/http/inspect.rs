@@ -164,9 +164,11 @@ async fn trace_file(
 
 impl Rest {
     async fn piece(&self) -> Result<(Vec<u8>, u64), InspectError> {
-        let from = (self.query.attempt.map(AttemptNo), self.query.node.as_str());
+        let TraceQuery {
+            attempt, node, file, ..
+        } = &self.query;
         self.runs
-            .trace_piece(&self.run, from, &self.query.file, self.offset)
+            .trace_piece(&self.run, attempt.map(AttemptNo), node, file, self.offset)
             .await
     }
 

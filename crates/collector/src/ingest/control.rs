@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::ident::{AttemptNo, NodeName, RunId};
+use domain::ident::{AttemptId, AttemptNo, NodeName, RunId};
 use futures::Stream;
 use listener::Connection;
 use tokio::sync::mpsc;
@@ -210,11 +210,12 @@ impl Conversation<'_> {
                 format!("it holds {count} attempts, {HELD_MAX} at most count"),
             );
         }
-        let held = holding
-            .held
-            .iter()
-            .take(HELD_MAX)
-            .filter_map(|held| Some((RunId::new(held.run.as_str()).ok()?, AttemptNo(held.attempt))));
+        let held = holding.held.iter().take(HELD_MAX).filter_map(|held| {
+            Some(AttemptId::new(
+                RunId::new(held.run.as_str()).ok()?,
+                AttemptNo(held.attempt),
+            ))
+        });
         let held: Vec<_> = held.collect();
         self.ingest
             .runs
@@ -234,8 +235,7 @@ impl Conversation<'_> {
             Err(_) => self.refuse(Refusal::UnknownRun, "its run has a name that no run has"),
             Ok(run) => {
                 let incoming = Incoming {
-                    run: &run,
-                    attempt: AttemptNo(event.attempt),
+                    attempt: &AttemptId::new(run.clone(), AttemptNo(event.attempt)),
                     node: &self.session.node,
                     id: event.id,
                     json: &event.report_json,
@@ -286,12 +286,8 @@ impl Conversation<'_> {
                 "a piece of a log is longer than {CHUNK_BYTES_MAX} bytes"
             )));
         }
-        let attempt = AttemptNo(chunk.attempt);
-        let length = match self
-            .logs
-            .refused(self.ingest, &self.session.node, &run, attempt)
-            .await
-        {
+        let attempt = AttemptId::new(run.clone(), AttemptNo(chunk.attempt));
+        let length = match self.logs.refused(self.ingest, &self.session.node, attempt).await {
             Ok(None) => match self.write(&run, &chunk).await? {
                 Some(length) => length,
                 None => return Ok(()),
@@ -299,7 +295,7 @@ impl Conversation<'_> {
             Ok(Some(refusal)) => {
                 self.refuse(
                     refusal,
-                    format!("a piece of a log of attempt {attempt} of run {run}"),
+                    format!("a piece of a log of attempt {} of run {run}", chunk.attempt),
                 );
                 end_of(&chunk)
             }
@@ -365,8 +361,8 @@ impl Conversation<'_> {
 /// Whose logs a connection may write. A node's part in an attempt is for good, so it is asked for once.
 #[derive(Default)]
 struct LogRights {
-    granted: HashSet<(RunId, AttemptNo)>,
-    denied: HashMap<(RunId, AttemptNo), (Instant, Refusal)>,
+    granted: HashSet<AttemptId>,
+    denied: HashMap<AttemptId, (Instant, Refusal)>,
 }
 
 impl LogRights {
@@ -375,18 +371,19 @@ impl LogRights {
         &mut self,
         ingest: &Arc<Ingest>,
         node: &NodeName,
-        run: &RunId,
-        attempt: AttemptNo,
+        attempt: AttemptId,
     ) -> Result<Option<Refusal>, RunError> {
-        let key = (run.clone(), attempt);
-        if self.granted.contains(&key) {
+        if self.granted.contains(&attempt) {
             return Ok(None);
         }
-        let fresh = self.denied.get(&key).filter(|(at, _)| at.elapsed() < DENIED_FOR);
+        let fresh = self
+            .denied
+            .get(&attempt)
+            .filter(|(at, _)| at.elapsed() < DENIED_FOR);
         if let Some((_, refusal)) = fresh {
             return Ok(Some(*refusal));
         }
-        let refusal = match ingest.runs.has_part(node, (run, attempt)).await? {
+        let refusal = match ingest.runs.has_part(node, &attempt).await? {
             Some(true) => None,
             Some(false) => Some(Refusal::LogNotInAttempt),
             None => Some(Refusal::UnknownRun),
@@ -394,11 +391,11 @@ impl LogRights {
         match refusal {
             None => {
                 make_room(&mut self.granted, HashSet::len, HashSet::clear);
-                self.granted.insert(key);
+                self.granted.insert(attempt);
             }
             Some(refusal) => {
                 make_room(&mut self.denied, HashMap::len, HashMap::clear);
-                self.denied.insert(key, (Instant::now(), refusal));
+                self.denied.insert(attempt, (Instant::now(), refusal));
             }
         }
         Ok(refusal)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use domain::ident::{AttemptNo, NodeName, RunId};
+use domain::ident::{AttemptId, NodeName};
 use domain::run::inspect;
 use domain::run::state::NodeCommand;
 use tokio::sync::mpsc;
@@ -33,7 +33,7 @@ struct Way {
     connection: u64,
     messages: mpsc::Sender<control_down::Message>,
     /// Attempts that are over for us but not on the node, once it has said what it holds.
-    leftovers: Option<BTreeSet<(RunId, AttemptNo)>>,
+    leftovers: Option<BTreeSet<AttemptId>>,
 }
 
 struct Asked {
@@ -96,32 +96,25 @@ impl Agents {
     }
 
     /// Notes what a node has to be rid of before it is given anything.
-    pub(super) fn holds(&self, node: &NodeName, leftovers: BTreeSet<(RunId, AttemptNo)>) {
+    pub(super) fn holds(&self, node: &NodeName, leftovers: BTreeSet<AttemptId>) {
         if let Some(way) = self.lock().get_mut(node) {
             way.leftovers = Some(leftovers);
         }
     }
 
     /// Nothing of an attempt is left on a node.
-    pub(super) fn is_rid_of(&self, node: &NodeName, run: &RunId, attempt: AttemptNo) {
+    pub(super) fn is_rid_of(&self, node: &NodeName, attempt: &AttemptId) {
         if let Some(leftovers) = self.lock().get_mut(node).and_then(|way| way.leftovers.as_mut()) {
-            leftovers.remove(&(run.clone(), attempt));
+            leftovers.remove(attempt);
         }
     }
 
     /// Sends a command if its node is connected. What does not arrive is still in the store, and is sent again.
-    pub(super) fn send(
-        &self,
-        node: &NodeName,
-        run: &RunId,
-        attempt: AttemptNo,
-        n: u32,
-        command: &NodeCommand,
-    ) {
+    pub(super) fn send(&self, node: &NodeName, attempt: &AttemptId, n: u32, command: &NodeCommand) {
         let command_json = serde_json::to_string(command).expect("commands are plain data");
         let command = Command {
-            run: run.to_string(),
-            attempt: attempt.0,
+            run: attempt.run.to_string(),
+            attempt: attempt.no.0,
             id: u64::from(n),
             command_json,
         };
@@ -146,8 +139,7 @@ impl Agents {
     pub(super) fn ask(
         &self,
         node: &NodeName,
-        run: &RunId,
-        attempt: AttemptNo,
+        attempt: &AttemptId,
         question: &inspect::Question,
     ) -> Option<Answers> {
         if !self.is_connected(node) {
@@ -162,8 +154,8 @@ impl Agents {
         self.questions().insert(id, asked);
         let question = Question {
             id,
-            run: run.to_string(),
-            attempt: attempt.0,
+            run: attempt.run.to_string(),
+            attempt: attempt.no.0,
             question_json: serde_json::to_string(question).expect("questions are plain data"),
         };
         self.tell(node, control_down::Message::Question(question));
@@ -239,15 +231,20 @@ impl Drop for Connection {
 
 #[cfg(test)]
 mod tests {
+    use domain::ident::{AttemptNo, RunId};
+
     use super::*;
+
+    fn attempt(no: u32) -> AttemptId {
+        AttemptId::new(RunId::new("r").expect("a name"), AttemptNo(no))
+    }
 
     #[test]
     fn the_last_connection_of_a_node_counts() {
         let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
         let (old, mut old_commands) = agents.connect(&node);
         let (new, mut new_commands) = agents.connect(&node);
-        let run = RunId::new("r").expect("a name");
-        agents.send(&node, &run, AttemptNo(1), 7, &NodeCommand::Stop { grace_ms: 5 });
+        agents.send(&node, &attempt(1), 7, &NodeCommand::Stop { grace_ms: 5 });
         let is_it = |message| matches!(message, control_down::Message::Command(command) if command.id == 7);
         assert!(is_it(new_commands.try_recv().expect("was sent")));
         assert!(old_commands.try_recv().is_err());
@@ -258,16 +255,13 @@ mod tests {
     #[tokio::test]
     async fn an_answer_reaches_who_asked_and_only_from_the_node_that_was_asked() {
         let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
-        let run = RunId::new("r").expect("a name");
         let question = inspect::Question::default();
         assert!(
-            agents.ask(&node, &run, AttemptNo(1), &question).is_none(),
+            agents.ask(&node, &attempt(1), &question).is_none(),
             "nobody is there"
         );
         let (_connection, mut messages) = agents.connect(&node);
-        let mut answers = agents
-            .ask(&node, &run, AttemptNo(1), &question)
-            .expect("connected");
+        let mut answers = agents.ask(&node, &attempt(1), &question).expect("connected");
         let Ok(control_down::Message::Question(sent)) = messages.try_recv() else {
             panic!("no question was sent")
         };
@@ -300,11 +294,10 @@ mod tests {
         let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
         let (_connection, _commands) = agents.connect(&node);
         assert!(!agents.is_free(&node), "it has not said what it holds");
-        let run = RunId::new("r").expect("a name");
-        agents.holds(&node, BTreeSet::from([(run.clone(), AttemptNo(1))]));
-        agents.is_rid_of(&node, &run, AttemptNo(2));
+        agents.holds(&node, BTreeSet::from([attempt(1)]));
+        agents.is_rid_of(&node, &attempt(2));
         assert!(!agents.is_free(&node));
-        agents.is_rid_of(&node, &run, AttemptNo(1));
+        agents.is_rid_of(&node, &attempt(1));
         assert!(agents.is_free(&node));
     }
 }

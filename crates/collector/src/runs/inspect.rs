@@ -7,7 +7,7 @@ use std::time::Duration;
 use domain::api::inspect::RankStacks;
 use domain::api::runs::{NodeTaskView, RankView, RunView};
 use domain::event::{Event, Severity};
-use domain::ident::{AttemptNo, NodeName, Rank, RunId};
+use domain::ident::{AttemptId, AttemptNo, NodeName, Rank, RunId};
 use domain::run::inspect::{
     ANSWER_WITHIN_MS, Answer, Question, RankAnswer, StackGroup, Stacks, What, group, parse_threads, rank_list,
 };
@@ -160,16 +160,10 @@ impl Runs {
         };
         let question = Question { rank, what };
         let (bounds, question) = (&Bounds::new(within), &question);
+        let id = AttemptId::new(run.clone(), attempt);
         let asked: Vec<_> = nodes
             .iter()
-            .map(|(node, ranks)| {
-                self.ask_node(
-                    (run, attempt),
-                    (node.as_str(), ranks.as_slice()),
-                    question,
-                    bounds,
-                )
-            })
+            .map(|(node, ranks)| self.ask_node(&id, node, ranks, question, bounds))
             .collect();
         let answers: Vec<Vec<OfRank>> = stream::iter(asked).buffer_unordered(at_once).collect().await;
         let mut all: Vec<OfRank> = answers.into_iter().flatten().collect();
@@ -179,8 +173,9 @@ impl Runs {
 
     async fn ask_node(
         &self,
-        (run, attempt): (&RunId, AttemptNo),
-        (node, ranks): (&str, &[Rank]),
+        attempt: &AttemptId,
+        node: &str,
+        ranks: &[Rank],
         question: &Question,
         bounds: &Bounds,
     ) -> Vec<OfRank> {
@@ -188,7 +183,7 @@ impl Runs {
         let asked = NodeName::new(node)
             .ok()
             .filter(|_| in_time)
-            .and_then(|name| self.agents.ask(&name, run, attempt, question));
+            .and_then(|name| self.agents.ask(&name, attempt, question));
         let (answers, problem) = match asked {
             None if in_time => (Vec::new(), away(node)),
             None => (Vec::new(), NO_TIME_LEFT.to_owned()),
@@ -216,7 +211,8 @@ impl Runs {
     pub async fn trace_piece(
         &self,
         run: &RunId,
-        (attempt, node): (Option<AttemptNo>, &str),
+        attempt: Option<AttemptNo>,
+        node: &str,
         file: &str,
         offset: u64,
     ) -> Result<(Vec<u8>, u64), InspectError> {
@@ -235,9 +231,8 @@ impl Runs {
             file: file.to_owned(),
             offset,
         };
-        let asked = self
-            .agents
-            .ask(&name, run, attempt, &Question { rank: None, what });
+        let attempt = AttemptId::new(run.clone(), attempt);
+        let asked = self.agents.ask(&name, &attempt, &Question { rank: None, what });
         let mut answers = asked.ok_or_else(|| InspectError::Unanswered(away(node)))?;
         let answer = tokio::time::timeout(WITHIN, answers.next()).await;
         let Ok(Some(answer)) = answer else {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use domain::ident::{AttemptNo, NodeName, RunId};
+use domain::ident::{AttemptId, NodeName, RunId};
 use domain::run::state::{ATTEMPT_MAX, Action, Event, Machine, NodeCommand, NodePhase, NodeTask, Task};
 use domain::time::TimestampMs;
 
@@ -26,12 +26,8 @@ impl Runs {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn node_back(
-        self: &Arc<Self>,
-        node: &NodeName,
-        held: &[(RunId, AttemptNo)],
-    ) -> Result<(), RunError> {
-        if held.len() > HELD_MAX || held.iter().any(|(_, attempt)| *attempt > ATTEMPT_MAX) {
+    pub async fn node_back(self: &Arc<Self>, node: &NodeName, held: &[AttemptId]) -> Result<(), RunError> {
+        if held.len() > HELD_MAX || held.iter().any(|held| held.no > ATTEMPT_MAX) {
             tracing::error!(%node, attempts = held.len(), "what a node says it holds cannot be true; it gets no run");
             return Ok(());
         }
@@ -39,7 +35,7 @@ impl Runs {
         for run in self.owners.unfinished_on(node) {
             let holds = held
                 .iter()
-                .any(|(id, attempt)| *id == run.id && *attempt == run.current().no);
+                .any(|held| held.run == run.id && held.no == run.current().no);
             let event = Event::NodeBack {
                 node: node.clone(),
                 holds,
@@ -72,28 +68,24 @@ impl Runs {
 
     /// Ends what a node still holds of attempts that are over, and remembers it: until it is rid of them the node is given nothing
     /// new. What is not known here is not among them.
-    pub(super) async fn stop_leftovers(
-        &self,
-        node: &NodeName,
-        held: &[(RunId, AttemptNo)],
-    ) -> Result<(), RunError> {
+    pub(super) async fn stop_leftovers(&self, node: &NodeName, held: &[AttemptId]) -> Result<(), RunError> {
         let mut leftovers = BTreeSet::new();
-        for (run, attempt) in held {
-            match self.machine(run).await {
-                Ok(machine) if machine.is_live(*attempt) => {}
+        for attempt in held {
+            match self.machine(&attempt.run).await {
+                Ok(machine) if machine.is_live(attempt.no) => {}
                 Ok(_) => {
                     let stop = NodeCommand::Stop {
                         grace_ms: LEFTOVER_GRACE_MS,
                     };
-                    self.agents.send(node, run, *attempt, LEFTOVER_STOP, &stop);
-                    leftovers.insert((run.clone(), *attempt));
+                    self.agents.send(node, attempt, LEFTOVER_STOP, &stop);
+                    leftovers.insert(attempt.clone());
                 }
                 Err(RunError::Unknown(run)) => {
-                    leftovers.insert((run.clone(), *attempt));
+                    leftovers.insert(attempt.clone());
                     tracing::warn!(%node, %run, "a node holds a run that is not known here");
                 }
                 Err(error @ RunError::Stored { .. }) => {
-                    leftovers.insert((run.clone(), *attempt));
+                    leftovers.insert(attempt.clone());
                     tracing::error!(%node, %error, "what a node holds is left alone");
                 }
                 Err(error) => return Err(error),
@@ -126,21 +118,21 @@ impl Runs {
     pub(super) fn send_commands(&self, run: &RunId, actions: &[Action]) {
         for action in actions {
             if let Task::Command { node, command } = &action.task {
-                self.send(node, run, (action.attempt, action.n), command);
+                let attempt = AttemptId::new(run.clone(), action.attempt);
+                self.send(node, &attempt, action.n, command);
             }
         }
     }
 
     /// Secrets come in only here, on the way to the node: what is stored holds none.
-    fn send(&self, node: &NodeName, run: &RunId, (attempt, n): (AttemptNo, u32), command: &NodeCommand) {
+    fn send(&self, node: &NodeName, attempt: &AttemptId, n: u32, command: &NodeCommand) {
         match command {
             NodeCommand::Start(start) if !start.spec.secrets.is_empty() => {
                 let mut start = start.clone();
-                start.secrets = self.secrets.of(run);
-                self.agents
-                    .send(node, run, attempt, n, &NodeCommand::Start(start));
+                start.secrets = self.secrets.of(&attempt.run);
+                self.agents.send(node, attempt, n, &NodeCommand::Start(start));
             }
-            command => self.agents.send(node, run, attempt, n, command),
+            command => self.agents.send(node, attempt, n, command),
         }
     }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::ident::{AttemptNo, RunId};
+use domain::ident::{AttemptId, AttemptNo, RunId};
 use domain::run::state::{Action, Event, Machine, NodeReport};
 use domain::run::stored::V1;
 use domain::time::TimestampMs;
@@ -144,7 +144,12 @@ impl Runs {
             return Ok(());
         };
         let joins = machine.watched && matches!(report, NodeReport::Watched(_));
-        if joins || machine.has_part(node, *attempt) || self.unknown.is_held(node, &machine.id, *attempt) {
+        if joins
+            || machine.has_part(node, *attempt)
+            || self
+                .unknown
+                .is_held(node, &AttemptId::new(machine.id.clone(), *attempt))
+        {
             return Ok(());
         }
         Err(RunError::NotInAttempt {

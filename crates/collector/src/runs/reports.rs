@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use domain::api::runs::UnreadReason;
 use domain::event::{Event as LogLine, Severity};
-use domain::ident::{AttemptNo, NodeName, RunId};
+use domain::ident::{AttemptId, NodeName, RunId};
 use domain::run::state::{Event, Machine, NodeReport, ReadReport, Task, Watched, read_report, report_kind};
 use store::state::unread::{Kept, NewUnread};
 
@@ -29,10 +29,8 @@ const REPORT_BYTES_MAX: usize = 4 << 20;
 /// A report as it came from a node's connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Incoming<'a> {
-    /// The run that it is about.
-    pub(crate) run: &'a RunId,
     /// The attempt that it is about.
-    pub(crate) attempt: AttemptNo,
+    pub(crate) attempt: &'a AttemptId,
     /// The node of the connection.
     pub(crate) node: &'a NodeName,
     /// The number that the agent gave it.
@@ -73,23 +71,22 @@ impl Runs {
     /// When the store fails: then the report is not acknowledged, and comes again.
     pub(crate) async fn report(self: &Arc<Self>, incoming: Incoming<'_>) -> Result<Receipt, RunError> {
         let Incoming {
-            run,
             attempt,
             node,
             id,
             json,
         } = incoming;
-        let event_id = format!("{attempt}/{node}/{id}");
+        let event_id = format!("{}/{node}/{id}", attempt.no);
         let (kind, reason) = match read_bounded(json) {
             Read::Known(report) => {
-                let taken = self.apply((run, attempt), node, &event_id, *report).await;
+                let taken = self.apply(attempt, node, &event_id, *report).await;
                 return refused_or(taken, Receipt::Taken);
             }
             Read::NotRead { kind, reason } => (kind, reason),
         };
         let new = NewUnread {
-            run,
-            attempt,
+            run: &attempt.run,
+            attempt: attempt.no,
             node,
             event_id: &event_id,
             kind: &kind,
@@ -103,37 +100,37 @@ impl Runs {
     /// Takes a report that could be read. The inner error says why it never will be stored.
     async fn apply(
         self: &Arc<Self>,
-        (run, attempt): (&RunId, AttemptNo),
+        attempt: &AttemptId,
         node: &NodeName,
         event_id: &str,
         report: NodeReport,
     ) -> Result<Result<(), Refused>, RunError> {
-        if self.take_of_unknown((run, attempt), node, &report).await? {
+        if self.take_of_unknown(attempt, node, &report).await? {
             return Ok(Ok(()));
         }
         if report.is_end() {
-            self.agents.is_rid_of(node, run, attempt);
+            self.agents.is_rid_of(node, attempt);
         }
         if let NodeReport::Watched(watched) = &report {
-            self.watch((run, attempt), watched).await?;
+            self.watch(attempt, watched).await?;
         }
         let answered = match report {
             NodeReport::Accepted { command } | NodeReport::Refused { command, .. } => Some(command),
             _ => None,
         };
         if let Some(command) = answered
-            && !self.was_sent_to(node, (run, attempt), command).await?
+            && !self.was_sent_to(node, attempt, command).await?
         {
             return Ok(Err(Refused::NotItsCommand(command)));
         }
         let event = Event::Reported {
-            attempt,
+            attempt: attempt.no,
             node: node.clone(),
             report: self.by_our_clock(node, report).await,
         };
-        let done = answered.and_then(|command| Some((attempt, u32::try_from(command).ok()?)));
+        let done = answered.and_then(|command| Some((attempt.no, u32::try_from(command).ok()?)));
         let taken = Taken::with_id(event, event_id.to_owned(), done);
-        self.take_as(run, taken).await?;
+        self.take_as(&attempt.run, taken).await?;
         Ok(Ok(()))
     }
 
@@ -141,7 +138,7 @@ impl Runs {
     async fn was_sent_to(
         &self,
         node: &NodeName,
-        (run, attempt): (&RunId, AttemptNo),
+        attempt: &AttemptId,
         command: u64,
     ) -> Result<bool, RunError> {
         let Ok(n) = u32::try_from(command) else {
@@ -150,22 +147,18 @@ impl Runs {
         if n == LEFTOVER_STOP {
             return Ok(true);
         }
-        let Some(action) = self.state.action(run, attempt, n).await? else {
+        let Some(action) = self.state.action(&attempt.run, attempt.no, n).await? else {
             // Of a run that is not known: that is the reason to give.
-            return Ok(self.state.run(run).await?.is_none());
+            return Ok(self.state.run(&attempt.run).await?.is_none());
         };
         let task = serde_json::from_value(action.action);
         Ok(matches!(task, Ok(Task::Command { node: to, .. }) if to == *node))
     }
 
     /// A run that a node watches, when it is the first to tell of it.
-    async fn watch(
-        self: &Arc<Self>,
-        (run, attempt): (&RunId, AttemptNo),
-        watched: &Watched,
-    ) -> Result<(), RunError> {
+    async fn watch(self: &Arc<Self>, attempt: &AttemptId, watched: &Watched) -> Result<(), RunError> {
         let now_ms = clock::now_ms();
-        let machine = Machine::watch(run.clone(), attempt, watched, now_ms);
+        let machine = Machine::watch(attempt.run.clone(), attempt.no, watched, now_ms);
         let record = record(&machine, 0)?;
         let insert = async { Ok(self.state.insert_run(&record, &[], now_ms).await?) };
         if self.insert(machine.clone(), insert).await? {
@@ -181,13 +174,13 @@ impl Runs {
     pub(crate) async fn has_part(
         &self,
         node: &NodeName,
-        (run, attempt): (&RunId, AttemptNo),
+        attempt: &AttemptId,
     ) -> Result<Option<bool>, RunError> {
-        if self.unknown.is_held(node, run, attempt) {
+        if self.unknown.is_held(node, attempt) {
             return Ok(Some(true));
         }
-        match self.machine(run).await {
-            Ok(machine) => Ok(Some(machine.has_part(node, attempt))),
+        match self.machine(&attempt.run).await {
+            Ok(machine) => Ok(Some(machine.has_part(node, attempt.no))),
             Err(RunError::Unknown(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -208,7 +201,10 @@ impl Runs {
     // === reports that cannot be read ===
 
     async fn keep_unread(self: &Arc<Self>, new: &NewUnread<'_>) -> Result<(), RunError> {
-        match self.has_part(new.node, (new.run, new.attempt)).await? {
+        match self
+            .has_part(new.node, &AttemptId::new(new.run.clone(), new.attempt))
+            .await?
+        {
             Some(true) => {}
             Some(false) => {
                 return Err(RunError::NotInAttempt {
@@ -256,8 +252,8 @@ impl Runs {
             };
             // The event itself was noted when it came.
             let event_id = format!("{}/read", kept.event_id);
-            let part = (&kept.run, kept.attempt);
-            let taken = self.apply(part, &kept.node, &event_id, *report).await;
+            let attempt = AttemptId::new(kept.run.clone(), kept.attempt);
+            let taken = self.apply(&attempt, &kept.node, &event_id, *report).await;
             if let Some(receipt) = unless_unreadable(refused_or(taken, Receipt::Taken))? {
                 tracing::info!(run = %kept.run, node = %kept.node, event = kept.event_id, ?receipt, "a kept report was read");
                 self.state.forget_unread(kept.id).await?;

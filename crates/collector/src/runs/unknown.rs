@@ -14,7 +14,7 @@ mod decide;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use domain::ident::{AttemptNo, NodeName, RunId};
+use domain::ident::{AttemptId, NodeName, RunId};
 use domain::run::state::Machine;
 use domain::time::TimestampMs;
 use store::StateStore;
@@ -112,8 +112,8 @@ impl Unknown {
     }
 
     /// Whether a node holds this attempt, and it is not known here.
-    pub(super) fn is_held(&self, node: &NodeName, run: &RunId, attempt: AttemptNo) -> bool {
-        let is_it = |held: &UnknownAttempt| held.run == *run && held.attempt == attempt;
+    pub(super) fn is_held(&self, node: &NodeName, attempt: &AttemptId) -> bool {
+        let is_it = |held: &UnknownAttempt| held.run == attempt.run && held.attempt == attempt.no;
         self.lock().get(node).is_some_and(|held| held.iter().any(is_it))
     }
 

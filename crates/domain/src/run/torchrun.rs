@@ -8,7 +8,7 @@ pub use crate::run::launch::Launch;
 
 use std::collections::BTreeMap;
 
-use crate::ident::{AttemptNo, NodeName, RunId};
+use crate::ident::{AttemptId, NodeName};
 use crate::run::container::Place;
 use crate::run::spec::{Backend, Spec};
 use crate::run::state::Start;
@@ -38,7 +38,7 @@ pub struct Paths {
 
 /// The command that starts one node's ranks.
 #[must_use]
-pub fn launch(run: &RunId, attempt: AttemptNo, node: &NodeName, start: &Start, paths: &Paths) -> Launch {
+pub fn launch(attempt: &AttemptId, node: &NodeName, start: &Start, paths: &Paths) -> Launch {
     let log_dir = format!("{}/ranks", paths.folder);
     let mut argv = vec![paths.python.clone(), "-m".into(), "torch.distributed.run".into()];
     argv.extend([
@@ -47,7 +47,7 @@ pub fn launch(run: &RunId, attempt: AttemptNo, node: &NodeName, start: &Start, p
         format!("--nproc-per-node={}", start.nproc),
         "--max-restarts=0".into(),
         "--rdzv-backend=static".into(),
-        format!("--rdzv-id={run}.{attempt}"),
+        format!("--rdzv-id={attempt}"),
         format!("--master-addr={}", start.master_addr),
         format!("--master-port={}", start.master_port),
         format!("--monitor-interval={MONITOR_INTERVAL_S}"),
@@ -56,7 +56,7 @@ pub fn launch(run: &RunId, attempt: AttemptNo, node: &NodeName, start: &Start, p
     ]);
     argv.extend(program(&start.spec, paths));
     argv.extend(resume_arguments(start));
-    let mut env = environment(run, attempt, node, &start.spec, paths);
+    let mut env = environment(attempt, node, &start.spec, paths);
     if let Some(path) = &start.resume_from {
         env.insert("LOCKSTEP_RESUME_FROM".into(), path.clone());
         let step = start
@@ -116,13 +116,7 @@ fn resume_arguments(start: &Start) -> Vec<String> {
     }
 }
 
-fn environment(
-    run: &RunId,
-    attempt: AttemptNo,
-    node: &NodeName,
-    spec: &Spec,
-    paths: &Paths,
-) -> BTreeMap<String, String> {
+fn environment(attempt: &AttemptId, node: &NodeName, spec: &Spec, paths: &Paths) -> BTreeMap<String, String> {
     let mut env = BTreeMap::new();
     if spec.backend == Backend::Gloo {
         env.insert("CUDA_VISIBLE_DEVICES".to_owned(), String::new());
@@ -137,8 +131,8 @@ fn environment(
     };
     env.extend([
         ("PYTHONPATH".into(), python_path),
-        ("LOCKSTEP_RUN".into(), run.to_string()),
-        ("LOCKSTEP_ATTEMPT".into(), attempt.to_string()),
+        ("LOCKSTEP_RUN".into(), attempt.run.to_string()),
+        ("LOCKSTEP_ATTEMPT".into(), attempt.no.to_string()),
         ("LOCKSTEP_NODE".into(), node.to_string()),
         ("LOCKSTEP_PROBE_SOCKET".into(), paths.probe_socket.clone()),
     ]);
@@ -160,6 +154,7 @@ fn environment(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ident::{AttemptNo, RunId};
 
     fn paths() -> Paths {
         Paths {
@@ -176,7 +171,7 @@ mod tests {
     fn line(start: &Start) -> Launch {
         let run = RunId::new("ddp-1").expect("a name");
         let node = NodeName::new("n1").expect("a name");
-        launch(&run, AttemptNo(2), &node, start, &paths())
+        launch(&AttemptId::new(run, AttemptNo(2)), &node, start, &paths())
     }
 
     #[test]
@@ -264,7 +259,7 @@ mod tests {
                 RunId::new("ddp-1").expect("a name"),
                 NodeName::new("n1").expect("a name"),
             );
-            let launch = launch(&run, AttemptNo(2), &node, &start, paths);
+            let launch = launch(&AttemptId::new(run, AttemptNo(2)), &node, &start, paths);
             launch.env.get("NCCL_PROFILER_PLUGIN").cloned()
         };
         assert_eq!(plugin(None, &paths()), None);
@@ -279,7 +274,12 @@ mod tests {
                 RunId::new("ddp-1").expect("a name"),
                 NodeName::new("n1").expect("a name"),
             );
-            let launch = launch(&run, AttemptNo(2), &node, &Start::default(), paths);
+            let launch = launch(
+                &AttemptId::new(run, AttemptNo(2)),
+                &node,
+                &Start::default(),
+                paths,
+            );
             let set = launch
                 .env
                 .into_iter()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use domain::api::runs::UnknownAttemptView;
 use domain::event::{Event as LogLine, Severity};
-use domain::ident::{AttemptNo, NodeName, RunId};
+use domain::ident::{AttemptId, NodeName, RunId};
 use domain::run::state::{Event, Held, NodeCommand, NodeReport};
 use store::state::unknown_attempts::UnknownAttempt;
 
@@ -30,8 +30,8 @@ impl Runs {
 
     /// Whether a node holds this attempt, and it is not known here.
     #[must_use]
-    pub fn holds_unknown(&self, node: &NodeName, run: &RunId, attempt: AttemptNo) -> bool {
-        self.unknown.is_held(node, run, attempt)
+    pub fn holds_unknown(&self, node: &NodeName, attempt: &AttemptId) -> bool {
+        self.unknown.is_held(node, attempt)
     }
 
     /// Refuses another attempt of a run while a node holds one that is not known here: they would write the same checkpoints. A node that
@@ -54,11 +54,10 @@ impl Runs {
     pub async fn stop_unknown(self: &Arc<Self>, run: &RunId, grace_ms: u64) -> Result<(), RunError> {
         for UnknownAttempt { node, .. } in self.unknown.of_run(run) {
             let mut held = self.unknown.of_node(&node);
-            for attempt in held.iter_mut().filter(|held| held.run == *run) {
-                attempt.stop_told_ms.get_or_insert(clock::now_ms());
+            for unknown in held.iter_mut().filter(|held| held.run == *run) {
+                unknown.stop_told_ms.get_or_insert(clock::now_ms());
                 let stop = NodeCommand::Stop { grace_ms };
-                self.agents
-                    .send(&node, run, attempt.attempt, LEFTOVER_STOP, &stop);
+                self.agents.send(&node, &id(unknown), LEFTOVER_STOP, &stop);
             }
             self.keep_unknown(&node, held).await?;
         }
@@ -69,19 +68,19 @@ impl Runs {
     pub(in crate::runs) async fn note_unknown(
         self: &Arc<Self>,
         node: &NodeName,
-        held: &[(RunId, AttemptNo)],
-    ) -> Result<BTreeSet<(RunId, AttemptNo)>, RunError> {
+        held: &[AttemptId],
+    ) -> Result<BTreeSet<AttemptId>, RunError> {
         let before = self.unknown.of_node(node);
         let (mut unknown, mut known_runs) = (Vec::new(), Vec::new());
-        for (run, attempt) in held {
+        for attempt in held {
             let noted = before
                 .iter()
-                .find(|held| held.run == *run && held.attempt == *attempt);
-            match self.machine(run).await {
-                Ok(machine) if machine.holding(node, *attempt) != Held::Unknown && noted.is_none() => {
+                .find(|held| held.run == attempt.run && held.attempt == attempt.no);
+            match self.machine(&attempt.run).await {
+                Ok(machine) if machine.holding(node, attempt.no) != Held::Unknown && noted.is_none() => {
                     continue;
                 }
-                Ok(_) => known_runs.push((run.clone(), *attempt)),
+                Ok(_) => known_runs.push(attempt),
                 Err(RunError::Unknown(_)) => {}
                 // It may be of a newer version; who can read it, decides.
                 Err(RunError::Stored { .. }) => continue,
@@ -89,17 +88,17 @@ impl Runs {
             }
             unknown.push(noted.cloned().unwrap_or_else(|| UnknownAttempt {
                 node: node.clone(),
-                run: run.clone(),
-                attempt: *attempt,
+                run: attempt.run.clone(),
+                attempt: attempt.no,
                 since_ms: clock::now_ms(),
                 stop_told_ms: None,
             }));
         }
         self.keep_unknown(node, unknown.clone()).await?;
-        for (run, attempt) in known_runs {
-            let node = node.clone();
+        for held in known_runs {
+            let (node, attempt) = (node.clone(), held.no);
             let event = Event::UnknownAttempt { node, attempt };
-            self.take(&run, event).await?;
+            self.take(&held.run, event).await?;
         }
         for new in unknown.iter().filter(|held| !before.contains(held)) {
             self.log_unknown(
@@ -113,10 +112,9 @@ impl Runs {
             let stop = NodeCommand::Stop {
                 grace_ms: LEFTOVER_GRACE_MS,
             };
-            self.agents
-                .send(node, &stopped.run, stopped.attempt, LEFTOVER_STOP, &stop);
+            self.agents.send(node, &id(stopped), LEFTOVER_STOP, &stop);
         }
-        Ok(unknown.into_iter().map(|held| (held.run, held.attempt)).collect())
+        Ok(unknown.iter().map(id).collect())
     }
 
     /// All that a node holds is known or noted.
@@ -142,15 +140,15 @@ impl Runs {
     /// and nothing else is to be done.
     pub(in crate::runs) async fn take_of_unknown(
         self: &Arc<Self>,
-        (run, attempt): (&RunId, AttemptNo),
+        attempt: &AttemptId,
         node: &NodeName,
         report: &NodeReport,
     ) -> Result<bool, RunError> {
-        if !self.unknown.is_held(node, run, attempt) {
+        if !self.unknown.is_held(node, attempt) {
             return Ok(false);
         }
         let mut held = self.unknown.of_node(node);
-        let is_it = |held: &UnknownAttempt| held.run == *run && held.attempt == attempt;
+        let is_it = |held: &UnknownAttempt| id(held) == *attempt;
         let it = held.iter().find(|held| is_it(held)).cloned();
         match report {
             // It is known by this.
@@ -213,6 +211,10 @@ impl Runs {
             })
             .await;
     }
+}
+
+fn id(held: &UnknownAttempt) -> AttemptId {
+    AttemptId::new(held.run.clone(), held.attempt)
 }
 
 fn how_it_ended(report: &NodeReport) -> String {

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::ident::Rank;
+use domain::ident::{AttemptId, Rank};
 use domain::run::container::Place;
 use domain::run::knob::{ANSWERS_MAX, KnobAnswer};
 use domain::run::spec::Spec;
@@ -336,8 +336,7 @@ impl Follower {
             .map_err(|error| explained(&error))?;
         let setting = &self.supervisor.setting;
         let launch = command_line::launch(
-            &self.attempt.run,
-            self.attempt.number,
+            &AttemptId::new(self.attempt.run.clone(), self.attempt.number),
             &setting.node,
             start,
             &paths,
