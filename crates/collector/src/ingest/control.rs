@@ -295,7 +295,7 @@ impl Conversation<'_> {
             Ok(Some(refusal)) => {
                 self.refuse(
                     refusal,
-                    format!("a piece of a log of attempt {attempt} of run {run}"),
+                    format!("a piece of a log of attempt {} of run {run}", chunk.attempt),
                 );
                 end_of(&chunk)
             }

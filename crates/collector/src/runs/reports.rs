@@ -252,8 +252,8 @@ impl Runs {
             };
             // The event itself was noted when it came.
             let event_id = format!("{}/read", kept.event_id);
-            let part = (&kept.run, kept.attempt);
-            let taken = self.apply(part, &kept.node, &event_id, *report).await;
+            let attempt = AttemptId::new(kept.run.clone(), kept.attempt);
+            let taken = self.apply(&attempt, &kept.node, &event_id, *report).await;
             if let Some(receipt) = unless_unreadable(refused_or(taken, Receipt::Taken))? {
                 tracing::info!(run = %kept.run, node = %kept.node, event = kept.event_id, ?receipt, "a kept report was read");
                 self.state.forget_unread(kept.id).await?;
