@@ -3,10 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A node's hardware and software, read once a connection.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Inventory {
     /// The host's own name.
     pub hostname: String,
@@ -43,7 +44,7 @@ pub struct Inventory {
 }
 
 /// Something a node may be read from.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Source {
     /// A stable word for programs: `kernel_log`, `infiniband`, `ethernet`, `processes`.
     pub name: String,
@@ -54,7 +55,7 @@ pub struct Source {
 }
 
 /// One GPU.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Gpu {
     /// NVML index, from 0; the label `gpu`.
     pub index: u32,
@@ -91,7 +92,7 @@ pub struct Gpu {
 }
 
 /// A part of a divided GPU.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MigInstance {
     /// Its numbers, GPU instance and compute instance, like `7/0`; the label `instance`.
     pub instance: String,

@@ -1,24 +1,28 @@
 //! `/api/rules`, `/api/alerts`, `/api/diagnoses`, `/api/webhooks`.
 
+use aide::axum::ApiRouter;
+use aide::axum::routing::{delete_with, get_with};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use axum::routing::{delete, get};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use domain::api::alerts::{AlertView, CreateWebhook, Diagnosis, NewWebhook, RuleView, WebhookView};
 use domain::run::spec::FieldError;
 use rand::RngExt;
 use reqwest::Url;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use store::state::webhooks::Webhook;
 
+use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
 use crate::app::App;
 use crate::clock;
 use crate::diagnose::Alerts;
 use crate::event_log::EventLog;
 use crate::notify::webhook::SECRET_PREFIX;
+use domain::api::session::Role;
 use store::StateStore;
 
 /// Receivers there may be; each gets every message.
@@ -32,13 +36,41 @@ const HISTORY_DEFAULT: u32 = 100;
 const HISTORY_MAX: u32 = 1_000;
 
 /// The routes.
-pub fn routes() -> Router<App> {
-    Router::new()
-        .route("/api/rules", get(rules))
-        .route("/api/alerts", get(alerts))
-        .route("/api/diagnoses", get(diagnoses))
-        .route("/api/webhooks", get(webhooks).post(create_webhook))
-        .route("/api/webhooks/{id}", delete(delete_webhook))
+pub fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
+        .api_route(
+            "/api/rules",
+            get_with(rules, needs(Role::Viewer, "All rules, with their alerts")),
+        )
+        .api_route(
+            "/api/alerts",
+            get_with(
+                alerts,
+                needs(Role::Viewer, "Active alerts, then the latest resolved"),
+            ),
+        )
+        .api_route(
+            "/api/diagnoses",
+            get_with(
+                diagnoses,
+                needs(
+                    Role::Viewer,
+                    "Firing alerts with cause and advice, worst and oldest first",
+                ),
+            ),
+        )
+        .api_route(
+            "/api/webhooks",
+            get_with(webhooks, needs(Role::Admin, "The webhooks"))
+                .post_with(create_webhook, needs(Role::Admin, "Creates a webhook")),
+        )
+        .api_route(
+            "/api/webhooks/{id}",
+            delete_with(
+                delete_webhook,
+                needs(Role::Admin, "Deletes a webhook; what waits for it is dropped"),
+            ),
+        )
 }
 
 async fn rules(State(alerts): State<Alerts>) -> Json<Vec<RuleView>> {
@@ -49,7 +81,7 @@ async fn diagnoses(State(alerts): State<Alerts>) -> Json<Vec<Diagnosis>> {
     Json(alerts.diagnoses())
 }
 
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 struct AlertsQuery {
     /// How many resolved alerts to add behind the active ones.
     resolved: Option<u32>,

@@ -11,7 +11,7 @@ mod bad_tokens;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -23,6 +23,7 @@ use subtle::ConstantTimeEq;
 
 use super::client_address::ClientAddress;
 use super::error::ApiError;
+use super::table::Table;
 
 use crate::clock;
 use crate::self_metrics::SelfMetrics;
@@ -46,60 +47,20 @@ pub struct Caller {
     pub(super) csrf: String,
 }
 
-/// The role a request needs; `None` when nobody has to log in for it. What nobody thought of needs the admin.
+/// The role a request needs; `None` when nobody has to log in for it. What is not in the table needs the admin to change.
 #[must_use]
-pub fn policy(method: &Method, path: &str) -> Option<Role> {
+pub fn policy(table: &Table, method: &Method, template: Option<&str>) -> Option<Role> {
     let reads = matches!(*method, Method::GET | Method::HEAD);
-    let under = |prefix: &str| {
-        path.strip_prefix(prefix)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    if under("/metrics") {
-        return Some(Role::Scrape);
+    match template {
+        Some(template) => {
+            let endpoint = table.endpoint(method, template);
+            let role = if reads { Role::Viewer } else { Role::Admin };
+            Some(endpoint.map_or(role, |endpoint| endpoint.role))
+        }
+        // The dashboard's own files.
+        None if reads => None,
+        None => Some(Role::Admin),
     }
-    if !under("/api") {
-        return if reads { None } else { Some(Role::Admin) };
-    }
-    if under("/api/session") {
-        return (*method != Method::POST).then_some(Role::Viewer);
-    }
-    // A backup holds everything, and `admin/…` deletes: neither is a matter of reading.
-    if under("/api/v1/admin") || under("/api/store/backup") {
-        return Some(Role::Admin);
-    }
-    if under("/api/store/check") {
-        return Some(Role::Operator);
-    }
-    if ["/api/tokens", "/api/users", "/api/webhooks", "/api/audit"]
-        .into_iter()
-        .any(under)
-    {
-        return Some(Role::Admin);
-    }
-    if under("/api/v1") {
-        // A query sent as a form changes nothing.
-        return Some(if under("/api/v1/write") {
-            Role::Operator
-        } else {
-            Role::Viewer
-        });
-    }
-    let operators = [
-        "/api/runs",
-        "/api/unknown-attempts",
-        "/api/alerts",
-        "/api/silences",
-        "/api/nodes",
-    ]
-    .into_iter()
-    .any(under);
-    Some(if reads {
-        Role::Viewer
-    } else if operators {
-        Role::Operator
-    } else {
-        Role::Admin
-    })
 }
 
 /// The layer in front of all handlers. It reads no disk and no body.
@@ -108,10 +69,13 @@ pub(super) async fn guard(
     State(metrics): State<Arc<SelfMetrics>>,
     Extension(ClientAddress(address)): Extension<ClientAddress>,
     Extension(bad_tokens): Extension<BadTokens>,
+    Extension(table): Extension<Table>,
+    matched: Option<MatchedPath>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let Some(needed) = policy(request.method(), request.uri().path()) else {
+    let template = matched.as_ref().map(MatchedPath::as_str);
+    let Some(needed) = policy(&table, request.method(), template) else {
         return next.run(request).await;
     };
     let caller = match identify((&tokens, &metrics), &request, address.into(), &bad_tokens) {
@@ -296,32 +260,29 @@ mod tests {
 
     #[test]
     fn each_route_has_its_role() {
+        let table = crate::http::endpoint_table();
         let (get, post, delete) = (Method::GET, Method::POST, Method::DELETE);
-        for (method, path, role) in [
-            (&get, "/", None),
-            (&get, "/runs/ddp-1", None),
-            (&get, "/-/healthy", None),
-            (&post, "/", Some(Role::Admin)),
-            (&get, "/metrics", Some(Role::Scrape)),
-            (&post, "/api/session", None),
-            (&get, "/api/session", Some(Role::Viewer)),
-            (&get, "/api/v1/query", Some(Role::Viewer)),
-            (&post, "/api/v1/query_range", Some(Role::Viewer)),
-            (&post, "/api/v1/write", Some(Role::Operator)),
-            (&get, "/api/runs", Some(Role::Viewer)),
-            (&post, "/api/runs/x/stop", Some(Role::Operator)),
-            (&get, "/api/tokens", Some(Role::Admin)),
-            (&delete, "/api/tokens/x", Some(Role::Admin)),
-            (&get, "/api/webhooks", Some(Role::Admin)),
-            (&get, "/api/store/stats", Some(Role::Viewer)),
-            (&get, "/api/store/check", Some(Role::Operator)),
-            (&get, "/api/store/backup", Some(Role::Admin)),
-            (&post, "/api/store/compact", Some(Role::Admin)),
-            (&post, "/api/v1/admin/tsdb/delete_series", Some(Role::Admin)),
-            (&post, "/api/anything", Some(Role::Admin)),
-            (&get, "/apifoo", None),
+        for (method, template, role) in [
+            (&get, None, None),
+            (&post, None, Some(Role::Admin)),
+            (&get, Some("/metrics"), Some(Role::Scrape)),
+            (&get, Some("/api/session"), Some(Role::Viewer)),
+            (&get, Some("/api/v1/query"), Some(Role::Viewer)),
+            (&post, Some("/api/v1/query_range"), Some(Role::Viewer)),
+            (&post, Some("/api/v1/write"), Some(Role::Operator)),
+            (&get, Some("/api/runs"), Some(Role::Viewer)),
+            (&post, Some("/api/runs/{id}/stop"), Some(Role::Operator)),
+            (&get, Some("/api/tokens"), Some(Role::Admin)),
+            (&delete, Some("/api/tokens/{id}"), Some(Role::Admin)),
+            (&get, Some("/api/webhooks"), Some(Role::Admin)),
+            (&get, Some("/api/store/stats"), Some(Role::Viewer)),
+            (&get, Some("/api/store/check"), Some(Role::Operator)),
+            (&get, Some("/api/store/backup"), Some(Role::Admin)),
+            (&post, Some("/api/store/compact"), Some(Role::Admin)),
+            (&post, Some("/api/v1/admin/tsdb/delete_series"), Some(Role::Admin)),
+            (&post, Some("/api/{*rest}"), Some(Role::Admin)),
         ] {
-            assert_eq!(policy(method, path), role, "{method} {path}");
+            assert_eq!(policy(&table, method, template), role, "{method} {template:?}");
         }
     }
 

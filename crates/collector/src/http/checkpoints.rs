@@ -2,24 +2,45 @@
 
 use std::sync::Arc;
 
+use aide::axum::ApiRouter;
+use aide::axum::routing::{get_with, post_with};
 use axum::extract::{Path, State};
-use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use domain::api::checkpoints::{CheckpointList, PinCheckpoint, PruneAnswer, PruneCheckpoints};
 use domain::run::checkpoint::PINS_MAX;
 use domain::run::state::Event;
 
 use super::runs::run_id;
+use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
 use crate::app::App;
 use crate::event_log::EventLog;
 use crate::runs::Runs;
+use domain::api::session::Role;
 
-pub(super) fn routes() -> Router<App> {
-    Router::new()
-        .route("/api/runs/{id}/checkpoints", get(list))
-        .route("/api/runs/{id}/checkpoints/pin", post(pin))
-        .route("/api/runs/{id}/checkpoints/prune", post(prune))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
+        .api_route(
+            "/api/runs/{id}/checkpoints",
+            get_with(
+                list,
+                needs(Role::Viewer, "What a run has saved, newest step first"),
+            ),
+        )
+        .api_route(
+            "/api/runs/{id}/checkpoints/pin",
+            post_with(pin, needs(Role::Operator, "Pins a checkpoint, or gives it free")),
+        )
+        .api_route(
+            "/api/runs/{id}/checkpoints/prune",
+            post_with(
+                prune,
+                needs(
+                    Role::Operator,
+                    "Removes checkpoints that the run wrote and nothing keeps",
+                ),
+            ),
+        )
 }
 
 async fn list(State(runs): State<Arc<Runs>>, Path(id): Path<String>) -> ApiResult<Json<CheckpointList>> {

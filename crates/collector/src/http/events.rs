@@ -1,26 +1,33 @@
 //! `GET /api/events`: what happened, newest first.
 
+use aide::axum::ApiRouter;
+use aide::axum::routing::get_with;
+use axum::Json;
 use axum::extract::{Query, State};
-use axum::routing::get;
-use axum::{Json, Router};
 use domain::event::{Event, Severity};
 use domain::time::TimestampMs;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use store::state::events::EventFilter;
 
 use super::ApiResult;
+use super::table::needs;
 use crate::app::App;
+use domain::api::session::Role;
 use store::StateStore;
 
 /// Lines when nobody says how many.
 const LINES: u32 = 200;
 
-pub(super) fn routes() -> Router<App> {
-    Router::new().route("/api/events", get(events))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new().api_route(
+        "/api/events",
+        get_with(events, needs(Role::Viewer, "The event log, newest first")),
+    )
 }
 
 /// `?node=&run=&kind=&severity=&since_ms=&before_ms=&limit=`, all optional.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, JsonSchema, Deserialize)]
 struct Wanted {
     node: Option<String>,
     run: Option<String>,

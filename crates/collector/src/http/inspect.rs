@@ -4,36 +4,59 @@
 
 use std::sync::Arc;
 
+use aide::axum::ApiRouter;
+use aide::axum::routing::post_with;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use domain::api::inspect::{AskRanks, AskTrace, RankStacks, RankValue, RanksView, StacksView};
 use domain::ident::{AttemptNo, RunId};
 use domain::run::inspect::{TraceWish, What};
 use domain::run::spec::FieldError;
 use futures::stream;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::runs::run_id;
+use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
 use crate::app::App;
 use crate::clock;
 use crate::event_log::EventLog;
 use crate::runs::Runs;
 use crate::runs::{InspectError, OfRank, grouped};
+use domain::api::session::Role;
 
 /// A trace's length when the request does not say.
 const SECONDS_DEFAULT: u32 = 2;
 
-pub(super) fn routes() -> Router<App> {
-    Router::new()
-        .route("/api/runs/{id}/stacks", post(stacks))
-        .route("/api/runs/{id}/wait-counters", post(wait_counters))
-        .route("/api/runs/{id}/flight", post(flight))
-        .route("/api/runs/{id}/trace", post(trace).get(trace_file))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
+        .api_route(
+            "/api/runs/{id}/stacks",
+            post_with(stacks, needs(Role::Operator, "Where the ranks of a run are now")),
+        )
+        .api_route(
+            "/api/runs/{id}/wait-counters",
+            post_with(
+                wait_counters,
+                needs(Role::Operator, "PyTorch's wait counters of the ranks"),
+            ),
+        )
+        .api_route(
+            "/api/runs/{id}/flight",
+            post_with(
+                flight,
+                needs(Role::Operator, "The Flight Recorder's entries of the ranks"),
+            ),
+        )
+        .api_route(
+            "/api/runs/{id}/trace",
+            post_with(trace, needs(Role::Operator, "Records a trace in the ranks"))
+                .get_with(trace_file, needs(Role::Viewer, "The file of such a trace")),
+        )
 }
 
 async fn stacks(
@@ -118,7 +141,7 @@ fn values((attempt, answers): (AttemptNo, Vec<OfRank>)) -> RanksView {
     }
 }
 
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 struct TraceQuery {
     node: String,
     file: String,

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::Extension;
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::sync::Semaphore;
 
 use super::error::ApiError;
+use super::table::Table;
 use crate::config::Config;
 
 /// Requests worked on at once; more are turned away at once rather than piled up. Each may hold a body of up to 16 MiB.
@@ -18,14 +20,7 @@ const REQUESTS_MAX: usize = 256;
 const REQUEST_WITHIN: Duration = Duration::from_secs(60);
 
 /// A backup begins to answer when the copy is made, which for many gigabytes takes long; deletions rewrite chunks.
-const LONG_WITHIN: Duration = Duration::from_secs(3_600);
-/// Requests that may take so long.
-const LONG: [&str; 3] = [
-    "/api/store/backup",
-    "/api/store/compact",
-    "/api/v1/admin/tsdb/delete_series",
-];
-
+pub(super) const LONG_WITHIN: Duration = Duration::from_secs(3_600);
 /// Nothing but our own files; WebAssembly may be compiled; charts set styles on their elements; nobody may frame us.
 const CONTENT_POLICY: &str = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self' 'unsafe-inline'; \
      img-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
@@ -41,16 +36,21 @@ impl Default for Load {
 }
 
 /// Turns requests away when there are too many, and ends those that take too long.
-pub(super) async fn bound(State(load): State<Load>, request: Request, next: Next) -> Response {
+pub(super) async fn bound(
+    State(load): State<Load>,
+    Extension(table): Extension<Table>,
+    matched: Option<MatchedPath>,
+    request: Request,
+    next: Next,
+) -> Response {
     let Ok(_slot) = load.0.try_acquire() else {
         let detail = format!("{REQUESTS_MAX} requests are being worked on already; try again in a second");
         return ApiError::unavailable(detail).into_response();
     };
-    let within = if LONG.contains(&request.uri().path()) {
-        LONG_WITHIN
-    } else {
-        REQUEST_WITHIN
-    };
+    let endpoint = matched.and_then(|path| table.endpoint(request.method(), path.as_str()).cloned());
+    let within = endpoint
+        .and_then(|endpoint| endpoint.within)
+        .unwrap_or(REQUEST_WITHIN);
     match tokio::time::timeout(within, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {

@@ -5,26 +5,36 @@
 
 use std::sync::Arc;
 
+use aide::axum::ApiRouter;
+use aide::axum::routing::get_with;
+use axum::Json;
 use axum::extract::{Path, Query, State};
-use axum::routing::get;
-use axum::{Json, Router};
 use domain::api::runs::{LogMatches, LogPiece, LogSource};
 use domain::ident::{AttemptNo, Rank};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::runs::run_id;
+use super::table::needs;
 use super::{ApiError, ApiResult};
 use crate::app::App;
 use crate::runs::Runs;
 use crate::runs::{LogError, PIECE_BYTES_MAX, Search, SearchError};
+use domain::api::session::Role;
 
-pub(super) fn routes() -> Router<App> {
-    Router::new()
-        .route("/api/runs/{id}/logs", get(logs))
-        .route("/api/runs/{id}/logs/search", get(search))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
+        .api_route(
+            "/api/runs/{id}/logs",
+            get_with(logs, needs(Role::Viewer, "A piece of one log")),
+        )
+        .api_route(
+            "/api/runs/{id}/logs/search",
+            get_with(search, needs(Role::Viewer, "Lines of all logs of a run")),
+        )
 }
 
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 struct LogsQuery {
     attempt: Option<u32>,
     node: Option<String>,
@@ -86,7 +96,7 @@ async fn logs(
     Ok(Json(runs.log(&run_id(&id)?, &source, offset, limit).await?))
 }
 
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 struct SearchQuery {
     q: String,
     #[serde(default)]

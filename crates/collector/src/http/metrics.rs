@@ -5,17 +5,18 @@
 
 use std::sync::Arc;
 
-use axum::Router;
+use aide::axum::ApiRouter;
+use aide::axum::routing::get_with;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use domain::api::store::Blocked;
 use domain::series::Labels;
 use prometheus::{Encoder, TextEncoder};
 use query::Value;
 
 use super::exposition::families;
+use super::table::needs;
 use super::{ApiError, ApiResult};
 use crate::app::App;
 use crate::clock;
@@ -23,6 +24,7 @@ use crate::evaluator::Evaluator;
 use crate::evaluator::QueryError;
 use crate::own_series;
 use crate::self_metrics::SelfMetrics;
+use domain::api::session::Role;
 use store::SeriesStore;
 
 /// Everything an agent sends carries its node.
@@ -30,8 +32,17 @@ const AGENT_SERIES: &str = r#"{node!=""}"#;
 /// Slow readers report once a minute; a value older than this belongs to something that is gone.
 const LOOKBACK_MS: i64 = 90_000;
 
-pub(super) fn routes() -> Router<App> {
-    Router::new().route("/metrics", get(metrics))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new().api_route(
+        "/metrics",
+        get_with(
+            metrics,
+            needs(
+                Role::Scrape,
+                "Newest samples of all series, and the collector's own metrics",
+            ),
+        ),
+    )
 }
 
 async fn metrics(

@@ -8,7 +8,7 @@
 //! agents  ─▶ client's address ─▶ ingest           none of the others: they would cut or re-encode its streams
 //! ```
 //! What stands before the load bound reads no disk, so that nobody without a token can use it up.
-//! Who may do what is one table, [`auth::policy`]; a route that nobody thought of needs the admin.
+//! Who may do what is one [`table`]; what is not in it needs the admin to change and a viewer to read.
 
 pub mod auth;
 pub mod error;
@@ -32,6 +32,7 @@ pub mod stream;
 
 pub mod assets;
 pub mod limits;
+pub mod table;
 
 pub(crate) mod client_address;
 
@@ -40,15 +41,19 @@ mod health;
 
 use std::sync::Arc;
 
+use aide::axum::ApiRouter;
+use aide::openapi::OpenApi;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
-use axum::routing::any;
+use axum::routing::{any, get};
 use axum::{Extension, Router};
 use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{DefaultPredicate, Predicate, SizeAbove};
 
 use crate::app::App;
+
+use self::table::Table;
 
 pub use auth::Caller;
 pub use error::{ApiError, ApiResult};
@@ -66,8 +71,10 @@ pub(crate) fn router(app: App) -> Router {
         .layer(from_fn_with_state(app, client_address::find))
 }
 
-fn http(app: App) -> Router {
-    let limited = Router::new()
+/// The endpoints that need a role, and the document that describes them.
+fn endpoints() -> (Router<App>, OpenApi) {
+    let mut document = table::document();
+    let router = ApiRouter::new()
         .merge(session::routes())
         .merge(tokens::routes())
         .merge(nodes::routes())
@@ -80,13 +87,32 @@ fn http(app: App) -> Router {
         .merge(prometheus::routes())
         .merge(store::routes())
         .merge(metrics::routes())
+        .finish_api(&mut document);
+    (router, document)
+}
+
+/// Who may call what.
+#[must_use]
+pub fn endpoint_table() -> Table {
+    Table::of(&endpoints().1)
+}
+
+fn http(app: App) -> Router {
+    let (endpoints, document) = endpoints();
+    let table = Table::of(&document);
+    let limited = endpoints
         .merge(stream::routes())
+        .route(
+            "/api/openapi.json",
+            get(table::openapi).with_state(Arc::new(document)),
+        )
         .route("/api", any(error::unknown_endpoint))
         .route("/api/{*rest}", any(error::unknown_endpoint))
         .fallback(assets::serve)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(from_fn_with_state(limits::Load::default(), limits::bound))
         .layer(from_fn_with_state(app.clone(), auth::guard))
+        .layer(Extension(table))
         .layer(compression());
     limited
         .merge(session::log_in_routes())

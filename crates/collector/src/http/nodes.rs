@@ -2,19 +2,22 @@
 
 use std::sync::Arc;
 
+use super::table::needs;
 use crate::app::App;
 use crate::clock;
 use crate::live::Live;
 use crate::runs::Runs;
+use aide::axum::ApiRouter;
+use aide::axum::routing::get_with;
+use axum::Json;
 use axum::extract::State;
-use axum::routing::get;
-use axum::{Json, Router};
 use domain::api::nodes::{GpuView, NodeView};
+use domain::api::session::Role;
 
-pub(super) fn routes() -> Router<App> {
-    Router::new()
-        .route("/api/nodes", get(nodes))
-        .route("/api/gpus", get(gpus))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
+        .api_route("/api/nodes", get_with(nodes, needs(Role::Viewer, "All nodes")))
+        .api_route("/api/gpus", get_with(gpus, needs(Role::Viewer, "All GPUs")))
 }
 
 async fn nodes(State(live): State<Arc<Live>>, State(runs): State<Arc<Runs>>) -> Json<Vec<NodeView>> {

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use aide::axum::ApiRouter;
+use aide::axum::routing::{get_with, post_with};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use domain::api::checkpoints::ResumeRun;
 use domain::api::runs::{
     ApplyKnobs, RevertKnobs, RunSummary, RunView, StopAfter, StopRun, StopUnknown, UnknownAttemptView,
@@ -14,13 +15,16 @@ use domain::ident::{AttemptNo, RunId};
 use domain::run::knob::Comparison;
 use domain::run::spec::{FieldError, Spec};
 use domain::run::state::{CannotChange, Event, Wish};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
 use crate::app::App;
 use crate::event_log::EventLog;
 use crate::runs::Runs;
 use crate::runs::{CompareError, KnobError, ResumeError, RunError};
+use domain::api::session::Role;
 
 /// Runs listed when the request does not say, and at most.
 const LIST_DEFAULT: u32 = 200;
@@ -31,20 +35,66 @@ const GRACE_MS_MAX: u64 = 3_600_000;
 /// The same for a stop after a step: time for the others, and to save, once the first rank has come there.
 const GRACE_MS_AFTER_STEP: u64 = 120_000;
 
-pub(super) fn routes() -> Router<App> {
-    Router::new()
-        .route("/api/runs", get(list).post(submit))
-        .route("/api/runs/compare", get(compare))
-        .route("/api/runs/{id}", get(show))
-        .route("/api/runs/{id}/stop", post(stop))
-        .route("/api/runs/{id}/resume", post(resume))
-        .route("/api/runs/{id}/apply", post(apply))
-        .route("/api/runs/{id}/revert", post(revert))
-        .route("/api/unknown-attempts", get(unknown_attempts))
-        .route("/api/unknown-attempts/stop", post(stop_unknown))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
+        .api_route(
+            "/api/runs",
+            get_with(list, needs(Role::Viewer, "Runs, newest first"))
+                .post_with(submit, needs(Role::Operator, "Submits a run")),
+        )
+        .api_route(
+            "/api/runs/compare",
+            get_with(compare, needs(Role::Viewer, "Two attempts beside each other")),
+        )
+        .api_route(
+            "/api/runs/{id}",
+            get_with(show, needs(Role::Viewer, "Everything about a run")),
+        )
+        .api_route(
+            "/api/runs/{id}/stop",
+            post_with(
+                stop,
+                needs(
+                    Role::Operator,
+                    "Stops a run, at once or after a step or a checkpoint",
+                ),
+            ),
+        )
+        .api_route(
+            "/api/runs/{id}/resume",
+            post_with(
+                resume,
+                needs(Role::Operator, "Another attempt of a run that has ended"),
+            ),
+        )
+        .api_route(
+            "/api/runs/{id}/apply",
+            post_with(apply, needs(Role::Operator, "Sets knobs of a run")),
+        )
+        .api_route(
+            "/api/runs/{id}/revert",
+            post_with(revert, needs(Role::Operator, "Takes back a change of knobs")),
+        )
+        .api_route(
+            "/api/unknown-attempts",
+            get_with(
+                unknown_attempts,
+                needs(
+                    Role::Viewer,
+                    "Attempts that nodes hold and this collector does not know",
+                ),
+            ),
+        )
+        .api_route(
+            "/api/unknown-attempts/stop",
+            post_with(
+                stop_unknown,
+                needs(Role::Operator, "Stops such attempts of a run"),
+            ),
+        )
 }
 
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 struct ListQuery {
     limit: Option<u32>,
 }
@@ -57,7 +107,7 @@ async fn list(
     Ok(Json(runs.list(limit).await?))
 }
 
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 struct SubmitQuery {
     /// A run whose spec this one was copied from: what its page does not show is taken from it.
     secrets_from: Option<String>,
@@ -228,7 +278,7 @@ async fn change(
     Ok(Json(runs.view(&run).await?))
 }
 
-#[derive(Deserialize)]
+#[derive(JsonSchema, Deserialize)]
 struct CompareQuery {
     a: String,
     b: String,

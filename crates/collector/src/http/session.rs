@@ -6,10 +6,12 @@ mod log_ins;
 
 use std::sync::Arc;
 
+use aide::axum::ApiRouter;
+use aide::axum::routing::get_with;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::post;
 use axum::{Extension, Json, Router};
 use domain::api::session::{Login, Role, Session};
 use listener::Connection;
@@ -17,6 +19,7 @@ use listener::Connection;
 use self::log_ins::LogIns;
 use super::auth::{Attempt, BadTokens, COOKIE, Caller, cookie, same_origin};
 use super::client_address::ClientAddress;
+use super::table::needs;
 use super::{ApiError, ApiResult};
 use crate::app::App;
 use crate::clock;
@@ -28,8 +31,12 @@ use crate::tokens::{Principal, SESSION_LIFETIME_MS};
 const BODY_BYTES_MAX: usize = 4 << 10;
 
 /// What needs a session.
-pub(super) fn routes() -> Router<App> {
-    Router::new().route("/api/session", get(show).delete(log_out))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new().api_route(
+        "/api/session",
+        get_with(show, needs(Role::Viewer, "Who asks"))
+            .delete_with(log_out, needs(Role::Viewer, "Ends the session")),
+    )
 }
 
 /// Log-in, which everybody may try: it has limits of its own, so that it takes nothing from other requests.

@@ -11,14 +11,16 @@
 use std::io;
 use std::sync::Arc;
 
+use aide::axum::ApiRouter;
+use aide::axum::routing::{get_with, post_with};
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use domain::api::store::{CheckLine, StoreStats};
 use domain::time::TimeRange;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use store::backup::BackupError;
 use store::series::{AppendError, DeleteError};
@@ -26,8 +28,10 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::limits::LONG_WITHIN;
 use super::prometheus::span;
 use super::query::Params;
+use super::table::{needs, needs_time};
 use super::{ApiError, ApiResult, Caller};
 use crate::app::App;
 use crate::app::Checking;
@@ -35,6 +39,7 @@ use crate::clock;
 use crate::evaluator::QueryError;
 use crate::event_log::EventLog;
 use crate::tasks::Tasks;
+use domain::api::session::Role;
 use store::SeriesStore;
 use store::Store;
 
@@ -45,15 +50,51 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Lines of a check that wait for a slow reader; progress beyond is left out.
 const LINES_MAX: usize = 16;
 
-pub(super) fn routes() -> Router<App> {
-    Router::new()
-        .route("/api/store/stats", get(stats))
-        .route("/api/store/check", get(check))
-        .route("/api/store/backup", get(backup))
-        .route("/api/store/compact", post(compact))
-        .route(
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
+        .api_route(
+            "/api/store/stats",
+            get_with(stats, needs(Role::Viewer, "What is stored")),
+        )
+        .api_route(
+            "/api/store/check",
+            get_with(
+                check,
+                needs(Role::Operator, "Checks the stored files, with progress"),
+            ),
+        )
+        .api_route(
+            "/api/store/backup",
+            get_with(
+                backup,
+                needs_time(
+                    Role::Admin,
+                    LONG_WITHIN,
+                    "A consistent copy of everything as a tar archive",
+                ),
+            ),
+        )
+        .api_route(
+            "/api/store/compact",
+            post_with(
+                compact,
+                needs_time(
+                    Role::Admin,
+                    LONG_WITHIN,
+                    "Seals what is in memory and merges chunks",
+                ),
+            ),
+        )
+        .api_route(
             "/api/v1/admin/tsdb/delete_series",
-            post(delete_series).put(delete_series),
+            post_with(
+                delete_series,
+                needs_time(Role::Admin, LONG_WITHIN, "Deletes samples for good"),
+            )
+            .put_with(
+                delete_series,
+                needs_time(Role::Admin, LONG_WITHIN, "Deletes samples for good"),
+            ),
         )
 }
 
@@ -121,7 +162,7 @@ fn unwritten(error: &AppendError) -> ApiError {
 // === check ===
 
 /// `?full=true`
-#[derive(Debug, Deserialize)]
+#[derive(Debug, JsonSchema, Deserialize)]
 struct CheckWish {
     #[serde(default)]
     full: bool,

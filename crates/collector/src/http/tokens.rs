@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use aide::axum::ApiRouter;
+use aide::axum::routing::{delete_with, get_with, post_with};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use axum::routing::{delete, get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use domain::api::session::{CreateToken, NewToken, Role, TokenView};
 use domain::time::TimestampMs;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
 use crate::app::App;
 use crate::clock;
@@ -25,12 +28,28 @@ const LIFETIME_S_MAX: u64 = 100 * 365 * 24 * 3_600;
 /// Lines of the audit log when nobody says how many.
 const AUDIT_LINES: u32 = 200;
 
-pub(super) fn routes() -> Router<App> {
-    Router::new()
-        .route("/api/tokens", get(list).post(create))
-        .route("/api/tokens/join", post(create_join))
-        .route("/api/tokens/{id}", delete(revoke))
-        .route("/api/audit", get(audit))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
+        .api_route(
+            "/api/tokens",
+            get_with(list, needs(Role::Admin, "The tokens, without their secrets"))
+                .post_with(create, needs(Role::Admin, "Creates a token")),
+        )
+        .api_route(
+            "/api/tokens/join",
+            post_with(create_join, needs(Role::Admin, "Creates a token for agents")),
+        )
+        .api_route(
+            "/api/tokens/{id}",
+            delete_with(
+                revoke,
+                needs(Role::Admin, "Revokes a token and the browser sessions of it"),
+            ),
+        )
+        .api_route(
+            "/api/audit",
+            get_with(audit, needs(Role::Admin, "Who did what to what, newest first")),
+        )
 }
 
 async fn list(State(tokens): State<Arc<Tokens>>) -> ApiResult<Json<Vec<TokenView>>> {
@@ -52,7 +71,7 @@ async fn create(
 }
 
 /// `POST /api/tokens/join`: the body may be empty.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, JsonSchema, Deserialize)]
 #[serde(default)]
 struct CreateJoin {
     expires_s: Option<u64>,
@@ -130,13 +149,13 @@ async fn revoke(
 }
 
 /// `?before_ms=&limit=`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, JsonSchema, Deserialize)]
 struct AuditPage {
     before_ms: Option<TimestampMs>,
     limit: Option<u32>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct AuditLine {
     at_ms: TimestampMs,
     who: String,

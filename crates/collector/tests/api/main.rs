@@ -17,6 +17,7 @@ mod let_in;
 mod limits;
 mod logs;
 mod metrics;
+mod openapi;
 mod prometheus;
 mod prometheus_writes;
 mod promtool;

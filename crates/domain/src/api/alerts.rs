@@ -1,5 +1,6 @@
 //! `/api/rules`, `/api/alerts`, `/api/diagnoses`, `/api/webhooks`, `/api/events`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::event::Severity;
@@ -7,7 +8,7 @@ use crate::series::Labels;
 use crate::time::TimestampMs;
 
 /// Where an alert stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AlertState {
     /// The condition holds, but not yet for long enough.
@@ -19,7 +20,7 @@ pub enum AlertState {
 }
 
 /// One alert: a rule and a label set.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AlertView {
     /// Stable over its life: hash of rule and labels.
     pub fingerprint: String,
@@ -49,7 +50,7 @@ pub struct AlertView {
 }
 
 /// One measured fact behind a diagnosis.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
     /// What was measured, in words.
     pub title: String,
@@ -63,7 +64,7 @@ pub struct Evidence {
 }
 
 /// One value of an evidence query.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EvidenceValue {
     /// The series.
     pub labels: Labels,
@@ -72,7 +73,7 @@ pub struct EvidenceValue {
 }
 
 /// A firing alert read as a diagnosis: `GET /api/diagnoses`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnosis {
     /// The alert behind it.
     #[serde(flatten)]
@@ -88,7 +89,7 @@ pub struct Diagnosis {
 }
 
 /// What a rule makes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleKind {
     /// Alerts.
@@ -99,7 +100,7 @@ pub enum RuleKind {
 }
 
 /// One rule: `GET /api/rules`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RuleView {
     /// The file it was read from.
     #[serde(default)]
@@ -134,7 +135,7 @@ pub struct RuleView {
 }
 
 /// A receiver of alerts: `GET /api/webhooks`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WebhookView {
     /// Its id.
     pub id: String,
@@ -151,7 +152,7 @@ pub struct WebhookView {
 }
 
 /// `POST /api/webhooks`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct CreateWebhook {
     /// `http` or `https` URL.
     pub url: String,
@@ -161,7 +162,7 @@ pub struct CreateWebhook {
 }
 
 /// The one time a webhook's secret is shown.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct NewWebhook {
     /// Its id.
     pub id: String,

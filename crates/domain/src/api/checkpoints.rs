@@ -1,12 +1,13 @@
 //! `/api/runs/{id}/checkpoints`: `GET` what a run has saved, `POST …/pin` keeps one, `POST …/prune` removes what nobody needs,
 //! `POST /api/runs/{id}/resume` goes on from one.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::time::TimestampMs;
 
 /// What a run has saved, newest step first.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CheckpointList {
     /// The folder that is watched; none when the run names none and no save was seen.
@@ -28,7 +29,7 @@ pub struct CheckpointList {
 }
 
 /// One checkpoint.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CheckpointView {
     /// Where it lies on the nodes; names it.
@@ -75,7 +76,7 @@ pub struct CheckpointView {
 }
 
 /// `POST /api/runs/{id}/checkpoints/pin`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PinCheckpoint {
     /// Which one.
     pub path: String,
@@ -84,7 +85,7 @@ pub struct PinCheckpoint {
 }
 
 /// `POST /api/runs/{id}/checkpoints/prune`: by the run's own rules for what to keep.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PruneCheckpoints {
     /// Only say what would be removed.
@@ -95,7 +96,7 @@ pub struct PruneCheckpoints {
 }
 
 /// What pruning removes and what it keeps, each with the reason. Only what this run provably wrote is ever removed.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PruneAnswer {
     /// Removed, or to be removed in a dry run.
@@ -105,7 +106,7 @@ pub struct PruneAnswer {
 }
 
 /// One checkpoint and why it goes or stays.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PruneLine {
     /// Which one.
     pub path: String,
@@ -121,7 +122,7 @@ pub struct PruneLine {
 }
 
 /// `POST /api/runs/{id}/resume`: another attempt of a run that has ended.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ResumeRun {
     /// Path of the checkpoint to go on from; the last complete one when empty.

@@ -1,5 +1,6 @@
 //! `POST /api/runs/{id}/stacks`, `/wait-counters`, `/flight`, `/trace`: what the ranks of a run answer now.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -8,7 +9,7 @@ use crate::run::inspect::{ProcessState, StackGroup, Thread, TraceFile};
 use crate::time::TimestampMs;
 
 /// Whom to ask. An empty body asks all.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AskRanks {
     /// One rank alone.
@@ -17,7 +18,7 @@ pub struct AskRanks {
 }
 
 /// A trace as asked for: either seconds or steps; two seconds when both are empty.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AskTrace {
     /// One rank alone.
@@ -32,7 +33,7 @@ pub struct AskTrace {
 }
 
 /// The stacks of a run's ranks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StacksView {
     /// Of which attempt.
     pub attempt: AttemptNo,
@@ -45,7 +46,7 @@ pub struct StacksView {
 }
 
 /// The stacks of one rank, or why there are none.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RankStacks {
     /// Which.
@@ -69,7 +70,7 @@ pub struct RankStacks {
 }
 
 /// Wait counters or collectives of a run's ranks.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RanksView {
     /// Of which attempt.
     pub attempt: AttemptNo,
@@ -80,7 +81,7 @@ pub struct RanksView {
 }
 
 /// What one rank answered.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RankValue {
     /// Which.

@@ -13,12 +13,13 @@ pub mod session;
 pub mod store;
 pub mod stream;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::spec::FieldError;
 
 /// RFC 9457 problem document, `application/problem+json`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
     /// A stable name: `about:blank` or `urn:lockstep:NAME`.
     #[serde(rename = "type")]

@@ -1,5 +1,6 @@
 //! `GET /api/nodes`, `GET /api/gpus`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::runs::UnknownAttemptView;
@@ -7,7 +8,7 @@ use crate::time::TimestampMs;
 use crate::topology::{Gpu, Inventory};
 
 /// Whether a node's agent is heard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeState {
     /// Connected.
@@ -17,7 +18,7 @@ pub enum NodeState {
 }
 
 /// A node.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeView {
     /// Its name, the label `node`.
     pub name: String,
@@ -39,7 +40,7 @@ pub struct NodeView {
 }
 
 /// A GPU of the cluster, flat.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GpuView {
     /// The node it sits in.
     pub node: String,

@@ -1,11 +1,12 @@
 //! Shapes of Prometheus' query API, for clients in Rust: `/api/v1/query` and `/api/v1/query_range`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::series::Labels;
 
 /// The envelope of every answer under `/api/v1`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
 pub struct Answer<T> {
     /// `success` or `error`.
@@ -28,7 +29,7 @@ pub struct Answer<T> {
 }
 
 /// What a query gave.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "resultType", content = "result", rename_all = "lowercase")]
 pub enum QueryResult {
     /// One sample a series.
@@ -45,7 +46,7 @@ pub enum QueryResult {
 pub type Point = (f64, String);
 
 /// One series' sample.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VectorSample {
     /// Its labels.
     pub metric: Labels,
@@ -54,7 +55,7 @@ pub struct VectorSample {
 }
 
 /// One series' samples.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MatrixSeries {
     /// Its labels.
     pub metric: Labels,

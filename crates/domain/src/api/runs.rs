@@ -11,6 +11,7 @@ pub use crate::run::provenance::Provenance;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::DisplayBytes;
@@ -23,7 +24,7 @@ use crate::run::unseen::UnseenLine;
 use crate::time::TimestampMs;
 
 /// One line of the list.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunSummary {
     /// Its id.
     pub id: String,
@@ -53,7 +54,7 @@ pub struct RunSummary {
 }
 
 /// Everything about a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunView {
     /// The line of the list.
     #[serde(flatten)]
@@ -84,7 +85,7 @@ pub struct RunView {
 }
 
 /// Reports that a node sent and that the collector could not read, of one name and for one reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnreadReport {
     /// The attempt that they are about; 0 for `not_kept`, which counts those of all attempts.
     pub attempt: AttemptNo,
@@ -103,7 +104,7 @@ pub struct UnreadReport {
 }
 
 /// Why a report was not read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UnreadReason {
     /// From a newer agent: this collector has no report of that name. Kept as it came.
@@ -155,7 +156,7 @@ impl UnreadReport {
 
 /// An attempt that a node holds and that this collector does not know: `GET /api/unknown-attempts`. It is left alone until a person
 /// stops it or it ends.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnknownAttemptView {
     /// The node.
     pub node: String,
@@ -171,7 +172,7 @@ pub struct UnknownAttemptView {
 }
 
 /// `POST /api/unknown-attempts/stop`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StopUnknown {
     /// The run whose attempts are stopped, on all nodes.
     pub run: String,
@@ -181,7 +182,7 @@ pub struct StopUnknown {
 }
 
 /// How a run is about to stop.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StopView {
     /// All ranks stop after this step; none when they are ended by a signal.
@@ -195,7 +196,7 @@ pub struct StopView {
 }
 
 /// One attempt.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AttemptView {
     /// Its number, from 1.
     pub attempt: AttemptNo,
@@ -250,7 +251,7 @@ pub struct AttemptView {
 }
 
 /// The network between the nodes of an attempt, as measured before it began.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct BandwidthView {
     /// Rounds in all, and how many are over; in each a node is in one pair at most.
@@ -271,7 +272,7 @@ pub struct BandwidthView {
 }
 
 /// What went from one node to another.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct BandwidthFigure {
     /// The sending node.
@@ -290,7 +291,7 @@ pub struct BandwidthFigure {
 }
 
 /// A node that a run is not given again.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExcludedNode {
     /// The node.
     pub node: String,
@@ -299,7 +300,7 @@ pub struct ExcludedNode {
 }
 
 /// One node's part of an attempt.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeTaskView {
     /// The node.
     pub node: String,
@@ -312,7 +313,7 @@ pub struct NodeTaskView {
 }
 
 /// One rank.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RankView {
     /// Its place in the world.
     pub rank: Rank,
@@ -336,7 +337,7 @@ pub struct RankView {
 }
 
 /// `POST /api/runs/{id}/stop`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StopRun {
     /// Time between SIGTERM and SIGKILL; the agent's default (30 s) when empty.
@@ -348,7 +349,7 @@ pub struct StopRun {
 }
 
 /// What a stop waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StopAfter {
     /// A step that no rank has reached yet, the same for all: each is asked to end there by itself, which is when a script that knows
@@ -359,7 +360,7 @@ pub enum StopAfter {
 }
 
 /// `POST /api/runs/{id}/apply`: other knobs, in place where its ranks can, else by another attempt. What is set already changes nothing.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApplyKnobs {
     /// Each knob with its value.
@@ -380,7 +381,7 @@ pub struct ApplyKnobs {
 }
 
 /// `POST /api/runs/{id}/revert`: the last change of knobs taken back, in place or by another attempt.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RevertKnobs {
     /// The attempt whose change is taken back, when it is the last that was not; one that was taken back already changes nothing.

@@ -1,11 +1,12 @@
 //! Who is asking: tokens, roles, and the browser's session.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::time::TimestampMs;
 
 /// What a token may do. Each role includes those before it, but for `scrape` and `join`, which may do one thing only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Read everything.
@@ -39,14 +40,14 @@ impl Role {
 }
 
 /// `POST /api/session`: log a browser in.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Login {
     /// An API token.
     pub token: String,
 }
 
 /// `GET /api/session`, and the answer to a log-in. The cookie itself is HttpOnly.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Session {
     /// What this session may do.
     pub role: Role,
@@ -59,7 +60,7 @@ pub struct Session {
 }
 
 /// `POST /api/tokens`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct CreateToken {
     /// What it may do.
     pub role: Role,
@@ -72,7 +73,7 @@ pub struct CreateToken {
 }
 
 /// The one time a token is shown: answer to `POST /api/tokens` and `POST /api/tokens/join`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct NewToken {
     /// Its id, for listing and revoking.
     pub id: String,
@@ -84,7 +85,7 @@ pub struct NewToken {
 }
 
 /// `GET /api/tokens`: never the secret.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TokenView {
     /// Its id.
     pub id: String,

@@ -1,11 +1,12 @@
 //! `/api/store`: what the store holds, whether it is sound, and what a backup is made of.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::time::TimestampMs;
 
 /// What the store holds, and how much room it has.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StoreStats {
     /// Series known.
     pub series: u64,
@@ -44,7 +45,7 @@ pub struct StoreStats {
 }
 
 /// Free space where the data is, and whether it stops ingest.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DiskSpace {
     /// Bytes free for the collector's user.
     pub free_bytes: u64,
@@ -58,7 +59,7 @@ pub struct DiskSpace {
 }
 
 /// Why no samples are taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Blocked {
     /// The free space is below the floor.
@@ -79,7 +80,7 @@ impl Blocked {
 }
 
 /// One line of `GET /api/store/check`, which answers with a JSON value a line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum CheckLine {
     /// How far it is.
@@ -94,7 +95,7 @@ pub enum CheckLine {
 }
 
 /// How far a check is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckProgress {
     /// What is looked at: `lockstep.db`, `state.db`, `chunks`, `write-ahead`.
     pub part: String,
@@ -105,7 +106,7 @@ pub struct CheckProgress {
 }
 
 /// What a check of the store found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckReport {
     /// Whether SQLite's `integrity_check` was made instead of the `quick_check`.
     pub full: bool,
@@ -138,7 +139,7 @@ pub struct CheckReport {
 pub const PROBLEMS_MAX: usize = 1_000;
 
 /// One thing that is not as it should be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckProblem {
     /// The file.
     pub file: String,
@@ -170,7 +171,7 @@ impl CheckReport {
 pub const BACKUP_FORMAT: u32 = 1;
 
 /// The first entry of a backup, `backup.json`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BackupHead {
     /// [`BACKUP_FORMAT`]; checked before anything else is believed.
     pub format: u32,
@@ -183,7 +184,7 @@ pub struct BackupHead {
 }
 
 /// One file of a backup.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BackupFile {
     /// Its name, without a folder.
     pub name: String,

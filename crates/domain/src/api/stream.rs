@@ -3,6 +3,7 @@
 //! The client watches queries and logs by an id of its choosing; the server pushes what changed. Lists that every page
 //! shows (runs, diagnoses, nodes) come unasked: whole at the start, whole again when they change.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::alerts::Diagnosis;
@@ -15,7 +16,7 @@ use crate::time::TimestampMs;
 pub const WATCHES_MAX: usize = 64;
 
 /// From the browser.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
     /// Evaluate a range now, then push each new step. Answered by [`Push::Frame`].
@@ -62,7 +63,7 @@ pub enum Request {
 }
 
 /// From the collector.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Push {
     /// First message: the collector's clock.
@@ -122,7 +123,7 @@ pub enum Push {
 }
 
 /// One series of a frame.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Column {
     /// Its labels.
     pub labels: Labels,

@@ -1,5 +1,6 @@
 //! The same model by other settings: a table of strategies, and the least that has to change so that it fits.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::checkpointing::Checkpointing;
@@ -26,7 +27,7 @@ pub struct Alternative {
 }
 
 /// Changes that, all together, make a training fit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Change {
     /// What to change.
     pub steps: Vec<String>,

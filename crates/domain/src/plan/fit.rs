@@ -1,5 +1,6 @@
 //! Whether a plan goes into a GPU.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Below this share of the GPU's memory left over, a plan is called tight. An estimate: the allocator keeps memory in blocks that do
@@ -7,7 +8,7 @@ use serde::Serialize;
 const TIGHT_SHARE: u64 = 10;
 
 /// A peak against a GPU's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Fit {
     /// Memory of the GPU, bytes.
     pub gpu_memory_bytes: u64,
@@ -18,7 +19,7 @@ pub struct Fit {
 }
 
 /// In a word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// At least a tenth is left over.

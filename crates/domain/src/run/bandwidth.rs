@@ -11,6 +11,7 @@
 //! *at their best* (the median of each node's fastest pair: with three nodes, one bad node spoils two pairs of three, and the median
 //! of the pairs would be its own), or below the run's own minimum. A node all of whose pairs are slow is the culprit.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Below this share of what is usual a pair is slow: congestion halves a bandwidth, a wrong cable or a falling back link does this.
@@ -27,7 +28,7 @@ const FIGURES_MAX: u32 = 4_096;
 const PAIRS_TO_BLAME: usize = 2;
 
 /// What a run wishes to have measured: `true`, seconds a pair, or a table.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "Written")]
 pub struct BandwidthWish {
     /// Time for one pair, both directions; 0 measures nothing.

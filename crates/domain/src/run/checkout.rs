@@ -1,5 +1,6 @@
 //! Code of a run from a git revision: `git = { repository = "…", revision = "…" }`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::field_error::FieldError;
@@ -10,7 +11,7 @@ pub const PROTOCOLS: [&str; 4] = ["file", "http", "https", "ssh"];
 const TEXT_BYTES_MAX: usize = 1_024;
 
 /// A clean working copy that every node makes for itself.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Checkout {
     /// An absolute path on the nodes, or a URL; `user@host:path` for SSH.

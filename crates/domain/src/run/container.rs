@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -53,7 +54,7 @@ const OF_THE_CLIENT_PREFIXES: [&str; 15] = [
 ];
 
 /// A container for a run's ranks: an image, or a table.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ContainerWish {
     /// The image's reference.
     pub image: String,
@@ -81,7 +82,7 @@ pub struct ContainerWish {
 }
 
 /// Which runtime starts a container.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RuntimeChoice {
     /// Docker where it answers, else Podman.

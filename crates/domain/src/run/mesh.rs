@@ -7,6 +7,7 @@
 //!  data 1    rank 2    rank 3        more axes, more planes
 //! ```
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::Rank;
@@ -72,7 +73,7 @@ fn axis_name(given: Option<&String>, axis: usize) -> String {
 }
 
 /// The mesh of an attempt, as far as its ranks have told.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Mesh {
     /// The axes' names, outermost first.
@@ -84,7 +85,7 @@ pub struct Mesh {
 }
 
 /// Where a rank is.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MeshPlace {
     /// The rank.

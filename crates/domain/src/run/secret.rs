@@ -10,6 +10,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What stands where a secret was.
@@ -20,7 +21,7 @@ pub const SECRET_BYTES_MIN: usize = 6;
 pub const SECRETS_MAX: usize = 64;
 
 /// A value that prints as nothing. Serialised it is the value: only what stores or sends it on purpose does that.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct SecretValue(String);
 

@@ -7,6 +7,7 @@ pub use crate::run::field_error::FieldError;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::bandwidth::BandwidthWish;
@@ -73,7 +74,7 @@ pub const TEXT_BYTES_MAX: usize = 8_192;
 pub const SPEC_BYTES_MAX: usize = 128 << 10;
 
 /// How processes are started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Launcher {
     /// On the agents' nodes.
@@ -82,7 +83,7 @@ pub enum Launcher {
 }
 
 /// The collective library.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
     /// NCCL where there are usable GPUs, else Gloo.
@@ -95,7 +96,7 @@ pub enum Backend {
 }
 
 /// A training run as asked for. TOML and JSON have the same shape.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Spec {
     /// For people; the run's id is made from it. Defaults to the recipe's or script's name.

@@ -6,6 +6,7 @@
 //!  no probe at all ────────▶ agent ──RankUnseen { silent }
 //! ```
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::Rank;
@@ -51,7 +52,7 @@ pub struct Unseen {
 }
 
 /// A line of what could not be seen.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnseenLine {
     /// Whom it is about: `0-7,9`.
     pub ranks: RankSet,

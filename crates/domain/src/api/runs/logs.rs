@@ -1,11 +1,12 @@
 //! Lines and pieces of a run's log files.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{AttemptNo, Rank};
 
 /// `GET /api/runs/{id}/logs/search?q=&regex=&attempt=&rank=&stream=&limit=`: lines of a run's logs, in the order of their files.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct LogMatches {
     /// The lines.
@@ -15,7 +16,7 @@ pub struct LogMatches {
 }
 
 /// One line that matches.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogMatch {
     /// Where it stands.
     pub source: LogSource,
@@ -26,7 +27,7 @@ pub struct LogMatch {
 }
 
 /// `GET /api/runs/{id}/logs?attempt=&rank=&stream=&offset=&limit=`: a piece of one log file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogPiece {
     /// The rank (or, for `launcher`, the node's torchrun and shim).
     pub source: LogSource,
@@ -50,7 +51,7 @@ fn is_zero(bytes: &u64) -> bool {
 }
 
 /// Which log file of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct LogSource {
     /// The attempt.
     pub attempt: AttemptNo,

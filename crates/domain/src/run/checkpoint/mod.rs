@@ -26,6 +26,7 @@ pub use split::{PART_BYTES_MAX, fits_one_part, split};
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::time::TimestampMs;
@@ -117,7 +118,7 @@ pub struct Checkpoint {
 }
 
 /// Where an attempt goes on.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ResumedFrom {
     /// The checkpoint's path on the nodes.
     pub path: String,

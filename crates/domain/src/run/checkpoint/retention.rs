@@ -17,13 +17,14 @@ pub use reason::Reason;
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::checkpoint::{Checkpoint, UNPROVEN_MAX, resume_point, step_of_name};
 use crate::time::TimestampMs;
 
 /// What a run keeps, as its spec says: a number for the last k, or `{ last = 3, every = 1000, best = true }`. Empty keeps all.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "Written")]
 pub struct Keep {
     /// The last so many full ones.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::stacks::{Frame, Thread};
@@ -27,7 +28,7 @@ const OURS: &str = "/lockstep_probe/";
 const LIBRARIES: &[&str] = &["/site-packages/", "/dist-packages/", "/lib/python3", "<frozen "];
 
 /// Ranks whose main threads are in the same place, or that did not answer for the same reason.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StackGroup {
     /// Which.

@@ -12,6 +12,7 @@ mod stacks;
 pub use group::{StackGroup, group, rank_list};
 pub use stacks::{Frame, Stacks, Thread, parse_threads};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -124,7 +125,7 @@ pub struct RankAnswer {
 }
 
 /// A file that a rank wrote.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TraceFile {
     /// Its name.
@@ -134,7 +135,7 @@ pub struct TraceFile {
 }
 
 /// A process as `/proc` shows it, as far as the agent may look.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ProcessState {
     /// Like `T (stopped)`.

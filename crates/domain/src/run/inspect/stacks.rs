@@ -11,6 +11,7 @@
 //! The thread that was started last comes first, so the main thread is the last one. Of more than a hundred the oldest are left out, the main
 //! thread among them, and a line `...` that is not indented stands for them. A line that is none of these is passed over.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Threads and frames that are taken of one rank: `faulthandler` writes at most a hundred each.
@@ -30,7 +31,7 @@ pub struct Stacks {
 }
 
 /// One thread of Python's.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Thread {
     /// As Python counts them: `0x00007f15f1ffeb80`.
@@ -43,7 +44,7 @@ pub struct Thread {
 }
 
 /// One call.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Frame {
     /// The file.

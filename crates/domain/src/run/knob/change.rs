@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{AttemptNo, Rank};
@@ -11,7 +12,7 @@ use crate::run::knob::Verdict;
 pub const ANSWERS_MAX: usize = 32;
 
 /// A change of knobs.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Change {
     /// What was set, by name.
@@ -46,7 +47,7 @@ pub struct Change {
 }
 
 /// One knob, before and after.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KnobDiff {
     /// Its name.
     pub knob: String,
@@ -61,7 +62,7 @@ pub struct KnobDiff {
 }
 
 /// How a knob is turned.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "way", rename_all = "lowercase")]
 pub enum How {
     /// By an argument of the script that the run or the recipe declares.
@@ -96,7 +97,7 @@ pub struct Pending {
 }
 
 /// What a rank said of a knob that the probe was to turn.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KnobAnswer {
     /// The knob.
     pub knob: String,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -16,7 +17,7 @@ use crate::run::state::{Attempt, Machine};
 const DIFFERENCES_MAX: usize = 200;
 
 /// Two attempts, of one run or of two.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// The first.
     pub a: Side,
@@ -32,7 +33,7 @@ pub struct Comparison {
 }
 
 /// Which attempt.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Side {
     /// The run.
     pub run: String,
@@ -43,7 +44,7 @@ pub struct Side {
 }
 
 /// One thing that differs; a side that lacks it is absent.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Difference {
     /// `spec.args.3`, `knobs.lr_scale`, `packages.numpy`, `env.NCCL_DEBUG`, …

@@ -1,5 +1,6 @@
 //! What an attempt's series say in a few numbers: its usual step, how much it trained a second, its memory, its last loss.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Steps at the beginning that count for nothing: libraries load, kernels are chosen, workers start.
@@ -32,7 +33,7 @@ pub struct Trace {
 }
 
 /// A peak.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Memory {
     /// Of what.
     pub kind: MemoryKind,
@@ -41,7 +42,7 @@ pub struct Memory {
 }
 
 /// What was measured. Resident memory of a process is not among it: it says nothing of activations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryKind {
     /// What PyTorch's allocator had in use on the GPU.
@@ -51,7 +52,7 @@ pub enum MemoryKind {
 }
 
 /// An attempt in numbers; what is not known is absent.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Figures {
     /// Samples behind the warm-up that tell how long a step took.
@@ -71,7 +72,7 @@ pub struct Figures {
 }
 
 /// A median with the interval that holds the true one in 95 of 100 cases, by order statistics: no shape is assumed.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Median {
     /// The median.
     pub value: f64,

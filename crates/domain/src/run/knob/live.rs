@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{AttemptNo, Rank};
@@ -23,7 +24,7 @@ pub struct ChangeId {
 }
 
 /// One knob of a running attempt, set by each of its ranks for itself at the end of its next step.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct LiveChange {
     /// Its number within the attempt, from 1.
@@ -58,7 +59,7 @@ pub struct LiveChange {
 }
 
 /// How far a change in place has come.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LiveState {
     /// Ranks have still to answer.

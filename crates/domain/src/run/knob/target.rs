@@ -1,11 +1,12 @@
 //! What a run declares a knob to be: its script's own argument or variable.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::knob::change::How;
 
 /// Which setting of the script a knob is: `"--num-workers"` or `"NUM_WORKERS"`, or said in full.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum KnobTarget {
     /// A flag when it begins with `-`, else a variable.

@@ -12,6 +12,7 @@
 mod evidence;
 
 use evidence::percent;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::knob::change::{Change, KnobAnswer};
@@ -31,7 +32,7 @@ const BEFORE: &str = "before the change";
 const SINCE: &str = "since the change";
 
 /// What became of a change.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
     /// Steps are missing that may still come.
@@ -56,7 +57,7 @@ pub enum Decision {
 }
 
 /// A verdict with its evidence.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Verdict {
     /// What became of it.
@@ -85,7 +86,7 @@ pub struct Verdict {
 }
 
 /// After by before, with the widest interval that both medians allow.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Ratio {
     /// Of the medians.
     pub value: f64,
@@ -96,7 +97,7 @@ pub struct Ratio {
 }
 
 /// Losses at the same steps.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Losses {
     /// How many were compared, the earliest.
     pub steps: usize,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{AttemptNo, NodeName, RunId};
@@ -147,7 +148,7 @@ impl RankTask {
 }
 
 /// A rank that does nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Stall {
     /// Since when, by the collector's clock.
     pub since_ms: TimestampMs,

@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{NodeName, Rank};
 
 /// How it ended, and where that began.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
     /// Why.
     pub cause: Cause,
@@ -43,7 +44,7 @@ impl Outcome {
 }
 
 /// Why a run, an attempt or a node's part of an attempt ended. Stored and sent as a word.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "Cow<'_, str>", into = "String")]
 pub enum Cause {
     /// A rank raised an exception.
@@ -196,7 +197,7 @@ impl From<Cause> for String {
 }
 
 /// A sentence for people. It can be shown and extended, but not read: no decision depends on its text.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Explanation(String);
 
