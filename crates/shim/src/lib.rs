@@ -34,5 +34,5 @@ pub use owner::{Owner, Remains};
 pub use rank::{End, LastWords, RankProcess, end_by_log};
 pub use reports::{CHECKPOINT_IDS_FROM, Entry, Reports, SHIM_IDS_FROM, read_from};
 pub use secrets::Secrets;
-pub use shim::{ShimError, main, split_env};
+pub use shim::{main, split_env};
 pub use tree::{Process, Stat, all_processes, boot_id, children, environment, marked};

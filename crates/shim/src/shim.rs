@@ -1,8 +1,8 @@
 //! The shim: a small process for each run and node that owns the ranks and outlives the agent.
 //!
 //! An agent's crash or upgrade must never end a training, so the ranks are not the agent's children. The shim starts
-//! torchrun, takes the probe's datagrams, notes what happens in files ([`files`](crate::files)), stops everything
-//! when asked, and ends only when nothing it started is left. It has one thread, no runtime, and talks to nobody.
+//! torchrun, takes the probe's datagrams, notes what happens in files ([`files`]), stops everything
+//! when asked, and ends only when nothing it started is left. It has one thread, no runtime, and talks to no one else.
 //!
 //! ```text
 //!            torchrun starts        ranks found          a rank fails │ stop file │ SIGTERM
@@ -14,9 +14,9 @@
 //! While stopping, torchrun is held by SIGSTOP from the first rank's end until the last one's: it would take their exit statuses, and
 //! it would signal them by its own ideas of time. Until then its store answers ranks that agree on where to stop.
 //!
-//! What it owns is held together by a group of the kernel where the machine has one to give ([`cgroup`]); always by the
+//! What it owns is held together by a group of the kernel where the machine has one to give ([`cgroup`](crate::cgroup)); always by the
 //! process tree below the shim, which is the subreaper of all it starts; and, should the shim be killed, by what it noted
-//! ([`owner`]) and by the marks in environments. Once a second it looks whether the ranks still get on ([`progress`]).
+//! ([`owner`](crate::owner)) and by the marks in environments. Once a second it looks whether the ranks still get on ([`progress`]).
 //! A run in a container is started by the runtime's command in torchrun's place ([`contained`]).
 
 mod contained;
@@ -74,7 +74,7 @@ const LOCK_TRIES: u32 = 20;
 
 /// Why a shim could not do its work.
 #[derive(Debug, thiserror::Error)]
-pub enum ShimError {
+pub(crate) enum ShimError {
     /// Its folder.
     #[error("the shim cannot use its folder")]
     Folder(#[from] io::Error),
