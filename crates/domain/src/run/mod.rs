@@ -11,6 +11,7 @@ pub mod knob;
 pub mod log_text;
 pub mod mesh;
 pub mod ranks;
+pub mod recipe;
 pub mod secret;
 pub mod spec;
 pub mod state;
