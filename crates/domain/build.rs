@@ -2,6 +2,11 @@
 //!
 //! The folder as a whole is not watched: a change to a recipe's Python would compile every crate again. So a new recipe is named here.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "runs while the crate is compiled, not in it"
+)]
+
 use std::fmt::Write as _;
 use std::path::Path;
 

@@ -1,6 +1,7 @@
 //! Files in the repository that go with this crate's tables: `docs/metrics.md` and `grafana/*.json`, which are made from the metric catalogue, and
 //! the recipes. `cargo xtask generate` writes what is made; without it these tests compare it with what the tables say.
 
+#![expect(clippy::disallowed_methods, reason = "these tests are about files")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod dashboards;
