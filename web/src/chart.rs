@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use domain::api::prometheus::{Answer, MatrixSeries};
 use domain::api::stream::Request;
+use domain::metric::Unit;
 use domain::time::TimestampMs;
 use js_sys::{Array, Float64Array};
 use leptos::html::Div;
@@ -21,7 +22,7 @@ use wasm_bindgen::prelude::*;
 
 use crate::live::{Live, News};
 use crate::session::Who;
-use crate::ui::{Unit, When, text, whenever};
+use crate::ui::{When, chart_unit, text, whenever};
 use lines::Lines;
 
 pub(crate) use multiples::Multiples;
@@ -68,7 +69,7 @@ pub(crate) fn Chart(
     whenever(move || drawing.mark(&marks.get()));
     whenever(move || {
         if let Some(element) = place.get() {
-            drawing.begin(create(&element, unit.name(), false));
+            drawing.begin(create(&element, chart_unit(unit), false));
             drawing.mark(&marks.get_untracked());
         }
     });

@@ -79,7 +79,7 @@ impl Exporter {
     }
 
     fn write(&self, out: &mut Writer, metric: &Metric, family: &[Sample]) {
-        out.family(metric.name, metric.kind, metric.help);
+        out.family(metric.name, metric.kind, Some(metric.unit), metric.help);
         for sample in family {
             let own = sample.series.iter();
             let own = own.map(|label| (&*label.name, &*label.value));

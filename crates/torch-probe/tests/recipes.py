@@ -20,6 +20,11 @@ DEADLINE_S = 300  # seconds of work, on a machine that may be busy with other th
 JOINED_S = 5  # a thread that was waited for is still listed for a moment
 
 
+def with_shared_arguments():
+    """Names of the recipes that stand on `foundation`."""
+    return [program.parent.name for program in sorted(RECIPES.glob("*/main.py")) if "arguments.parser(" in program.read_text()]
+
+
 class Run:
     """A finished training: its exit code, what all ranks said, and what there was to read in it."""
 

@@ -216,7 +216,7 @@ def test_what_makes_no_sense_is_refused_in_words(tmp_path, recipe, argument, wor
 
 
 def test_every_recipe_teaches_in_its_help(tmp_path):
-    for recipe in ("fsdp", "hsdp", "device-mesh", "amp", "activation-checkpointing"):
+    for recipe in recipes.with_shared_arguments():
         run = recipes.run(tmp_path, recipe, "--help", ranks=1)
         assert run.code == 0 and "example: torchrun" in run.output and "--resume PATH|latest" in run.output
 

@@ -4,6 +4,7 @@
 //! fetched by `toolchain`, into one cache folder outside the checkout, so that a second clone costs nothing.
 
 mod bench;
+mod generate;
 mod lab;
 mod run;
 mod soak;
@@ -40,6 +41,8 @@ enum Command {
     Run(run::Options),
     /// Sets everything up, then runs every check and test; the last line counts them.
     Test(test::Options),
+    /// Writes the files that are made from definitions: docs/metrics.md, docs/nvml-fields.md, grafana/. Tests hold them against those.
+    Generate,
     /// Measures Lockstep beside what people run today, and keeps the table in docs/benchmarks.md.
     Bench(bench::Options),
     /// Runs what takes too long for every change: kills, power losses, fuzzing, load, a full disk. Writes docs/soak.md.
@@ -65,6 +68,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Web(options) => web::build(&layout, &options).map(|()| ExitCode::SUCCESS),
         Command::Run(options) => run::start(&layout, &options),
         Command::Test(options) => test::all(&layout, &options),
+        Command::Generate => generate::run(&layout).map(|()| ExitCode::SUCCESS),
         Command::Bench(options) => bench::run(&layout, &options),
         Command::Soak(options) => soak::run(&layout, &options),
         Command::Lab(options) => lab::run(&layout, &options),

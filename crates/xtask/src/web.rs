@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Fingerprint, files};
 use crate::layout::Layout;
 use crate::lock;
 use crate::progress::{result, say};
@@ -108,10 +108,16 @@ fn is_fresh(layout: &Layout, options: &Options) -> Result<bool> {
 fn fingerprint(layout: &Layout, fast: bool) -> Result<String> {
     let aside = [layout.dist(), layout.web().join("node_modules")];
     let builder = layout.root.join("crates/xtask/src");
+    let domain = layout.root.join("crates/domain");
+    let recipes = files(&layout.root.join("crates/torch-probe/recipes"), &[])?;
+    let mut recipes = recipes.iter().filter(|file| file.ends_with("recipe.toml"));
+    let recipes = recipes.try_fold(Fingerprint::default(), |all, recipe| all.contents(recipe))?;
     Ok(Fingerprint::default()
         .word(if fast { "fast" } else { "full" })
         .path(&layout.web(), &aside)?
-        .path(&layout.root.join("crates/domain/src"), &[])?
+        .path(&domain.join("src"), &[])?
+        .contents(&domain.join("build.rs"))?
+        .word(&recipes.hex())
         .path(&layout.root.join(".cargo/config.toml"), &[])?
         .path(&layout.root.join("Cargo.lock"), &[])?
         .path(&layout.root.join("Cargo.toml"), &[])?

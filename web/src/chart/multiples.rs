@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use domain::metric::Unit;
 use leptos::html::Div;
 use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
 
 use super::{Drawing, Marks, Window, create, destroy, put_lines, put_marks};
-use crate::ui::{Unit, When, changing, show, text, whenever};
+use crate::ui::{When, changing, chart_unit, show, text, whenever};
 
 /// What one looks at without asking for more. The query's own bound is that of a chart.
 const SHOWN: usize = 12;
@@ -106,7 +107,7 @@ fn chart(name: String, small: Small) -> AnyView {
     let is_there = RwSignal::new(false);
     whenever(move || {
         if let Some(element) = place.get() {
-            canvas.set_value(Some(create(&element, Unit::Plain.name(), true)));
+            canvas.set_value(Some(create(&element, chart_unit(Unit::Number), true)));
             is_there.set(true);
         }
     });
@@ -126,7 +127,7 @@ fn chart(name: String, small: Small) -> AnyView {
         small.columns.with(|columns| {
             let line = key.with_value(|name| columns.by_name.get(name));
             let newest = line.and_then(|line| line.iter().rev().find(|value| !value.is_nan()));
-            newest.map_or_else(String::new, |value| show(*value, Unit::Plain))
+            newest.map_or_else(String::new, |value| show(*value, Unit::Number))
         })
     });
     view! {

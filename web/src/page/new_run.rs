@@ -4,7 +4,8 @@ mod field;
 mod fields;
 
 use domain::api::session::Role;
-use domain::run::spec::{FieldError, RECIPES};
+use domain::run::recipe::RECIPES;
+use domain::run::spec::FieldError;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 use serde::Deserialize;
@@ -92,7 +93,7 @@ fn Program(fields: Fields, problems: Memo<Vec<FieldError>>) -> impl IntoView {
         <div class="fieldset">
             <label class="label" for="recipe">"Program"</label>
             <select class="select w-full" id="recipe" name="recipe" aria-describedby="recipe-mistakes" bind:value=fields.recipe>
-                {RECIPES.iter().map(|(name, what)| view! { <option value=*name>{format!("{name}: {what}")}</option> }).collect_view()}
+                {RECIPES.iter().map(|recipe| view! { <option value=recipe.name>{format!("{}: {}", recipe.name, recipe.summary)}</option> }).collect_view()}
                 <option value=OWN_SCRIPT>"a script of my own"</option>
             </select>
             <Mistakes field="recipe" problems />

@@ -32,9 +32,6 @@ use topology::Topology;
 use unread::NotRead;
 use unseen::NotSeen;
 
-/// The rule that says what probes note.
-const PARTLY_UNSEEN: &str = "TrainingPartlyUnseen";
-
 /// What is known of the run.
 type Known = RwSignal<Option<Run>>;
 
@@ -106,7 +103,7 @@ fn RunDiagnoses(id: String, run: Known) -> impl IntoView {
         rows.retain(|row| {
             row.peek(|diagnosis| {
                 let alert = &diagnosis.alert;
-                alert.labels.get("run") == Some(id.as_str()) && !(said_below && alert.rule == PARTLY_UNSEEN)
+                alert.labels.get("run") == Some(id.as_str()) && !(said_below && alert.is_shown_as_notes())
             })
         });
         rows

@@ -1,9 +1,10 @@
 //! A diagnosis: what is wrong, who, why, what to do, and what was measured.
 
 use domain::api::alerts::{Diagnosis, Evidence, EvidenceValue};
+use domain::metric::Unit;
 use leptos::prelude::*;
 
-use super::{Ago, Unit, changing, number, severity_class, severity_word, show, text};
+use super::{Ago, changing, number, severity_class, severity_word, show, text};
 use crate::live::Row;
 
 /// One diagnosis, its evidence folded. The values in it change while it lasts; the card stays the same.
@@ -60,7 +61,7 @@ pub(crate) fn DiagnosisCard(
 fn Measured(evidence: Evidence) -> impl IntoView {
     let common = common(&evidence.values);
     let value = |one: &EvidenceValue| {
-        let number = number(&one.value).map_or(one.value.clone(), |value| show(value, Unit::Plain));
+        let number = number(&one.value).map_or(one.value.clone(), |value| show(value, Unit::Number));
         view! { <li><b>{number}</b> " " <span class="opacity-70">{different(one, &common)}</span></li> }
     };
     let nothing = evidence.values.is_empty() && evidence.lines.is_empty();

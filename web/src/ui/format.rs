@@ -1,28 +1,13 @@
 //! Numbers for people.
 
-/// What a number means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unit {
-    /// 0 to 1, shown in percent.
-    Ratio,
-    /// Seconds.
-    Seconds,
-    /// Degrees Celsius.
-    Celsius,
-    /// Watts.
-    Watts,
-    /// Anything else.
-    Plain,
-}
+use domain::metric::Unit;
 
-impl Unit {
-    /// The name the charts know it by.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Ratio => "ratio",
-            Self::Seconds => "seconds",
-            Self::Celsius | Self::Watts | Self::Plain => "plain",
-        }
+/// The name by which `chart.js` knows how to write a unit's values.
+pub(crate) fn chart_unit(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Ratio => "ratio",
+        Unit::Seconds => "seconds",
+        _ => "plain",
     }
 }
 
@@ -40,7 +25,7 @@ pub(crate) fn show(value: f64, unit: Unit) -> String {
         Unit::Seconds => format!("{} s", fixed(value, 2)),
         Unit::Celsius => format!("{} °C", fixed(value, 0)),
         Unit::Watts => format!("{} W", fixed(value, 0)),
-        Unit::Plain => scaled(value),
+        _ => scaled(value),
     }
 }
 
@@ -140,13 +125,13 @@ mod tests {
             (0.0123, Unit::Seconds, "12.3 ms"),
             (1.5, Unit::Seconds, "1.50 s"),
             (64.6, Unit::Celsius, "65 °C"),
-            (12_345.6, Unit::Plain, "12.35 k"),
-            (9.0, Unit::Plain, "9"),
-            (0.5, Unit::Plain, "0.5000"),
-            (3e30, Unit::Plain, "3.00e30"),
-            (2e-7, Unit::Plain, "2.00e-7"),
+            (12_345.6, Unit::Number, "12.35 k"),
+            (9.0, Unit::Number, "9"),
+            (0.5, Unit::Number, "0.5000"),
+            (3e30, Unit::Number, "3.00e30"),
+            (2e-7, Unit::Number, "2.00e-7"),
             (f64::NAN, Unit::Ratio, "NaN"),
-            (f64::NEG_INFINITY, Unit::Plain, "−∞"),
+            (f64::NEG_INFINITY, Unit::Number, "−∞"),
         ] {
             assert_eq!(show(value, unit), expected);
         }

@@ -12,7 +12,7 @@ mod wish;
 
 pub(crate) use diagnosis::DiagnosisCard;
 pub(crate) use dialog::{Dialog, Question, choice};
-pub(crate) use format::{Unit, bytes, fixed, number, show};
+pub(crate) use format::{bytes, chart_unit, fixed, number, show};
 pub(crate) use heading::{Heading, Title};
 pub(crate) use state::{StateBadge, alert_badge, severity_class, severity_word};
 pub(crate) use time::{Ago, clock};

@@ -249,7 +249,7 @@ impl Dcgm {
                 .filter_map(|gpu| Some((gpu, (field.value)(gpu)?)))
                 .collect();
             if !values.is_empty() {
-                out.family(field.name, field.kind, field.help);
+                out.family(field.name, field.kind, None, field.help);
             }
             for (gpu, value) in values {
                 self.line(out, field, gpu, &value);

@@ -11,19 +11,7 @@
 
 use std::fmt::Write as _;
 
-use domain::metric::Kind;
-
-/// Units that end the names of our metrics; a longer one stands before one that ends it.
-const UNITS: [&str; 8] = [
-    "bytes_per_second",
-    "bytes",
-    "seconds",
-    "ratio",
-    "joules",
-    "watts",
-    "hertz",
-    "celsius",
-];
+use domain::metric::{Kind, Unit};
 
 /// How values are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +73,7 @@ impl Writer {
     }
 
     /// Begins a family.
-    pub(super) fn family(&mut self, name: &str, kind: Kind, help: &str) {
+    pub(super) fn family(&mut self, name: &str, kind: Kind, unit: Option<Unit>, help: &str) {
         name.clone_into(&mut self.name);
         let is_open = self.format == Format::OpenMetrics;
         let (family, kind) = match (is_open, name.strip_suffix("_total")) {
@@ -97,7 +85,9 @@ impl Writer {
         self.put(&["# HELP ", family, " "]);
         self.escape(help, is_open);
         self.put(&["\n# TYPE ", family, " ", kind, "\n"]);
-        if let Some(unit) = unit(family).filter(|_| is_open) {
+        // OpenMetrics takes a unit only if it ends the family's name.
+        let unit = unit.and_then(Unit::open_metrics);
+        if let Some(unit) = unit.filter(|unit| is_open && family.ends_with(unit)) {
             self.put(&["# UNIT ", family, " ", unit, "\n"]);
         }
     }
@@ -158,12 +148,6 @@ impl Writer {
     }
 }
 
-fn unit(family: &str) -> Option<&'static str> {
-    UNITS
-        .into_iter()
-        .find(|unit| family.strip_suffix(unit).is_some_and(|rest| rest.ends_with('_')))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,7 +173,7 @@ mod tests {
     #[test]
     fn values_and_labels_are_written_as_readers_expect() {
         let mut out = Writer::new(Format::Text);
-        out.family("x", Kind::Gauge, "a \"b\" \\ c\nd");
+        out.family("x", Kind::Gauge, None, "a \"b\" \\ c\nd");
         out.sample(std::iter::empty(), f64::INFINITY);
         out.sample([("l", "q\"\\\n"), ("m", "1")].into_iter(), -0.25);
         out.sample([("l", "e")].into_iter(), f64::NEG_INFINITY);
@@ -199,10 +183,25 @@ mod tests {
 
     #[test]
     fn a_unit_is_the_end_of_the_name_and_nothing_else() {
-        assert_eq!(unit("link_bandwidth_bytes_per_second"), Some("bytes_per_second"));
-        assert_eq!(unit("gpu_power_watts"), Some("watts"));
-        for name in ["train_samples_per_second", "gpu_up", "seconds"] {
-            assert_eq!(unit(name), None, "{name}");
+        let lines = |name: &str| {
+            let mut out = Writer::new(Format::OpenMetrics);
+            let metric = domain::metric::find(name).expect("is in the catalogue");
+            out.family(name, metric.kind, Some(metric.unit), metric.help);
+            let text = out.finish();
+            let unit = text.lines().find_map(|line| line.strip_prefix("# UNIT "));
+            unit.map(ToOwned::to_owned)
+        };
+        for unit in [
+            "link_bandwidth_bytes_per_second bytes_per_second",
+            "gpu_power_watts watts",
+        ] {
+            assert_eq!(
+                lines(unit.split_once(' ').expect("two words").0).as_deref(),
+                Some(unit)
+            );
+        }
+        for name in ["train_samples_per_second", "gpu_up", "train_rpc_seconds_max"] {
+            assert_eq!(lines(name), None, "{name}");
         }
     }
 }

@@ -122,10 +122,11 @@ mod tests {
         assert_eq!(unpack(data.path()).unwrap(), folder);
         let probe = folder.join("inject/sitecustomize.py");
         assert!(!folder.join("tests").exists());
-        for (recipe, _) in domain::run::spec::RECIPES {
+        for recipe in domain::run::recipe::RECIPES {
             assert!(
-                folder.join("recipes").join(recipe).join("main.py").exists(),
-                "{recipe}"
+                folder.join("recipes").join(recipe.name).join("main.py").exists(),
+                "{}",
+                recipe.name
             );
         }
         assert_eq!(std::fs::metadata(&probe).unwrap().mode() & 0o777, 0o444);

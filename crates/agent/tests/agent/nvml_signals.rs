@@ -239,9 +239,11 @@ fn named(text: &str) -> std::collections::BTreeSet<&str> {
 }
 
 #[test]
-fn the_page_on_signals_and_the_catalogue_name_the_same_series() {
-    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/signals.md");
-    let page = std::fs::read_to_string(page).unwrap();
+fn the_pages_on_signals_and_the_catalogue_name_the_same_series() {
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let pages =
+        ["signals.md", "nvml-fields.md"].map(|page| std::fs::read_to_string(docs.join(page)).unwrap());
+    let told: std::collections::BTreeSet<&str> = pages.iter().flat_map(|page| named(page)).collect();
     let catalogue = domain::metric::CATALOGUE.iter().map(|metric| metric.name);
-    assert_eq!(named(&page), catalogue.filter(|name| is_of_gpus(name)).collect());
+    assert_eq!(told, catalogue.filter(|name| is_of_gpus(name)).collect());
 }

@@ -69,13 +69,15 @@ pub(super) async fn guard(
     State(metrics): State<Arc<SelfMetrics>>,
     Extension(ClientAddress(address)): Extension<ClientAddress>,
     Extension(bad_tokens): Extension<BadTokens>,
-    Extension(table): Extension<Table>,
-    matched: Option<MatchedPath>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let template = matched.as_ref().map(MatchedPath::as_str);
-    let Some(needed) = policy(&table, request.method(), template) else {
+    let extensions = request.extensions();
+    let template = extensions.get().map(MatchedPath::as_str);
+    let table = extensions
+        .get()
+        .expect("the router adds the table to each request");
+    let Some(needed) = policy(table, request.method(), template) else {
         return next.run(request).await;
     };
     let caller = match identify((&tokens, &metrics), &request, address.into(), &bad_tokens) {

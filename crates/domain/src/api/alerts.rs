@@ -49,6 +49,33 @@ pub struct AlertView {
     pub evidence: Vec<Evidence>,
 }
 
+/// What an alert says of the rank its labels name: the rule's annotation `rank_state`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RankState {
+    /// The others wait for it.
+    Late,
+    /// It does nothing.
+    Stuck,
+}
+
+impl AlertView {
+    /// What it says of its rank, if its rule says anything.
+    #[must_use]
+    pub fn rank_state(&self) -> Option<RankState> {
+        match self.annotations.get("rank_state")? {
+            "late" => Some(RankState::Late),
+            "stuck" => Some(RankState::Stuck),
+            _ => None,
+        }
+    }
+
+    /// Whether the page of its run lists the same as notes (the rule's annotation `shown_as`).
+    #[must_use]
+    pub fn is_shown_as_notes(&self) -> bool {
+        self.annotations.get("shown_as") == Some("notes")
+    }
+}
+
 /// One measured fact behind a diagnosis.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {

@@ -1,5 +1,7 @@
-//! Every metric Lockstep itself produces: name, kind, help and labels. `/metrics`, the metadata API, the docs and the
-//! Grafana dashboards are made from this table; units are Prometheus base units and part of the name.
+//! Every metric Lockstep itself produces: name, kind, unit, labels and help. `/metrics`, the metadata API, `docs/metrics.md` and the
+//! Grafana dashboards are made from this table. Units are Prometheus base units and, as far as it has names for them, part of the name.
+
+use super::unit::Unit::{self, *};
 
 /// What a metric's value means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,27 +30,39 @@ pub struct Metric {
     pub name: &'static str,
     /// Gauge or counter.
     pub kind: Kind,
-    /// The HELP text: what, and where it comes from.
-    pub help: &'static str,
+    /// Of its values.
+    pub unit: Unit,
     /// Labels beside `node`, which every metric of an agent carries.
     pub labels: &'static [&'static str],
+    /// The HELP text: what, and where it comes from.
+    pub help: &'static str,
 }
 
-const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+const fn gauge(
+    name: &'static str,
+    unit: Unit,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Metric {
+    let kind = Kind::Gauge;
     Metric {
         name,
-        kind: Kind::Gauge,
-        help,
+        kind,
+        unit,
         labels,
+        help,
     }
 }
 
-const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+const fn counter(
+    name: &'static str,
+    unit: Unit,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Metric {
     Metric {
-        name,
         kind: Kind::Counter,
-        help,
-        labels,
+        ..gauge(name, unit, labels, help)
     }
 }
 
@@ -60,910 +74,336 @@ const RANK: &[&str] = &["run", "rank"];
 const COLLECTIVE: &[&str] = &["run", "rank", "comm", "function"];
 
 /// The table, grouped by what is measured.
+#[rustfmt::skip]
 pub const CATALOGUE: &[Metric] = &[
     // GPU
-    gauge(
-        "gpu_info",
-        &["gpu", "uuid", "name", "pci_bus_id", "driver_version"],
-        "Always 1; what a GPU is.",
-    ),
-    gauge(
-        "gpu_up",
-        GPU,
-        "1 while the GPU answers NVML, 0 when it is lost or the driver does not respond.",
-    ),
-    gauge(
-        "gpu_memory_used_bytes",
-        GPU,
-        "Frame buffer memory in use, reserved memory not counted (NVML memory v2).",
-    ),
-    gauge(
-        "gpu_memory_total_bytes",
-        GPU,
-        "Frame buffer memory (NVML memory v2).",
-    ),
-    gauge(
-        "gpu_memory_reserved_bytes",
-        GPU,
-        "Frame buffer memory kept by driver and firmware (NVML memory v2).",
-    ),
-    gauge(
-        "gpu_utilization_ratio",
-        GPU,
-        "Share of the last second in which any kernel ran; coarse (the driver's sample ring, else NVML utilization).",
-    ),
-    gauge(
-        "gpu_memory_utilization_ratio",
-        GPU,
-        "Share of the last second in which device memory was read or written (the driver's sample ring, else NVML utilization).",
-    ),
-    gauge(
-        "gpu_encoder_utilization_ratio",
-        GPU,
-        "Share of time the video encoder was busy.",
-    ),
-    gauge(
-        "gpu_decoder_utilization_ratio",
-        GPU,
-        "Share of time the video decoder was busy.",
-    ),
-    gauge(
-        "gpu_graphics_active_ratio",
-        GPU,
-        "Share of time any engine for graphics or compute was active (GPM; Hopper and newer).",
-    ),
-    gauge(
-        "gpu_sm_active_ratio",
-        GPU,
-        "Share of time a warp was active, averaged over SMs (GPM; Hopper and newer).",
-    ),
-    gauge(
-        "gpu_sm_occupancy_ratio",
-        GPU,
-        "Warps resident against the most possible (GPM; Hopper and newer).",
-    ),
-    gauge(
-        "gpu_tensor_active_ratio",
-        GPU,
-        "Share of time a tensor core was active (GPM; Hopper and newer).",
-    ),
-    gauge(
-        "gpu_dram_active_ratio",
-        GPU,
-        "Device memory bandwidth in use against the most possible (GPM; Hopper and newer).",
-    ),
-    gauge(
-        "gpu_pipe_active_ratio",
-        &["gpu", "pipe"],
-        "Share of time a pipe was active; pipe is integer, fp16, fp32, fp64 or tensor_hmma, _imma, _dfma, _dmma (GPM; Hopper and newer).",
-    ),
-    gauge("gpu_sm_clock_hertz", GPU, "SM clock."),
-    gauge(
-        "gpu_sm_clock_max_hertz",
-        GPU,
-        "The highest SM clock of this product.",
-    ),
-    gauge("gpu_memory_clock_hertz", GPU, "Memory clock."),
-    gauge(
-        "gpu_power_watts",
-        GPU,
-        "Board power, averaged by the driver over about a second.",
-    ),
-    gauge(
-        "gpu_power_max_watts",
-        GPU,
-        "Highest board power in the last second (the driver's sample ring).",
-    ),
-    gauge("gpu_power_limit_watts", GPU, "Enforced board power limit."),
-    gauge(
-        "gpu_power_limit_default_watts",
-        GPU,
-        "Board power limit as the product ships.",
-    ),
-    gauge(
-        "gpu_power_limit_min_watts",
-        GPU,
-        "Lowest board power limit that may be set.",
-    ),
-    gauge(
-        "gpu_power_limit_max_watts",
-        GPU,
-        "Highest board power limit that may be set.",
-    ),
-    gauge("gpu_temperature_celsius", GPU, "GPU core temperature."),
-    gauge(
-        "gpu_memory_temperature_celsius",
-        GPU,
-        "Device memory temperature, where the product has the sensor.",
-    ),
-    gauge(
-        "gpu_temperature_limit_celsius",
-        &["gpu", "type"],
-        "Temperature at which something happens; type is slowdown, shutdown, gpu_max or memory_max.",
-    ),
-    counter(
-        "gpu_energy_joules_total",
-        GPU,
-        "Energy used since the driver was loaded.",
-    ),
-    gauge(
-        "gpu_throttle",
-        &["gpu", "reason"],
-        "1 while the clocks are held down for this reason (NVML clocks event reasons).",
-    ),
-    counter(
-        "gpu_throttle_seconds_total",
-        &["gpu", "reason"],
-        "Time the clocks were held down for this reason since the driver was loaded; misses nothing between two looks.",
-    ),
-    gauge(
-        "gpu_recovery_action",
-        GPU,
-        "What the driver asks for: 0 nothing, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 IMEX.",
-    ),
-    counter(
-        "gpu_ecc_errors_total",
-        &["gpu", "type"],
-        "ECC errors since the driver was loaded; type is corrected or uncorrected.",
-    ),
-    counter(
-        "gpu_ecc_lifetime_errors_total",
-        &["gpu", "type"],
-        "ECC errors in the GPU's whole life; type is corrected or uncorrected.",
-    ),
-    counter(
-        "gpu_sram_ecc_errors_total",
-        &["gpu", "type"],
-        "ECC errors in the chip's own memories since the driver was loaded; type is corrected, parity or sec_ded.",
-    ),
-    counter(
-        "gpu_sram_uncorrected_lifetime_errors_total",
-        &["gpu", "unit"],
-        "Uncorrectable errors in the chip's own memories in its whole life; unit is l2, sm, pcie, microcontroller or other.",
-    ),
-    gauge(
-        "gpu_sram_threshold_exceeded",
-        GPU,
-        "1 when the chip's own memories have more uncorrectable errors than NVIDIA allows.",
-    ),
-    gauge(
-        "gpu_remapped_rows",
-        &["gpu", "type"],
-        "Device memory rows remapped; type is corrected, uncorrected, pending or failed.",
-    ),
-    gauge(
-        "gpu_retired_pages",
-        &["gpu", "type"],
-        "Device memory pages taken out of use, before Ampere; type is corrected, uncorrected or pending.",
-    ),
-    counter(
-        "gpu_xid_errors_total",
-        &["gpu", "xid"],
-        "Xid errors seen since the agent started, by NVML or in the kernel's log, each once.",
-    ),
-    counter(
-        "gpu_xid_judged_total",
-        &["gpu", "xid", "severity", "action", "cause"],
-        "Xid errors by what they mean where and when they came: severity, NVIDIA's action bucket, and whose fault it is.",
-    ),
-    counter(
-        "nvswitch_sxid_errors_total",
-        &["nvswitch", "sxid", "severity", "action"],
-        "SXid errors of the node's NVSwitches in the kernel's log since the agent started, by what NVIDIA's list and the driver's word make of each.",
-    ),
-    counter(
-        "gpu_pcie_replays_total",
-        GPU,
-        "PCIe replays since the driver was loaded.",
-    ),
-    counter(
-        "gpu_pcie_errors_total",
-        &["gpu", "type"],
-        "PCIe errors by type: correctable, non_fatal, fatal, recovery, receiver, nak_sent, nak_received, bad_tlp, bad_dllp, lcrc, lane, unsupported_request.",
-    ),
-    gauge(
-        "gpu_pcie_generation",
-        GPU,
-        "Current PCIe generation; falls at idle by design.",
-    ),
-    gauge(
-        "gpu_pcie_generation_max",
-        GPU,
-        "Highest PCIe generation of GPU and slot together.",
-    ),
-    gauge("gpu_pcie_width", GPU, "Current PCIe lanes."),
-    gauge(
-        "gpu_pcie_width_max",
-        GPU,
-        "Most PCIe lanes of GPU and slot together.",
-    ),
-    gauge("gpu_nvlinks_active", GPU, "NVLinks that are up."),
-    gauge("gpu_nvlinks", GPU, "NVLinks this GPU has."),
-    counter(
-        "gpu_nvlink_errors_total",
-        &["gpu", "type"],
-        "NVLink errors summed over links; type is crc_flit, crc_data, ecc_data, replay or recovery, from NVLink 5 on receive, effective, symbol, recovery_successful or recovery_failed.",
-    ),
-    counter(
-        "gpu_nvlink_transmit_bytes_total",
-        &["gpu", "nvlink"],
-        "Bytes sent over one NVLink since the driver was loaded; where only rates are known, since the agent started.",
-    ),
-    counter(
-        "gpu_nvlink_receive_bytes_total",
-        &["gpu", "nvlink"],
-        "Bytes received over one NVLink since the driver was loaded; where only rates are known, since the agent started.",
-    ),
-    gauge(
-        "gpu_nvlink_up",
-        &["gpu", "nvlink"],
-        "Whether one NVLink is up; only of links that were down since the agent started.",
-    ),
-    counter(
-        "gpu_nvlink_link_errors_total",
-        &["gpu", "nvlink"],
-        "Errors of one NVLink, all types together; only of links that have any.",
-    ),
-    gauge(
-        "gpu_fabric_info",
-        &["gpu", "cluster", "clique"],
-        "Always 1; the NVLink domain across nodes that a GPU belongs to.",
-    ),
-    gauge(
-        "gpu_fabric_state",
-        GPU,
-        "Registration with the NVLink fabric: 1 not started, 2 in progress, 3 completed.",
-    ),
-    gauge(
-        "gpu_fabric_status",
-        GPU,
-        "What registering with the NVLink fabric ended with, as an NVML return code; 0 is well.",
-    ),
-    gauge(
-        "gpu_fabric_health",
-        GPU,
-        "Health of the NVLink fabric: 1 healthy, 2 unhealthy, 3 limited capacity.",
-    ),
-    gauge(
-        "gpu_mig_info",
-        &["gpu", "instance", "uuid", "name"],
-        "Always 1; an instance of a divided GPU. instance is GPU instance and compute instance, like 7/0.",
-    ),
-    gauge(
-        "gpu_mig_memory_used_bytes",
-        &["gpu", "instance"],
-        "Memory in use of a MIG instance.",
-    ),
-    gauge(
-        "gpu_mig_memory_total_bytes",
-        &["gpu", "instance"],
-        "Memory of a MIG instance.",
-    ),
-    gauge(
-        "gpu_mig_sm_active_ratio",
-        &["gpu", "instance"],
-        "Share of time a warp was active in a MIG instance (GPM; Hopper and newer).",
-    ),
-    gauge(
-        "gpu_mig_sm_occupancy_ratio",
-        &["gpu", "instance"],
-        "Warps resident in a MIG instance against the most possible (GPM; Hopper and newer).",
-    ),
-    gauge(
-        "gpu_mig_tensor_active_ratio",
-        &["gpu", "instance"],
-        "Share of time a tensor core was active in a MIG instance (GPM; Hopper and newer).",
-    ),
-    gauge(
-        "gpu_mig_dram_active_ratio",
-        &["gpu", "instance"],
-        "Memory bandwidth in use by a MIG instance against the most possible (GPM; Hopper and newer).",
-    ),
-    gauge("gpu_processes", GPU, "Compute processes on the GPU."),
-    gauge(
-        "gpu_process_memory_bytes",
-        &["gpu", "pid", "process"],
-        "Device memory of a compute process.",
-    ),
-    gauge(
-        "gpu_assignment_info",
-        &[
-            "gpu",
-            "run",
-            "rank",
-            "slurm_job",
-            "container",
-            "pod",
-            "pod_name",
-            "namespace",
-        ],
-        "Always 1; joins a GPU to the run, rank, Slurm job, container and pod (its uid, name and namespace) that uses it, as far as each is known.",
-    ),
-    gauge(
-        "gpu_process_sm_ratio",
-        &["gpu", "pid"],
-        "Share of the multiprocessors' time a process had in the last seconds.",
-    ),
-    gauge(
-        "gpu_burst_sm_active_ratio",
-        GPU,
-        "gpu_sm_active_ratio ten times a second, around a critical event of the node only.",
-    ),
-    gauge(
-        "gpu_burst_tensor_active_ratio",
-        GPU,
-        "gpu_tensor_active_ratio ten times a second, around a critical event of the node only.",
-    ),
-    gauge(
-        "gpu_burst_dram_active_ratio",
-        GPU,
-        "gpu_dram_active_ratio ten times a second, around a critical event of the node only.",
-    ),
-    gauge(
-        "gpu_burst_power_watts",
-        GPU,
-        "Board power of the moment ten times a second, around a critical event of the node only.",
-    ),
-    gauge(
-        "gpu_burst_transmit_bytes_per_second",
-        LINK,
-        "Bytes a second sent over a kind of link, ten times a second, around a critical event of the node only.",
-    ),
-    gauge(
-        "gpu_burst_receive_bytes_per_second",
-        LINK,
-        "Bytes a second received over a kind of link, ten times a second, around a critical event of the node only.",
-    ),
+    gauge("gpu_info", Info, &["gpu", "uuid", "name", "pci_bus_id", "driver_version"],
+        "Always 1; what a GPU is."),
+    gauge("gpu_up", Flag, GPU,
+        "1 while the GPU answers NVML, 0 when it is lost or the driver does not respond."),
+    gauge("gpu_memory_used_bytes", Bytes, GPU,
+        "Frame buffer memory in use, reserved memory not counted (NVML memory v2)."),
+    gauge("gpu_memory_total_bytes", Bytes, GPU, "Frame buffer memory (NVML memory v2)."),
+    gauge("gpu_memory_reserved_bytes", Bytes, GPU,
+        "Frame buffer memory kept by driver and firmware (NVML memory v2)."),
+    gauge("gpu_utilization_ratio", Ratio, GPU,
+        "Share of the last second in which any kernel ran; coarse (the driver's sample ring, else NVML utilization)."),
+    gauge("gpu_memory_utilization_ratio", Ratio, GPU,
+        "Share of the last second in which device memory was read or written (the driver's sample ring, else NVML utilization)."),
+    gauge("gpu_encoder_utilization_ratio", Ratio, GPU, "Share of time the video encoder was busy."),
+    gauge("gpu_decoder_utilization_ratio", Ratio, GPU, "Share of time the video decoder was busy."),
+    gauge("gpu_graphics_active_ratio", Ratio, GPU,
+        "Share of time any engine for graphics or compute was active (GPM; Hopper and newer)."),
+    gauge("gpu_sm_active_ratio", Ratio, GPU,
+        "Share of time a warp was active, averaged over SMs (GPM; Hopper and newer)."),
+    gauge("gpu_sm_occupancy_ratio", Ratio, GPU,
+        "Warps resident against the most possible (GPM; Hopper and newer)."),
+    gauge("gpu_tensor_active_ratio", Ratio, GPU,
+        "Share of time a tensor core was active (GPM; Hopper and newer)."),
+    gauge("gpu_dram_active_ratio", Ratio, GPU,
+        "Device memory bandwidth in use against the most possible (GPM; Hopper and newer)."),
+    gauge("gpu_pipe_active_ratio", Ratio, &["gpu", "pipe"],
+        "Share of time a pipe was active; pipe is integer, fp16, fp32, fp64 or tensor_hmma, _imma, _dfma, _dmma (GPM; Hopper and newer)."),
+    gauge("gpu_sm_clock_hertz", Hertz, GPU, "SM clock."),
+    gauge("gpu_sm_clock_max_hertz", Hertz, GPU, "The highest SM clock of this product."),
+    gauge("gpu_memory_clock_hertz", Hertz, GPU, "Memory clock."),
+    gauge("gpu_power_watts", Watts, GPU, "Board power, averaged by the driver over about a second."),
+    gauge("gpu_power_max_watts", Watts, GPU,
+        "Highest board power in the last second (the driver's sample ring)."),
+    gauge("gpu_power_limit_watts", Watts, GPU, "Enforced board power limit."),
+    gauge("gpu_power_limit_default_watts", Watts, GPU, "Board power limit as the product ships."),
+    gauge("gpu_power_limit_min_watts", Watts, GPU, "Lowest board power limit that may be set."),
+    gauge("gpu_power_limit_max_watts", Watts, GPU, "Highest board power limit that may be set."),
+    gauge("gpu_temperature_celsius", Celsius, GPU, "GPU core temperature."),
+    gauge("gpu_memory_temperature_celsius", Celsius, GPU,
+        "Device memory temperature, where the product has the sensor."),
+    gauge("gpu_temperature_limit_celsius", Celsius, &["gpu", "type"],
+        "Temperature at which something happens; type is slowdown, shutdown, gpu_max or memory_max."),
+    counter("gpu_energy_joules_total", Joules, GPU, "Energy used since the driver was loaded."),
+    gauge("gpu_throttle", Flag, &["gpu", "reason"],
+        "1 while the clocks are held down for this reason (NVML clocks event reasons)."),
+    counter("gpu_throttle_seconds_total", Seconds, &["gpu", "reason"],
+        "Time the clocks were held down for this reason since the driver was loaded; misses nothing between two looks."),
+    gauge("gpu_recovery_action", Code, GPU,
+        "What the driver asks for: 0 nothing, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 IMEX."),
+    counter("gpu_ecc_errors_total", Count, &["gpu", "type"],
+        "ECC errors since the driver was loaded; type is corrected or uncorrected."),
+    counter("gpu_ecc_lifetime_errors_total", Count, &["gpu", "type"],
+        "ECC errors in the GPU's whole life; type is corrected or uncorrected."),
+    counter("gpu_sram_ecc_errors_total", Count, &["gpu", "type"],
+        "ECC errors in the chip's own memories since the driver was loaded; type is corrected, parity or sec_ded."),
+    counter("gpu_sram_uncorrected_lifetime_errors_total", Count, &["gpu", "unit"],
+        "Uncorrectable errors in the chip's own memories in its whole life; unit is l2, sm, pcie, microcontroller or other."),
+    gauge("gpu_sram_threshold_exceeded", Flag, GPU,
+        "1 when the chip's own memories have more uncorrectable errors than NVIDIA allows."),
+    gauge("gpu_remapped_rows", Count, &["gpu", "type"],
+        "Device memory rows remapped; type is corrected, uncorrected, pending or failed."),
+    gauge("gpu_retired_pages", Count, &["gpu", "type"],
+        "Device memory pages taken out of use, before Ampere; type is corrected, uncorrected or pending."),
+    counter("gpu_xid_errors_total", Count, &["gpu", "xid"],
+        "Xid errors seen since the agent started, by NVML or in the kernel's log, each once."),
+    counter("gpu_xid_judged_total", Count, &["gpu", "xid", "severity", "action", "cause"],
+        "Xid errors by what they mean where and when they came: severity, NVIDIA's action bucket, and whose fault it is."),
+    counter("nvswitch_sxid_errors_total", Count, &["nvswitch", "sxid", "severity", "action"],
+        "SXid errors of the node's NVSwitches in the kernel's log since the agent started, by what NVIDIA's list and the driver's word make of each."),
+    counter("gpu_pcie_replays_total", Count, GPU, "PCIe replays since the driver was loaded."),
+    counter("gpu_pcie_errors_total", Count, &["gpu", "type"],
+        "PCIe errors by type: correctable, non_fatal, fatal, recovery, receiver, nak_sent, nak_received, bad_tlp, bad_dllp, lcrc, lane, unsupported_request."),
+    gauge("gpu_pcie_generation", Code, GPU, "Current PCIe generation; falls at idle by design."),
+    gauge("gpu_pcie_generation_max", Code, GPU, "Highest PCIe generation of GPU and slot together."),
+    gauge("gpu_pcie_width", Count, GPU, "Current PCIe lanes."),
+    gauge("gpu_pcie_width_max", Count, GPU, "Most PCIe lanes of GPU and slot together."),
+    gauge("gpu_nvlinks_active", Count, GPU, "NVLinks that are up."),
+    gauge("gpu_nvlinks", Count, GPU, "NVLinks this GPU has."),
+    counter("gpu_nvlink_errors_total", Count, &["gpu", "type"],
+        "NVLink errors summed over links; type is crc_flit, crc_data, ecc_data, replay or recovery, from NVLink 5 on receive, effective, symbol, recovery_successful or recovery_failed."),
+    counter("gpu_nvlink_transmit_bytes_total", Bytes, &["gpu", "nvlink"],
+        "Bytes sent over one NVLink since the driver was loaded; where only rates are known, since the agent started."),
+    counter("gpu_nvlink_receive_bytes_total", Bytes, &["gpu", "nvlink"],
+        "Bytes received over one NVLink since the driver was loaded; where only rates are known, since the agent started."),
+    gauge("gpu_nvlink_up", Flag, &["gpu", "nvlink"],
+        "Whether one NVLink is up; only of links that were down since the agent started."),
+    counter("gpu_nvlink_link_errors_total", Count, &["gpu", "nvlink"],
+        "Errors of one NVLink, all types together; only of links that have any."),
+    gauge("gpu_fabric_info", Info, &["gpu", "cluster", "clique"],
+        "Always 1; the NVLink domain across nodes that a GPU belongs to."),
+    gauge("gpu_fabric_state", Code, GPU,
+        "Registration with the NVLink fabric: 1 not started, 2 in progress, 3 completed."),
+    gauge("gpu_fabric_status", Code, GPU,
+        "What registering with the NVLink fabric ended with, as an NVML return code; 0 is well."),
+    gauge("gpu_fabric_health", Code, GPU,
+        "Health of the NVLink fabric: 1 healthy, 2 unhealthy, 3 limited capacity."),
+    gauge("gpu_mig_info", Info, &["gpu", "instance", "uuid", "name"],
+        "Always 1; an instance of a divided GPU. instance is GPU instance and compute instance, like 7/0."),
+    gauge("gpu_mig_memory_used_bytes", Bytes, &["gpu", "instance"], "Memory in use of a MIG instance."),
+    gauge("gpu_mig_memory_total_bytes", Bytes, &["gpu", "instance"], "Memory of a MIG instance."),
+    gauge("gpu_mig_sm_active_ratio", Ratio, &["gpu", "instance"],
+        "Share of time a warp was active in a MIG instance (GPM; Hopper and newer)."),
+    gauge("gpu_mig_sm_occupancy_ratio", Ratio, &["gpu", "instance"],
+        "Warps resident in a MIG instance against the most possible (GPM; Hopper and newer)."),
+    gauge("gpu_mig_tensor_active_ratio", Ratio, &["gpu", "instance"],
+        "Share of time a tensor core was active in a MIG instance (GPM; Hopper and newer)."),
+    gauge("gpu_mig_dram_active_ratio", Ratio, &["gpu", "instance"],
+        "Memory bandwidth in use by a MIG instance against the most possible (GPM; Hopper and newer)."),
+    gauge("gpu_processes", Count, GPU, "Compute processes on the GPU."),
+    gauge("gpu_process_memory_bytes", Bytes, &["gpu", "pid", "process"],
+        "Device memory of a compute process."),
+    gauge("gpu_assignment_info", Info, &["gpu", "run", "rank", "slurm_job", "container", "pod", "pod_name", "namespace"],
+        "Always 1; joins a GPU to the run, rank, Slurm job, container and pod (its uid, name and namespace) that uses it, as far as each is known."),
+    gauge("gpu_process_sm_ratio", Ratio, &["gpu", "pid"],
+        "Share of the multiprocessors' time a process had in the last seconds."),
+    gauge("gpu_burst_sm_active_ratio", Ratio, GPU,
+        "gpu_sm_active_ratio ten times a second, around a critical event of the node only."),
+    gauge("gpu_burst_tensor_active_ratio", Ratio, GPU,
+        "gpu_tensor_active_ratio ten times a second, around a critical event of the node only."),
+    gauge("gpu_burst_dram_active_ratio", Ratio, GPU,
+        "gpu_dram_active_ratio ten times a second, around a critical event of the node only."),
+    gauge("gpu_burst_power_watts", Watts, GPU,
+        "Board power of the moment ten times a second, around a critical event of the node only."),
+    gauge("gpu_burst_transmit_bytes_per_second", BytesPerSecond, LINK,
+        "Bytes a second sent over a kind of link, ten times a second, around a critical event of the node only."),
+    gauge("gpu_burst_receive_bytes_per_second", BytesPerSecond, LINK,
+        "Bytes a second received over a kind of link, ten times a second, around a critical event of the node only."),
     // links
-    counter(
-        "link_transmit_bytes_total",
-        LINK,
-        "Bytes sent over a kind of link; link is nvlink, pcie, ib or eth.",
-    ),
-    counter(
-        "link_receive_bytes_total",
-        LINK,
-        "Bytes received over a kind of link.",
-    ),
-    gauge(
-        "link_bandwidth_bytes_per_second",
-        LINK,
-        "The most a link can carry in one direction.",
-    ),
-    gauge(
-        "link_utilization_ratio",
-        LINK,
-        "The busier direction's bytes a second against the link's own maximum.",
-    ),
+    counter("link_transmit_bytes_total", Bytes, LINK,
+        "Bytes sent over a kind of link; link is nvlink, pcie, ib or eth."),
+    counter("link_receive_bytes_total", Bytes, LINK, "Bytes received over a kind of link."),
+    gauge("link_bandwidth_bytes_per_second", BytesPerSecond, LINK,
+        "The most a link can carry in one direction."),
+    gauge("link_utilization_ratio", Ratio, LINK,
+        "The busier direction's bytes a second against the link's own maximum."),
     // host
-    counter(
-        "node_cpu_seconds_total",
-        &["mode"],
-        "Processor time by mode, summed over processors.",
-    ),
-    gauge(
-        "node_up",
-        &[],
-        "1 while the node's agent is heard, 0 when it is not; absent after a planned stop. Written by the collector.",
-    ),
-    gauge("node_cpus", &[], "Logical processors."),
-    gauge("node_load1", &[], "Load average of the last minute."),
-    gauge("node_memory_total_bytes", &[], "Host memory."),
-    gauge(
-        "node_memory_available_bytes",
-        &[],
-        "Host memory available without swapping.",
-    ),
-    gauge("node_swap_used_bytes", &[], "Swap in use."),
-    gauge(
-        "node_filesystem_size_bytes",
-        &["mountpoint", "device"],
-        "Size of a file system.",
-    ),
-    gauge(
-        "node_filesystem_available_bytes",
-        &["mountpoint", "device"],
-        "Space of a file system that ordinary users may still fill.",
-    ),
-    counter(
-        "node_disk_read_bytes_total",
-        &["device"],
-        "Bytes read from a block device.",
-    ),
-    counter(
-        "node_disk_written_bytes_total",
-        &["device"],
-        "Bytes written to a block device.",
-    ),
-    counter(
-        "node_disk_io_seconds_total",
-        &["device"],
-        "Time a block device was busy.",
-    ),
-    counter(
-        "node_network_transmit_bytes_total",
-        &["device"],
-        "Bytes sent by a network interface.",
-    ),
-    counter(
-        "node_network_receive_bytes_total",
-        &["device"],
-        "Bytes received by a network interface.",
-    ),
-    gauge(
-        "node_network_speed_bytes_per_second",
-        &["device"],
-        "Nominal speed of a network interface.",
-    ),
-    gauge(
-        "node_network_info",
-        &["device", "kind"],
-        "Always 1; what an interface is: physical, ipoib, bond, vlan or virtual.",
-    ),
-    gauge(
-        "node_network_up",
-        &["device"],
-        "1 while a network interface has a carrier.",
-    ),
-    counter(
-        "node_network_errors_total",
-        &["device", "type"],
-        "Packets of a network interface that went wrong; type is receive_error, transmit_error, receive_drop or transmit_drop.",
-    ),
-    gauge(
-        "rdma_port_info",
-        &["device", "port", "layer", "interface"],
-        "Always 1; an RDMA port's link layer (fabric or ethernet) and the network interface of the same card.",
-    ),
-    gauge("rdma_port_up", PORT, "1 while an RDMA port is active."),
-    gauge(
-        "rdma_port_bandwidth_bytes_per_second",
-        PORT,
-        "The most an RDMA port can carry in one direction, at the rate it has negotiated.",
-    ),
-    counter(
-        "rdma_port_transmit_bytes_total",
-        PORT,
-        "Bytes sent by an RDMA port.",
-    ),
-    counter(
-        "rdma_port_receive_bytes_total",
-        PORT,
-        "Bytes received by an RDMA port.",
-    ),
-    counter(
-        "rdma_port_transmit_wait_total",
-        PORT,
-        "Ticks of the card in which an RDMA port had data to send and no credit from the other end.",
-    ),
-    counter(
-        "rdma_port_congestion_total",
-        &["device", "port", "type"],
-        "Signs of congestion at an RDMA port; type is cnp_sent, cnp_handled, cnp_ignored or ecn_marked.",
-    ),
-    counter(
-        "rdma_port_errors_total",
-        &["device", "port", "type"],
-        "Errors of an RDMA port by type: link_downed, symbol, out_of_sequence, ack_timeout, transmit_discard, ….",
-    ),
-    gauge(
-        "node_boot_time_seconds",
-        &[],
-        "When the machine booted, in seconds since the Unix epoch.",
-    ),
+    counter("node_cpu_seconds_total", Seconds, &["mode"], "Processor time by mode, summed over processors."),
+    gauge("node_up", Flag, &[],
+        "1 while the node's agent is heard, 0 when it is not; absent after a planned stop. Written by the collector."),
+    gauge("node_cpus", Count, &[], "Logical processors."),
+    gauge("node_load1", Number, &[], "Load average of the last minute."),
+    gauge("node_memory_total_bytes", Bytes, &[], "Host memory."),
+    gauge("node_memory_available_bytes", Bytes, &[], "Host memory available without swapping."),
+    gauge("node_swap_used_bytes", Bytes, &[], "Swap in use."),
+    gauge("node_filesystem_size_bytes", Bytes, &["mountpoint", "device"], "Size of a file system."),
+    gauge("node_filesystem_available_bytes", Bytes, &["mountpoint", "device"],
+        "Space of a file system that ordinary users may still fill."),
+    counter("node_disk_read_bytes_total", Bytes, &["device"], "Bytes read from a block device."),
+    counter("node_disk_written_bytes_total", Bytes, &["device"], "Bytes written to a block device."),
+    counter("node_disk_io_seconds_total", Seconds, &["device"], "Time a block device was busy."),
+    counter("node_network_transmit_bytes_total", Bytes, &["device"], "Bytes sent by a network interface."),
+    counter("node_network_receive_bytes_total", Bytes, &["device"], "Bytes received by a network interface."),
+    gauge("node_network_speed_bytes_per_second", BytesPerSecond, &["device"],
+        "Nominal speed of a network interface."),
+    gauge("node_network_info", Info, &["device", "kind"],
+        "Always 1; what an interface is: physical, ipoib, bond, vlan or virtual."),
+    gauge("node_network_up", Flag, &["device"], "1 while a network interface has a carrier."),
+    counter("node_network_errors_total", Count, &["device", "type"],
+        "Packets of a network interface that went wrong; type is receive_error, transmit_error, receive_drop or transmit_drop."),
+    gauge("rdma_port_info", Info, &["device", "port", "layer", "interface"],
+        "Always 1; an RDMA port's link layer (fabric or ethernet) and the network interface of the same card."),
+    gauge("rdma_port_up", Flag, PORT, "1 while an RDMA port is active."),
+    gauge("rdma_port_bandwidth_bytes_per_second", BytesPerSecond, PORT,
+        "The most an RDMA port can carry in one direction, at the rate it has negotiated."),
+    counter("rdma_port_transmit_bytes_total", Bytes, PORT, "Bytes sent by an RDMA port."),
+    counter("rdma_port_receive_bytes_total", Bytes, PORT, "Bytes received by an RDMA port."),
+    counter("rdma_port_transmit_wait_total", Count, PORT,
+        "Ticks of the card in which an RDMA port had data to send and no credit from the other end."),
+    counter("rdma_port_congestion_total", Count, &["device", "port", "type"],
+        "Signs of congestion at an RDMA port; type is cnp_sent, cnp_handled, cnp_ignored or ecn_marked."),
+    counter("rdma_port_errors_total", Count, &["device", "port", "type"],
+        "Errors of an RDMA port by type: link_downed, symbol, out_of_sequence, ack_timeout, transmit_discard, …."),
+    gauge("node_boot_time_seconds", Seconds, &[],
+        "When the machine booted, in seconds since the Unix epoch."),
     // training
-    gauge(
-        "train_info",
-        &["run", "rank", "attempt", "backend", "device", "torch", "python"],
-        "Always 1 while a rank reports; what it runs on.",
-    ),
-    gauge(
-        "train_note",
-        &["run", "rank", "note"],
-        "Always 1 while a rank reports; something of its training that the probe cannot see.",
-    ),
-    gauge("train_step", RANK, "The last optimizer step a rank finished."),
-    gauge(
-        "train_step_seconds",
-        RANK,
-        "Time of a step, mean over the steps in the sample.",
-    ),
-    gauge(
-        "train_data_seconds",
-        RANK,
-        "Time of a step spent waiting for the data loader.",
-    ),
-    gauge(
-        "train_forward_seconds",
-        RANK,
-        "Time of a step in the forward pass.",
-    ),
-    gauge(
-        "train_backward_seconds",
-        RANK,
-        "Time of a step in the backward pass, exposed gradient sync left out.",
-    ),
-    gauge(
-        "train_optimizer_seconds",
-        RANK,
-        "Time of a step in the optimizer.",
-    ),
-    gauge(
-        "train_own_seconds",
-        RANK,
-        "Forward, backward and optimizer of this rank together: mean of the last minute, its slowest step left out. Recorded by a rule.",
-    ),
-    gauge(
-        "train_sync_seconds",
-        RANK,
-        "Exposed wait for gradient sync in a step; hidden overlap does not count.",
-    ),
-    gauge(
-        "train_compute_ratio",
-        RANK,
-        "Share of a step that computes: forward, backward and optimizer. Absent where waits for other ranks would be counted in, as under FSDP.",
-    ),
-    gauge(
-        "train_loss",
-        RANK,
-        "Loss of this rank: as the script logs it, else as given to backward, unscaled; NaN and infinities are kept.",
-    ),
-    gauge(
-        "train_loss_best",
-        RANK,
-        "Lowest finite loss of this rank since the attempt began, or since the script began to log one.",
-    ),
-    gauge(
-        "train_loss_noise",
-        RANK,
-        "How much the loss of this rank varies from step to step: 90th percentile of the last 256 differences, explosions left out.",
-    ),
-    gauge(
-        "train_grad_norm",
-        RANK,
-        "Gradient norm before clipping: the largest in the sample, NaN if one is NaN. Of a sharded run one series, put together from all ranks.",
-    ),
-    gauge(
-        "train_grad_norm_local_square",
-        RANK,
-        "Square of this rank's part of a sharded gradient; the sum over all ranks is the square of the gradient norm.",
-    ),
-    gauge(
-        "train_logged_value",
-        &["run", "rank", "name"],
-        "A value that the script logs itself, through MLflow, Weights & Biases or TensorBoard.",
-    ),
-    gauge("train_samples_per_second", RANK, "Samples a second of this rank."),
-    gauge(
-        "train_samples_per_second_best",
-        RANK,
-        "Highest median of a minute of this rank's samples per second in this attempt; known after the first minute.",
-    ),
-    gauge(
-        "train_tokens_per_second",
-        RANK,
-        "Tokens a second of this rank, where batches are integer sequences.",
-    ),
-    gauge(
-        "train_micro_batch",
-        RANK,
-        "Samples of this rank in one forward and backward pass: a batch of its DataLoader. A step may hold several.",
-    ),
-    counter(
-        "train_nonfinite_steps_total",
-        RANK,
-        "Steps whose loss or gradient norm was NaN or infinite, without steps that a gradient scaler skipped for it.",
-    ),
-    gauge(
-        "train_nonfinite_since_step",
-        &["run", "rank", "value"],
-        "First step of the present series of steps whose loss or gradient (value) is NaN or infinite; absent while they are finite.",
-    ),
-    counter(
-        "train_skipped_steps_total",
-        RANK,
-        "Optimizer steps the gradient scaler skipped.",
-    ),
-    gauge(
-        "train_memory_allocated_bytes",
-        RANK,
-        "Peak memory the CUDA allocator handed out in a step.",
-    ),
-    gauge(
-        "train_memory_reserved_bytes",
-        RANK,
-        "Peak memory the CUDA allocator held in a step.",
-    ),
-    gauge(
-        "train_saved_tensor_bytes",
-        RANK,
-        "Bytes of tensors kept for the backward pass, in the steps where that was measured.",
-    ),
-    gauge(
-        "train_memory_split_bytes",
-        RANK,
-        "Memory the CUDA allocator holds unused in the rests of pieces that are partly in use: fragmentation.",
-    ),
-    counter(
-        "train_memory_alloc_retries_total",
-        RANK,
-        "Times the CUDA allocator had to empty its cache to get memory.",
-    ),
-    counter(
-        "train_probe_dropped_total",
-        RANK,
-        "Records the probe dropped because nobody read them in time.",
-    ),
-    gauge(
-        "train_rpc_seconds",
-        RANK,
-        "Time of a remote call as the training script measures it, without what the other side held it back: the median in a step.",
-    ),
-    gauge(
-        "train_rpc_seconds_max",
-        RANK,
-        "The longest remote call in a step, as train_rpc_seconds.",
-    ),
-    gauge(
-        "train_rpc_buffer_depth",
-        RANK,
-        "Gradients that waited on a parameter server: the most in a step.",
-    ),
-    gauge(
-        "train_gradient_staleness_steps",
-        RANK,
-        "Updates of the weights between a gradient's computation and its use, mean over the gradients of a step.",
-    ),
-    gauge(
-        "train_pipeline_bubble_ratio",
-        RANK,
-        "Share of a pipeline schedule's step in which the rank's stage computes neither forward nor backward.",
-    ),
-    gauge(
-        "train_last_step_age_seconds",
-        RANK,
-        "Time since a rank finished its last step, by the node's clock.",
-    ),
-    gauge(
-        "train_save_seconds",
-        RANK,
-        "Time of a step the rank stood still for saving checkpoints, mean over the steps in the sample; absent without saves.",
-    ),
-    gauge(
-        "train_checkpoint_save_seconds",
-        RANK,
-        "Time the last finished save of a checkpoint took, from its begin to its end.",
-    ),
-    gauge(
-        "train_checkpoint_bytes",
-        RANK,
-        "Bytes of the last saved checkpoint: the file, or the whole distributed checkpoint from the rank that knows it.",
-    ),
-    gauge(
-        "train_checkpoint_saving_seconds",
-        RANK,
-        "How long the rank has stood still for the save under way; 0 when it is not.",
-    ),
-    counter(
-        "train_checkpoint_blocked_seconds_total",
-        RANK,
-        "Time the rank stood still for saving checkpoints.",
-    ),
-    counter(
-        "train_checkpoint_failures_total",
-        RANK,
-        "Saves of checkpoints that failed.",
-    ),
-    gauge(
-        "run_checkpoint_age_seconds",
-        RUN,
-        "Time since the run's last complete checkpoint, or since the attempt began, as this node sees it.",
-    ),
-    gauge(
-        "run_checkpoint_interval_seconds",
-        RUN,
-        "The usual time between complete checkpoints: the median of the last eight gaps.",
-    ),
-    gauge(
-        "run_checkpoint_bytes",
-        RUN,
-        "Size of the last complete full checkpoint.",
-    ),
-    gauge(
-        "run_checkpoint_free_bytes",
-        RUN,
-        "Free space where the run saves its checkpoints.",
-    ),
-    counter(
-        "run_checkpoints_incomplete_total",
-        RUN,
-        "Saves that were seen to stay incomplete in this attempt.",
-    ),
-    gauge(
-        "run_state",
-        &["run", "state"],
-        "Always 1: the state the run is in. Written by the collector, without a node, until an hour after the run's end.",
-    ),
-    counter(
-        "run_failed_attempts_total",
-        RUN,
-        "Attempts of the run that have failed. Written by the collector, without a node.",
-    ),
-    gauge(
-        "run_stalled",
-        &["run", "cause", "rank"],
-        "Always 1: a rank that does nothing and keeps the others waiting (cause is stopped, uninterruptible or no_step); without rank and node when the culprit is unknown.",
-    ),
-    gauge(
-        "run_ended_info",
-        &["run", "cause", "rank"],
-        "Always 1: how the run ended, with the rank and node where it began, for an hour after its end.",
-    ),
-    gauge("run_ranks", &["run"], "Ranks of a run that live on this node."),
+    gauge("train_info", Info, &["run", "rank", "attempt", "backend", "device", "torch", "python"],
+        "Always 1 while a rank reports; what it runs on."),
+    gauge("train_note", Info, &["run", "rank", "note"],
+        "Always 1 while a rank reports; something of its training that the probe cannot see."),
+    gauge("train_step", Count, RANK, "The last optimizer step a rank finished."),
+    gauge("train_step_seconds", Seconds, RANK, "Time of a step, mean over the steps in the sample."),
+    gauge("train_data_seconds", Seconds, RANK, "Time of a step spent waiting for the data loader."),
+    gauge("train_forward_seconds", Seconds, RANK, "Time of a step in the forward pass."),
+    gauge("train_backward_seconds", Seconds, RANK,
+        "Time of a step in the backward pass, exposed gradient sync left out."),
+    gauge("train_optimizer_seconds", Seconds, RANK, "Time of a step in the optimizer."),
+    gauge("train_own_seconds", Seconds, RANK,
+        "Forward, backward and optimizer of this rank together: mean of the last minute, its slowest step left out. Recorded by a rule."),
+    gauge("train_sync_seconds", Seconds, RANK,
+        "Exposed wait for gradient sync in a step; hidden overlap does not count."),
+    gauge("train_compute_ratio", Ratio, RANK,
+        "Share of a step that computes: forward, backward and optimizer. Absent where waits for other ranks would be counted in, as under FSDP."),
+    gauge("train_loss", Number, RANK,
+        "Loss of this rank: as the script logs it, else as given to backward, unscaled; NaN and infinities are kept."),
+    gauge("train_loss_best", Number, RANK,
+        "Lowest finite loss of this rank since the attempt began, or since the script began to log one."),
+    gauge("train_loss_noise", Number, RANK,
+        "How much the loss of this rank varies from step to step: 90th percentile of the last 256 differences, explosions left out."),
+    gauge("train_grad_norm", Number, RANK,
+        "Gradient norm before clipping: the largest in the sample, NaN if one is NaN. Of a sharded run one series, put together from all ranks."),
+    gauge("train_grad_norm_local_square", Number, RANK,
+        "Square of this rank's part of a sharded gradient; the sum over all ranks is the square of the gradient norm."),
+    gauge("train_logged_value", Number, &["run", "rank", "name"],
+        "A value that the script logs itself, through MLflow, Weights & Biases or TensorBoard."),
+    gauge("train_samples_per_second", PerSecond, RANK, "Samples a second of this rank."),
+    gauge("train_samples_per_second_best", PerSecond, RANK,
+        "Highest median of a minute of this rank's samples per second in this attempt; known after the first minute."),
+    gauge("train_tokens_per_second", PerSecond, RANK,
+        "Tokens a second of this rank, where batches are integer sequences."),
+    gauge("train_micro_batch", Count, RANK,
+        "Samples of this rank in one forward and backward pass: a batch of its DataLoader. A step may hold several."),
+    counter("train_nonfinite_steps_total", Count, RANK,
+        "Steps whose loss or gradient norm was NaN or infinite, without steps that a gradient scaler skipped for it."),
+    gauge("train_nonfinite_since_step", Count, &["run", "rank", "value"],
+        "First step of the present series of steps whose loss or gradient (value) is NaN or infinite; absent while they are finite."),
+    counter("train_skipped_steps_total", Count, RANK, "Optimizer steps the gradient scaler skipped."),
+    gauge("train_memory_allocated_bytes", Bytes, RANK,
+        "Peak memory the CUDA allocator handed out in a step."),
+    gauge("train_memory_reserved_bytes", Bytes, RANK, "Peak memory the CUDA allocator held in a step."),
+    gauge("train_saved_tensor_bytes", Bytes, RANK,
+        "Bytes of tensors kept for the backward pass, in the steps where that was measured."),
+    gauge("train_memory_split_bytes", Bytes, RANK,
+        "Memory the CUDA allocator holds unused in the rests of pieces that are partly in use: fragmentation."),
+    counter("train_memory_alloc_retries_total", Count, RANK,
+        "Times the CUDA allocator had to empty its cache to get memory."),
+    counter("train_probe_dropped_total", Count, RANK,
+        "Records the probe dropped because nobody read them in time."),
+    gauge("train_rpc_seconds", Seconds, RANK,
+        "Time of a remote call as the training script measures it, without what the other side held it back: the median in a step."),
+    gauge("train_rpc_seconds_max", Seconds, RANK, "The longest remote call in a step, as train_rpc_seconds."),
+    gauge("train_rpc_buffer_depth", Count, RANK,
+        "Gradients that waited on a parameter server: the most in a step."),
+    gauge("train_gradient_staleness_steps", Count, RANK,
+        "Updates of the weights between a gradient's computation and its use, mean over the gradients of a step."),
+    gauge("train_pipeline_bubble_ratio", Ratio, RANK,
+        "Share of a pipeline schedule's step in which the rank's stage computes neither forward nor backward."),
+    gauge("train_last_step_age_seconds", Seconds, RANK,
+        "Time since a rank finished its last step, by the node's clock."),
+    gauge("train_save_seconds", Seconds, RANK,
+        "Time of a step the rank stood still for saving checkpoints, mean over the steps in the sample; absent without saves."),
+    gauge("train_checkpoint_save_seconds", Seconds, RANK,
+        "Time the last finished save of a checkpoint took, from its begin to its end."),
+    gauge("train_checkpoint_bytes", Bytes, RANK,
+        "Bytes of the last saved checkpoint: the file, or the whole distributed checkpoint from the rank that knows it."),
+    gauge("train_checkpoint_saving_seconds", Seconds, RANK,
+        "How long the rank has stood still for the save under way; 0 when it is not."),
+    counter("train_checkpoint_blocked_seconds_total", Seconds, RANK,
+        "Time the rank stood still for saving checkpoints."),
+    counter("train_checkpoint_failures_total", Count, RANK, "Saves of checkpoints that failed."),
+    gauge("run_checkpoint_age_seconds", Seconds, RUN,
+        "Time since the run's last complete checkpoint, or since the attempt began, as this node sees it."),
+    gauge("run_checkpoint_interval_seconds", Seconds, RUN,
+        "The usual time between complete checkpoints: the median of the last eight gaps."),
+    gauge("run_checkpoint_bytes", Bytes, RUN, "Size of the last complete full checkpoint."),
+    gauge("run_checkpoint_free_bytes", Bytes, RUN, "Free space where the run saves its checkpoints."),
+    counter("run_checkpoints_incomplete_total", Count, RUN,
+        "Saves that were seen to stay incomplete in this attempt."),
+    gauge("run_state", Info, &["run", "state"],
+        "Always 1: the state the run is in. Written by the collector, without a node, until an hour after the run's end."),
+    counter("run_failed_attempts_total", Count, RUN,
+        "Attempts of the run that have failed. Written by the collector, without a node."),
+    gauge("run_stalled", Info, &["run", "cause", "rank"],
+        "Always 1: a rank that does nothing and keeps the others waiting (cause is stopped, uninterruptible or no_step); without rank and node when the culprit is unknown."),
+    gauge("run_ended_info", Info, &["run", "cause", "rank"],
+        "Always 1: how the run ended, with the rank and node where it began, for an hour after its end."),
+    gauge("run_ranks", Count, &["run"], "Ranks of a run that live on this node."),
     // collectives
-    counter(
-        "nccl_collectives_total",
-        COLLECTIVE,
-        "Collectives and transfers a rank put into a stream, by communicator and function (nccl-probe).",
-    ),
-    counter(
-        "nccl_bytes_total",
-        COLLECTIVE,
-        "Bytes of these calls: count times the size of an element (nccl-probe).",
-    ),
-    gauge(
-        "nccl_sequence",
-        COLLECTIVE,
-        "Number of the last collective a rank put into a stream; one that stays behind its peers' hangs or is late (nccl-probe).",
-    ),
-    gauge(
-        "nccl_collective_seconds",
-        COLLECTIVE,
-        "Mean time of the timed kernels on the GPU, waiting for later ranks included: the late rank has the shortest (nccl-probe).",
-    ),
-    gauge(
-        "nccl_bus_bandwidth_bytes_per_second",
-        COLLECTIVE,
-        "Bytes the busiest link carried a second while timed kernels ran, by the factors of nccl-tests (nccl-probe).",
-    ),
-    gauge(
-        "nccl_arrival_lateness_seconds",
-        &["run", "rank", "comm", "by"],
-        "How much later than the first rank of this node a rank comes to collectives, median; by is kernel or enqueue (nccl-probe).",
-    ),
-    counter(
-        "nccl_events_dropped_total",
-        RANK,
-        "Events, timings, communicators and datagrams that nccl-probe lost on the way; totals of calls and bytes lose nothing.",
-    ),
-    gauge(
-        "nccl_info",
-        &["run", "rank", "version", "abi"],
-        "Always 1; the version of NCCL and of its profiler interface that nccl-probe met.",
-    ),
-    gauge(
-        "nccl_probe_state",
-        &["run", "state"],
-        "1 for what became of nccl-probe in a run that asked for it: waiting, reporting, other_plugin or missing.",
-    ),
-    gauge(
-        "nccl_ras_communicators",
-        &["run"],
-        "Communicators of the job that NCCL RAS knows.",
-    ),
-    gauge(
-        "nccl_ras_ranks",
-        &["run"],
-        "Ranks that answered NCCL RAS, summed over communicators.",
-    ),
-    gauge(
-        "nccl_ras_missing_ranks",
-        &["run"],
-        "Ranks that NCCL RAS could not reach, summed over communicators.",
-    ),
-    gauge(
-        "nccl_ras_failed_ranks",
-        &["run"],
-        "Ranks whose status is an error or an abort, summed over communicators (NCCL RAS).",
-    ),
-    gauge(
-        "nccl_ras_sequence_spread",
-        &["run"],
-        "Most collectives of one function that a rank is behind another of its communicator; one that stays is a hang (NCCL RAS).",
-    ),
+    counter("nccl_collectives_total", Count, COLLECTIVE,
+        "Collectives and transfers a rank put into a stream, by communicator and function (nccl-probe)."),
+    counter("nccl_bytes_total", Bytes, COLLECTIVE,
+        "Bytes of these calls: count times the size of an element (nccl-probe)."),
+    gauge("nccl_sequence", Count, COLLECTIVE,
+        "Number of the last collective a rank put into a stream; one that stays behind its peers' hangs or is late (nccl-probe)."),
+    gauge("nccl_collective_seconds", Seconds, COLLECTIVE,
+        "Mean time of the timed kernels on the GPU, waiting for later ranks included: the late rank has the shortest (nccl-probe)."),
+    gauge("nccl_bus_bandwidth_bytes_per_second", BytesPerSecond, COLLECTIVE,
+        "Bytes the busiest link carried a second while timed kernels ran, by the factors of nccl-tests (nccl-probe)."),
+    gauge("nccl_arrival_lateness_seconds", Seconds, &["run", "rank", "comm", "by"],
+        "How much later than the first rank of this node a rank comes to collectives, median; by is kernel or enqueue (nccl-probe)."),
+    counter("nccl_events_dropped_total", Count, RANK,
+        "Events, timings, communicators and datagrams that nccl-probe lost on the way; totals of calls and bytes lose nothing."),
+    gauge("nccl_info", Info, &["run", "rank", "version", "abi"],
+        "Always 1; the version of NCCL and of its profiler interface that nccl-probe met."),
+    gauge("nccl_probe_state", Flag, &["run", "state"],
+        "1 for what became of nccl-probe in a run that asked for it: waiting, reporting, other_plugin or missing."),
+    gauge("nccl_ras_communicators", Count, &["run"], "Communicators of the job that NCCL RAS knows."),
+    gauge("nccl_ras_ranks", Count, &["run"], "Ranks that answered NCCL RAS, summed over communicators."),
+    gauge("nccl_ras_missing_ranks", Count, &["run"],
+        "Ranks that NCCL RAS could not reach, summed over communicators."),
+    gauge("nccl_ras_failed_ranks", Count, &["run"],
+        "Ranks whose status is an error or an abort, summed over communicators (NCCL RAS)."),
+    gauge("nccl_ras_sequence_spread", Count, &["run"],
+        "Most collectives of one function that a rank is behind another of its communicator; one that stays is a hang (NCCL RAS)."),
     // the agent itself
-    gauge("agent_info", &["version"], "Always 1; the agent's version."),
-    gauge(
-        "lockstep_agent_nvml_up",
-        &[],
-        "1 while NVML answers, 0 while a call hangs past its time.",
-    ),
-    counter(
-        "lockstep_agent_nvml_call_seconds_total",
-        &[],
-        "Time spent in NVML calls.",
-    ),
-    counter("lockstep_agent_nvml_calls_total", &[], "NVML calls made."),
-    counter(
-        "lockstep_agent_samples_total",
-        &[],
-        "Values the agent's readers brought, those kept at ten a second for faults among them.",
-    ),
-    gauge(
-        "lockstep_agent_simulated",
-        &["spec"],
-        "Always 1, and there only while this node's GPUs are simulated: as what.",
-    ),
-    gauge(
-        "lockstep_agent_nvml_call_p99_seconds",
-        &[],
-        "What all but the slowest hundredth of the NVML calls took at most.",
-    ),
-    gauge(
-        "lockstep_agent_nvml_round_seconds",
-        &[],
-        "Time the last reading of all GPUs spent in NVML calls.",
-    ),
-    gauge(
-        "lockstep_agent_nvml_period_seconds",
-        &[],
-        "Time between two readings of all GPUs; it doubles while they cost too much.",
-    ),
-    gauge(
-        "lockstep_agent_burst_period_seconds",
-        &[],
-        "Time between two readings of the burst; 0 while there is none.",
-    ),
-    gauge(
-        "lockstep_agent_gpus_released",
-        &[],
-        "1 while the agent leaves the GPUs alone because it was asked to.",
-    ),
-    counter(
-        "lockstep_agent_rounds_late_total",
-        &[],
-        "Rounds that readers left out because the one before was not done.",
-    ),
-    gauge(
-        "lockstep_agent_series",
-        &[],
-        "Series this node has at the moment.",
-    ),
-    gauge(
-        "lockstep_agent_readings_cut",
-        &[],
-        "0 when all is read, 1 without the burst, 2 without processes either: the agent's memory is at its bound.",
-    ),
-    gauge(
-        "lockstep_agent_spool_bytes",
-        &[],
-        "Bytes in the on-disk spool that the collector has not acknowledged.",
-    ),
-    counter(
-        "lockstep_agent_spool_dropped_samples_total",
-        &[],
-        "Samples dropped because the spool was full.",
-    ),
-    gauge(
-        "lockstep_agent_clock_offset_seconds",
-        &[],
-        "The node's clock minus the collector's, by the quickest exchange of the last minute; wrong by half the delay at most.",
-    ),
-    gauge(
-        "lockstep_agent_clock_delay_seconds",
-        &[],
-        "Time on the network of the exchange that measured the clock.",
-    ),
-    gauge(
-        "lockstep_agent_memory_bytes",
-        &[],
-        "Resident memory of the agent.",
-    ),
-    counter(
-        "lockstep_agent_cpu_seconds_total",
-        &[],
-        "Processor time of the agent.",
-    ),
+    gauge("agent_info", Info, &["version"], "Always 1; the agent's version."),
+    gauge("lockstep_agent_nvml_up", Flag, &[], "1 while NVML answers, 0 while a call hangs past its time."),
+    counter("lockstep_agent_nvml_call_seconds_total", Seconds, &[], "Time spent in NVML calls."),
+    counter("lockstep_agent_nvml_calls_total", Count, &[], "NVML calls made."),
+    counter("lockstep_agent_samples_total", Count, &[],
+        "Values the agent's readers brought, those kept at ten a second for faults among them."),
+    gauge("lockstep_agent_simulated", Info, &["spec"],
+        "Always 1, and there only while this node's GPUs are simulated: as what."),
+    gauge("lockstep_agent_nvml_call_p99_seconds", Seconds, &[],
+        "What all but the slowest hundredth of the NVML calls took at most."),
+    gauge("lockstep_agent_nvml_round_seconds", Seconds, &[],
+        "Time the last reading of all GPUs spent in NVML calls."),
+    gauge("lockstep_agent_nvml_period_seconds", Seconds, &[],
+        "Time between two readings of all GPUs; it doubles while they cost too much."),
+    gauge("lockstep_agent_burst_period_seconds", Seconds, &[],
+        "Time between two readings of the burst; 0 while there is none."),
+    gauge("lockstep_agent_gpus_released", Flag, &[],
+        "1 while the agent leaves the GPUs alone because it was asked to."),
+    counter("lockstep_agent_rounds_late_total", Count, &[],
+        "Rounds that readers left out because the one before was not done."),
+    gauge("lockstep_agent_series", Count, &[], "Series this node has at the moment."),
+    gauge("lockstep_agent_readings_cut", Code, &[],
+        "0 when all is read, 1 without the burst, 2 without processes either: the agent's memory is at its bound."),
+    gauge("lockstep_agent_spool_bytes", Bytes, &[],
+        "Bytes in the on-disk spool that the collector has not acknowledged."),
+    counter("lockstep_agent_spool_dropped_samples_total", Count, &[],
+        "Samples dropped because the spool was full."),
+    gauge("lockstep_agent_clock_offset_seconds", Seconds, &[],
+        "The node's clock minus the collector's, by the quickest exchange of the last minute; wrong by half the delay at most."),
+    gauge("lockstep_agent_clock_delay_seconds", Seconds, &[],
+        "Time on the network of the exchange that measured the clock."),
+    gauge("lockstep_agent_memory_bytes", Bytes, &[], "Resident memory of the agent."),
+    counter("lockstep_agent_cpu_seconds_total", Seconds, &[], "Processor time of the agent."),
 ];
 
 /// Looks a metric up by name.
@@ -972,24 +412,52 @@ pub fn find(name: &str) -> Option<&'static Metric> {
     CATALOGUE.iter().find(|metric| metric.name == name)
 }
 
+/// The unit of a metric, for constants: the compiler refuses a name that is not in the table.
+///
+/// # Panics
+/// If there is no such metric.
+#[must_use]
+pub const fn unit_of(name: &str) -> Unit {
+    let mut at = 0;
+    while !is_same(CATALOGUE[at].name.as_bytes(), name.as_bytes()) {
+        at += 1;
+    }
+    CATALOGUE[at].unit
+}
+
+const fn is_same(one: &[u8], other: &[u8]) -> bool {
+    match (one, other) {
+        ([], []) => true,
+        ([first, one @ ..], [second, other @ ..]) => *first == *second && is_same(one, other),
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::series::labels::{is_label_name, is_metric_name};
 
     #[test]
-    fn names_are_unique_and_say_their_kind() {
+    fn names_are_unique_and_say_kind_and_unit() {
         let mut seen = std::collections::BTreeSet::new();
         for metric in CATALOGUE {
-            assert!(seen.insert(metric.name), "{} twice", metric.name);
-            assert!(is_metric_name(metric.name) && metric.labels.iter().all(|name| is_label_name(name)));
-            assert_eq!(
-                metric.kind == Kind::Counter,
-                metric.name.ends_with("_total"),
-                "{}",
-                metric.name
-            );
-            assert!(metric.help.ends_with('.'), "{}", metric.name);
+            let name = metric.name;
+            assert!(seen.insert(name), "{name} twice");
+            assert!(is_metric_name(name) && metric.labels.iter().all(|name| is_label_name(name)));
+            assert_eq!(metric.kind == Kind::Counter, name.ends_with("_total"), "{name}");
+            assert!(metric.help.ends_with('.'), "{name}");
+            assert_eq!(metric.unit == Info, metric.help.starts_with("Always 1"), "{name}");
+            let bare = name
+                .trim_end_matches("_total")
+                .trim_end_matches("_max")
+                .trim_end_matches("_best");
+            let ending = Unit::ALL
+                .into_iter()
+                .filter_map(Unit::suffix)
+                .find(|unit| bare.ends_with(unit));
+            assert_eq!(metric.unit.suffix(), ending, "{name}");
+            assert_eq!(unit_of(name), metric.unit);
         }
     }
 }

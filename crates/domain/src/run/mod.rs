@@ -14,6 +14,7 @@ pub mod log_text;
 pub mod mesh;
 pub mod provenance;
 pub mod ranks;
+pub mod recipe;
 pub mod secret;
 pub mod spec;
 pub mod state;

@@ -15,6 +15,7 @@ mod checkout;
 mod container;
 mod crashes;
 mod culprits;
+mod dashboards;
 mod diagnosis;
 mod examples;
 mod exec;

@@ -1,7 +1,7 @@
 //! Prometheus as a peer: it scrapes both `/metrics` without a warning, and its tools query ours.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -21,61 +21,81 @@ fn program(variable: &str, name: &str) -> PathBuf {
     found
 }
 
-struct Killed(std::process::Child);
+/// A Prometheus that scrapes a cluster's collector and the agent beside it, each second. Ends when dropped.
+pub(crate) struct Prometheus {
+    process: Child,
+    url: String,
+    log: PathBuf,
+}
 
-impl Drop for Killed {
+impl Drop for Prometheus {
     fn drop(&mut self) {
-        let _gone_already = self.0.kill();
-        let _gone_already = self.0.wait();
+        let _gone_already = self.process.kill();
+        let _gone_already = self.process.wait();
+    }
+}
+
+impl Prometheus {
+    pub(crate) fn scraping(cluster: &Cluster) -> Self {
+        let made = cluster.lockstep(&["token", "create", "--role", "scrape"]);
+        let token = cluster.data_dir().join("scrape.token");
+        std::fs::write(&token, made.stdout.trim_ascii()).unwrap();
+        let agent = cluster.agent_metrics();
+        let agent = agent
+            .strip_prefix("http://")
+            .and_then(|url| url.strip_suffix("/metrics"))
+            .unwrap();
+        let collector = cluster.url.strip_prefix("http://").unwrap();
+        let config = cluster.data_dir().join("prometheus.yml");
+        let text = format!(
+            "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n\
+             - {{ job_name: collector, honor_labels: true, authorization: {{ credentials_file: {} }}, static_configs: [{{ targets: ['{collector}'] }}] }}\n\
+             - {{ job_name: agent, honor_labels: true, static_configs: [{{ targets: ['{agent}'] }}] }}\n",
+            token.display()
+        );
+        std::fs::write(&config, text).unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let log = cluster.data_dir().join("prometheus.log");
+        let process = Command::new(program("LOCKSTEP_TEST_PROMETHEUS", "prometheus"))
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                cluster.data_dir().join("prometheus").display()
+            ))
+            .arg(format!("--web.listen-address={address}"))
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let url = format!("http://{address}");
+        Self { process, url, log }
+    }
+
+    /// The answer to an instant query; `null` while it does not answer.
+    pub(crate) fn answer(&self, query: &str) -> Value {
+        let url = format!("{}/api/v1/query", self.url);
+        let query = format!("query={query}");
+        let output = Command::new("curl")
+            .args(["-s", "-G", &url, "--data-urlencode", &query])
+            .output()
+            .unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    fn ask(&self, query: &str) -> Vec<Value> {
+        let answer = self.answer(query);
+        answer["data"]["result"].as_array().cloned().unwrap_or_default()
     }
 }
 
 #[test]
 fn prometheus_scrapes_collector_and_agent_without_a_warning() {
     let cluster = Cluster::start();
-    let made = cluster.lockstep(&["token", "create", "--role", "scrape"]);
-    let token = cluster.data_dir().join("scrape.token");
-    std::fs::write(&token, made.stdout.trim_ascii()).unwrap();
-    let agent = cluster.agent_metrics();
-    let agent = agent
-        .strip_prefix("http://")
-        .and_then(|url| url.strip_suffix("/metrics"))
-        .unwrap();
-    let collector = cluster.url.strip_prefix("http://").unwrap();
-    let config = cluster.data_dir().join("prometheus.yml");
-    let text = format!(
-        "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n\
-         - {{ job_name: collector, honor_labels: true, authorization: {{ credentials_file: {} }}, static_configs: [{{ targets: ['{collector}'] }}] }}\n\
-         - {{ job_name: agent, honor_labels: true, static_configs: [{{ targets: ['{agent}'] }}] }}\n",
-        token.display()
-    );
-    std::fs::write(&config, text).unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
-    let said = cluster.data_dir().join("prometheus.log");
-    let child = Command::new(program("LOCKSTEP_TEST_PROMETHEUS", "prometheus"))
-        .arg(format!("--config.file={}", config.display()))
-        .arg(format!(
-            "--storage.tsdb.path={}",
-            cluster.data_dir().join("prometheus").display()
-        ))
-        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-        .stdout(Stdio::null())
-        .stderr(std::fs::File::create(&said).unwrap())
-        .spawn()
-        .unwrap();
-    let _prometheus = Killed(child);
-    let ask = |query: &str| -> Vec<Value> {
-        let url = format!("http://127.0.0.1:{port}/api/v1/query?query={query}");
-        let output = Command::new("curl").args(["-s", "-g", &url]).output().unwrap();
-        let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        answer["data"]["result"].as_array().cloned().unwrap_or_default()
-    };
+    let prometheus = Prometheus::scraping(&cluster);
     cluster.wait_for("Prometheus to have scraped both, several times", || {
-        let good = ask("sum_over_time(up[1m])");
+        let good = prometheus.ask("sum_over_time(up[1m])");
         let often = |target: &Value| {
             target["value"][1]
                 .as_str()
@@ -87,12 +107,14 @@ fn prometheus_scrapes_collector_and_agent_without_a_warning() {
     });
     for job in ["collector", "agent"] {
         assert_eq!(
-            ask(&format!("gpu_memory_total_bytes{{job=\"{job}\"}}")).len(),
+            prometheus
+                .ask(&format!("gpu_memory_total_bytes{{job=\"{job}\"}}"))
+                .len(),
             2,
             "two simulated GPUs by {job}"
         );
     }
-    let said = std::fs::read_to_string(said).unwrap();
+    let said = std::fs::read_to_string(&prometheus.log).unwrap();
     let complaints: Vec<_> = said
         .lines()
         .filter(|line| line.contains("level=warn") || line.contains("level=error"))

@@ -4,10 +4,12 @@ mod table;
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Output;
 use std::time::Instant;
 
-use domain::run::spec::RECIPES;
+use domain::run::recipe::RECIPES;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
@@ -15,16 +17,31 @@ use crate::cluster::Cluster;
 /// Series that every training has.
 const EVERY: &[&str] = &["train_step", "train_step_seconds", "train_loss"];
 
-/// A recipe, what it is told beyond its defaults, and what must come of it.
+/// A recipe, and `[test]` of its `recipe.toml`: what it is told beyond its defaults, and what must come of it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Recipe {
+    #[serde(skip)]
     name: &'static str,
-    settings: &'static [&'static str],
+    settings: Vec<String>,
     /// How it saves: through `torch.distributed.checkpoint`, but for the one that shows `torch.save`.
-    format: &'static str,
+    #[serde(default = "dcp")]
+    format: String,
     /// Series of its own, beside those of every training.
-    own: &'static [&'static str],
+    #[serde(default)]
+    series: Vec<String>,
     /// The mesh it makes of its four ranks: axes and sizes.
-    mesh: &'static [(&'static str, u32)],
+    #[serde(default)]
+    mesh: Vec<(String, u32)>,
+    /// Whether it is trained for every change, and not in `cargo xtask lab recipes` alone. Those are whose ranks and checkpoints
+    /// differ most: a mesh of two axes that saves through DCP, pipeline stages, a parameter server. The tests of torch-probe
+    /// train every recipe with each change.
+    #[serde(default)]
+    every_change: bool,
+}
+
+fn dcp() -> String {
+    "dcp".to_owned()
 }
 
 /// What came of it.
@@ -43,42 +60,18 @@ struct Trained {
     problems: Vec<String>,
 }
 
-const ALL: [Recipe; 9] = [
-    Recipe {
-        format: "torch_save",
-        ..Recipe::new("ddp", &["steps=40"])
-    },
-    Recipe::new("fsdp", &["steps=30"]).meshed(&[("shard", 4)]),
-    Recipe::new("hsdp", &["steps=30"]).meshed(&[("replicate", 2), ("shard", 2)]),
-    Recipe::new("device-mesh", &["steps=30"]).meshed(&[("data", 2), ("tensor", 2)]),
-    Recipe::new("amp", &["steps=30"]),
-    Recipe::new("activation-checkpointing", &["steps=30"]),
-    Recipe::new("rpc-parameter-server", &["steps=60"]).with(&[
-        "train_rpc_seconds",
-        "train_rpc_buffer_depth",
-        "train_gradient_staleness_steps",
-    ]),
-    Recipe::new("model-parallel", &["steps=40"]).with(&["train_pipeline_bubble_ratio"]),
-    Recipe::new("resume", &["steps=40"]),
-];
+fn all_recipes() -> Vec<Recipe> {
+    RECIPES.iter().map(|recipe| Recipe::read(recipe.name)).collect()
+}
 
 impl Recipe {
-    const fn new(name: &'static str, settings: &'static [&'static str]) -> Self {
-        Self {
-            name,
-            settings,
-            format: "dcp",
-            own: &[],
-            mesh: &[],
-        }
-    }
-
-    const fn with(self, own: &'static [&'static str]) -> Self {
-        Self { own, ..self }
-    }
-
-    const fn meshed(self, mesh: &'static [(&'static str, u32)]) -> Self {
-        Self { mesh, ..self }
+    fn read(name: &'static str) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../torch-probe/recipes");
+        let text = std::fs::read_to_string(folder.join(name).join("recipe.toml")).unwrap();
+        let mut whole: toml::Table = text.parse().unwrap();
+        let test = whole.remove("test").expect("a recipe says how it is tested");
+        let recipe: Self = test.try_into().unwrap_or_else(|error| panic!("{name}: {error}"));
+        Self { name, ..recipe }
     }
 
     /// Trains it to the end and looks at what came of it.
@@ -120,13 +113,22 @@ impl Recipe {
         let file = cluster.data_dir().join(format!("{}.json", self.name));
         std::fs::write(&file, serde_json::to_vec(&spec).unwrap()).unwrap();
         let mut arguments = vec!["run", "submit", file.to_str().unwrap(), "--wait"];
-        arguments.extend(self.settings.iter().flat_map(|setting| ["--set", setting]));
+        arguments.extend(
+            self.settings
+                .iter()
+                .flat_map(|setting| ["--set", setting.as_str()]),
+        );
         cluster.lockstep(&arguments)
     }
 
     /// Samples come every second, the end of a run is told at once: they may be a moment behind.
     fn look_at_series(&self, cluster: &Cluster, run: &str, trained: &mut Trained) {
-        let wanted = || EVERY.iter().chain(self.own);
+        let wanted = || {
+            EVERY
+                .iter()
+                .copied()
+                .chain(self.series.iter().map(String::as_str))
+        };
         let selector = format!("{{__name__=~\"train_.+\",run={run:?}}}[10m]");
         let mut seen = BTreeSet::new();
         let _whether_all = cluster.look_for(|| {
@@ -135,9 +137,9 @@ impl Recipe {
             seen = names.map(str::to_owned).collect();
             let torch = series.iter().find_map(|one| one["metric"]["torch"].as_str());
             trained.torch = torch.unwrap_or_default().to_owned();
-            wanted().all(|name| seen.contains(*name)).then_some(())
+            wanted().all(|name| seen.contains(name)).then_some(())
         });
-        let (there, missing): (Vec<&str>, Vec<&str>) = wanted().partition(|name| seen.contains(**name));
+        let (there, missing): (Vec<&str>, Vec<&str>) = wanted().partition(|name| seen.contains(*name));
         trained.series = there.len();
         if !missing.is_empty() {
             let seen = seen.into_iter().collect::<Vec<_>>().join(", ");
@@ -188,7 +190,7 @@ impl Recipe {
         let Some((_, last)) = self.mesh.last() else {
             return;
         };
-        let (axes, sizes): (Vec<&str>, Vec<u32>) = self.mesh.iter().copied().unzip();
+        let (axes, sizes): (Vec<String>, Vec<u32>) = self.mesh.iter().cloned().unzip();
         let at = |rank: u32| match sizes.len() {
             1 => vec![rank],
             _ => vec![rank / last, rank % last],
@@ -222,29 +224,16 @@ impl Recipe {
     }
 }
 
-#[test]
-fn every_recipe_that_ships_is_tried_here() {
-    let mut shipped: Vec<&str> = RECIPES.iter().map(|(name, _)| *name).collect();
-    let mut tried: Vec<&str> = ALL.iter().map(|recipe| recipe.name).collect();
-    shipped.sort_unstable();
-    tried.sort_unstable();
-    assert_eq!(tried, shipped);
-}
-
 fn two_nodes() -> Cluster {
     let mut cluster = Cluster::start_without_gpus();
     cluster.add_node("second");
     cluster
 }
 
-/// The recipes whose ranks and checkpoints differ most: a mesh of two axes that saves through DCP, pipeline stages, a parameter
-/// server. The tests of torch-probe train every recipe with each change, and `cargo xtask lab recipes` all of them on two nodes.
-const EVERY_CHANGE: [&str; 3] = ["hsdp", "model-parallel", "rpc-parameter-server"];
-
 #[test]
 fn recipes_train_on_two_nodes() {
     let cluster = two_nodes();
-    for recipe in ALL.iter().filter(|recipe| EVERY_CHANGE.contains(&recipe.name)) {
+    for recipe in all_recipes().iter().filter(|recipe| recipe.every_change) {
         let trained = recipe.train(&cluster);
         assert!(trained.problems.is_empty(), "{}: {trained:#?}", recipe.name);
         assert_eq!(trained.state, "succeeded", "{}", recipe.name);

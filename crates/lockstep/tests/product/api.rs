@@ -67,9 +67,16 @@ impl Api {
 
     /// What an instant query gives, asked with these parameters.
     pub(crate) fn ask(&self, parameters: &[(&str, &str)]) -> Vec<Value> {
+        self.query_answer(parameters)["data"]["result"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// The whole answer to an instant query, which may be an error.
+    pub(crate) fn query_answer(&self, parameters: &[(&str, &str)]) -> Value {
         let url = format!("{}/api/v1/query", self.url);
-        let answer = json(self.answer(self.http.get(url).query(parameters)));
-        answer["data"]["result"].as_array().cloned().unwrap_or_default()
+        json(self.answer(self.http.get(url).query(parameters)))
     }
 
     /// Samples `(milliseconds, value)` of each series a range selector gives.

@@ -1,4 +1,4 @@
-"""What the recipes fsdp, hsdp, device-mesh, amp and activation-checkpointing stand on: everything but what each of them is about.
+"""What the recipes that shard, cut and save memory stand on: everything but what each of them is about.
 
     loop.py         steps, validation, checkpoints, stops       training.py   what a checkpoint holds, and how it is put back
     checkpoints.py  sharded checkpoints through DCP             data.py       the text, dealt out to the ranks
@@ -7,7 +7,7 @@
     memory.py       bytes, counted from the tensors             watched.py    what Lockstep's probe is told, where it watches
     group.py        the process group                           arguments.py  the arguments, and refusing what makes no sense
 
-The recipes model-parallel, rpc-parameter-server and resume take the process group and the arguments' types from here, and no more.
+Others take the process group and the arguments' types from here, and no more.
 The text, its sampler, the random numbers' state and the agreement on a last step are those of the recipe `resume`.
 """
 

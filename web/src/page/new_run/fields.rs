@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use domain::run::spec::{FieldError, RECIPES, Spec};
+use domain::run::recipe::RECIPES;
+use domain::run::spec::{FieldError, Spec};
 use leptos::prelude::*;
 
 /// The recipe field's value for "a script of one's own".
@@ -29,7 +30,7 @@ impl Fields {
         let text = |value: &str| RwSignal::new(value.to_owned());
         Self {
             name: text(""),
-            recipe: text(RECIPES[0].0),
+            recipe: text(RECIPES[0].name),
             script: text(""),
             args: text(""),
             settings: text("steps=200"),

@@ -3,10 +3,11 @@
 mod table;
 
 use domain::api::stream::Request;
+use domain::metric::Unit;
 use leptos::prelude::*;
 
 use crate::live::{Live, News};
-use crate::ui::{Heading, Unit, fixed, show, text};
+use crate::ui::{Heading, fixed, show, text};
 use table::{INDICATORS, Indicator, Place};
 
 /// One tile for each.

@@ -1,6 +1,7 @@
 //! The charts of a run.
 
 use domain::api::runs::AttemptView;
+use domain::metric::{Unit, unit_of};
 use leptos::prelude::*;
 
 use super::Known;
@@ -8,7 +9,7 @@ use super::logged::Logged;
 use super::span::SPANS;
 use crate::chart::{Chart, Marks, Window};
 use crate::live::Live;
-use crate::ui::{Heading, Unit};
+use crate::ui::Heading;
 
 /// Step time by part, as one query: `(series, name of the line)`.
 const PARTS: [(&str, &str); 6] = [
@@ -64,12 +65,12 @@ pub(super) fn Charts(
                 </label>
             </Heading>
             <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">
-                <Chart window marks title="Loss" hint="Falls while the model learns." unit=Unit::Plain query=of("train_loss") by="rank" />
-                <Chart window marks title="Gradient norm" hint="Before clipping. A leap of ten times and more is an explosion." unit=Unit::Plain query=of("train_grad_norm") by="rank" />
-                <Chart window marks title="Step time" hint="What a step is spent on, mean over the ranks." unit=Unit::Seconds query=split by="part" order=&ORDER />
-                <Chart window marks title="Throughput" hint="Samples a second. Ranks of one run should agree." unit=Unit::Plain query=of("train_samples_per_second") by="rank" />
+                <Chart window marks title="Loss" hint="Falls while the model learns." unit=const { unit_of("train_loss") } query=of("train_loss") by="rank" />
+                <Chart window marks title="Gradient norm" hint="Before clipping. A leap of ten times and more is an explosion." unit=const { unit_of("train_grad_norm") } query=of("train_grad_norm") by="rank" />
+                <Chart window marks title="Step time" hint="What a step is spent on, mean over the ranks." unit=const { unit_of(PARTS[0].0) } query=split by="part" order=&ORDER />
+                <Chart window marks title="Throughput" hint="Samples a second. Ranks of one run should agree." unit=const { unit_of("train_samples_per_second") } query=of("train_samples_per_second") by="rank" />
                 <Chart window marks title="Waiting for gradient sync" hint="Share of a step. Who waits less than the others is the late one." unit=Unit::Ratio query=sync by="rank" />
-                <Chart window marks title="Compute share" hint="Share of a step in forward, backward and optimizer." unit=Unit::Ratio query=of("train_compute_ratio") by="rank" />
+                <Chart window marks title="Compute share" hint="Share of a step in forward, backward and optimizer." unit=const { unit_of("train_compute_ratio") } query=of("train_compute_ratio") by="rank" />
             </div>
             <Logged id=id.clone() window marks />
         </section>

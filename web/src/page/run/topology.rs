@@ -4,6 +4,7 @@ mod state;
 
 use std::collections::BTreeMap;
 
+use domain::api::alerts::RankState;
 use domain::api::nodes::NodeState;
 use domain::ident::Rank;
 use domain::run::mesh::{Mesh, MeshPlace, Plane};
@@ -18,10 +19,6 @@ use state::{Around, Standing, State, standings};
 const CELLS_MAX: usize = 2_048;
 /// A row of one axis that is longer is broken into several.
 const COLUMNS_MAX: usize = 16;
-/// Rules that name a rank that others wait for.
-const LATE: [&str; 2] = ["StragglerRank", "LateToCollectives"];
-/// Rules that name a rank that does nothing.
-const STUCK: [&str; 2] = ["RankStuck", "RunStalled"];
 
 /// What is pointed at and chosen. Cheap to copy.
 #[derive(Clone, Copy)]
@@ -87,11 +84,11 @@ fn around(live: Live, run: &str) -> Around {
         let Some(rank) = rank.filter(|_| alert.labels.get("run") == Some(run)) else {
             continue;
         };
-        if STUCK.contains(&alert.rule.as_str()) {
-            around.stuck.insert(rank);
-        } else if LATE.contains(&alert.rule.as_str()) {
-            around.late.insert(rank);
-        }
+        match alert.rank_state() {
+            Some(RankState::Stuck) => around.stuck.insert(rank),
+            Some(RankState::Late) => around.late.insert(rank),
+            None => continue,
+        };
     }
     around
 }

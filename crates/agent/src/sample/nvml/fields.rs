@@ -332,6 +332,37 @@ mod tests {
         }
     }
 
+    /// What `docs/nvml-fields.md` says of these tables. `cargo xtask generate` writes it.
+    #[test]
+    fn the_page_on_fields_is_made_from_the_tables() {
+        let mut page = "# Numbered fields of NVML\n\nWritten by `cargo xtask generate` from the tables in \
+            [fields.rs](../crates/agent/src/sample/nvml/fields.rs): what one `nvmlDeviceGetFieldValues` call per tier asks of each GPU, and what becomes of \
+            it. Numbers are NVML 12's. What is asked in other ways is in [signals.md](signals.md).\n\n\
+            | field | tier | name | series |\n|---:|---|---|---|\n"
+            .to_owned();
+        for (tier, fields) in [("1 s", &CORE[..]), ("10 s", &SLOW), ("60 s", &RARE)] {
+            for Field { id, name, goes, .. } in fields {
+                let series = match goes {
+                    Goes::To(metric, _) => format!("`{metric}`"),
+                    Goes::By(metric, (label, value), _) | Goes::Flag(metric, (label, value)) => {
+                        format!("`{metric}`, {label} {value}")
+                    }
+                    Goes::Back => "bytes of the link".to_owned(),
+                };
+                page += &format!("| {id} | {tier} | {name} | {series} |\n");
+            }
+        }
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/nvml-fields.md");
+        if std::env::var_os("LOCKSTEP_GENERATE").is_some() {
+            std::fs::write(file, &page).expect("the page can be written");
+        }
+        let kept = std::fs::read_to_string(file).unwrap_or_default();
+        assert!(
+            kept == page,
+            "docs/nvml-fields.md is not what the tables say: run `cargo xtask generate`"
+        );
+    }
+
     #[test]
     fn fields_have_names_of_their_own_and_metrics_of_the_catalogue() {
         let mut names = std::collections::BTreeSet::new();

@@ -6,33 +6,11 @@ use std::collections::BTreeMap;
 
 use crate::run::knob::change::How;
 use crate::run::knob::{Knob, Way, known};
+use crate::run::recipe::Recipe;
 use crate::run::spec::{Backend, Spec};
 
 /// The variable by which the probe learns what to change: a JSON object, name → value, both texts.
 pub const LOCKSTEP_KNOBS: &str = "LOCKSTEP_KNOBS";
-
-/// What recipes declare: recipe, knob, flag.
-const RECIPE_KNOBS: &[(&str, &str, &str)] = &[
-    ("ddp", "num_workers", "--num-workers"),
-    ("ddp", "grad_clip_norm", "--grad-clip"),
-    ("ddp", "micro_batch", "--batch-size"),
-    ("resume", "num_workers", "--num-workers"),
-    ("resume", "micro_batch", "--batch-size"),
-    ("model-parallel", "num_workers", "--num-workers"),
-    ("model-parallel", "micro_batch", "--batch-size"),
-    (
-        "activation-checkpointing",
-        "activation_checkpointing",
-        "--granularity",
-    ),
-];
-/// What the recipes that stand on `foundation` declare together.
-const FOUNDATION: [&str; 5] = ["fsdp", "hsdp", "device-mesh", "amp", "activation-checkpointing"];
-const FOUNDATION_KNOBS: [(&str, &str); 3] = [
-    ("num_workers", "--num-workers"),
-    ("grad_clip_norm", "--grad-clip"),
-    ("micro_batch", "--batch-size"),
-];
 
 /// How a knob is turned in a run.
 ///
@@ -43,7 +21,8 @@ pub fn place(spec: &Spec, name: &str) -> Result<How, String> {
     if let Some(target) = spec.knobs.get(name) {
         return target.how();
     }
-    if let Some(flag) = recipe_flag(spec, name) {
+    let recipe = spec.recipe.as_deref().and_then(Recipe::named);
+    if let Some(flag) = recipe.and_then(|recipe| recipe.flag(name)) {
         return Ok(How::Flag { flag: flag.into() });
     }
     match knob.way {
@@ -81,20 +60,6 @@ fn declare(name: &str) -> String {
     format!(
         "give the script a setting for it and declare that in the run, [knobs] {name} = \"--FLAG\" or {name} = {{ env = \"VARIABLE\" }}"
     )
-}
-
-fn recipe_flag(spec: &Spec, knob: &str) -> Option<&'static str> {
-    let mut declared = declared_by(spec.recipe.as_deref()?);
-    declared.find(|(name, _)| *name == knob).map(|(_, flag)| flag)
-}
-
-/// A recipe's knobs and their flags.
-fn declared_by(recipe: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let own = RECIPE_KNOBS.iter().filter(move |(of, ..)| *of == recipe);
-    let shared = FOUNDATION_KNOBS
-        .iter()
-        .filter(move |_| FOUNDATION.contains(&recipe));
-    own.map(|(_, knob, flag)| (*knob, *flag)).chain(shared.copied())
 }
 
 /// A knob's value in the run: turned by Lockstep, else as the spec's arguments, settings and variables have it.
@@ -396,43 +361,6 @@ mod tests {
                 place(&declared("num_workers", target, &[]), "num_workers").is_err(),
                 "{target}"
             );
-        }
-    }
-
-    macro_rules! programs {
-        ($($name:literal)*) => {
-            [$(($name, include_str!(concat!("../../../../torch-probe/recipes/", $name, "/main.py")))),*]
-        };
-    }
-
-    const PROGRAMS: [(&str, &str); 9] = programs!["ddp" "fsdp" "hsdp" "device-mesh" "amp" "activation-checkpointing"
-        "rpc-parameter-server" "model-parallel" "resume"];
-
-    /// A recipe's argument that has a knob's name is that knob: else setting it by name would go to the probe beside it.
-    #[test]
-    fn recipes_declare_the_knobs_that_are_their_arguments() {
-        for (recipe, _) in crate::run::spec::RECIPES {
-            let program = PROGRAMS.iter().find(|(name, _)| name == recipe);
-            let mut text = program.expect("every recipe's program is read here").1.to_owned();
-            if FOUNDATION.contains(recipe) {
-                text += include_str!("../../../../torch-probe/recipes/foundation/arguments.py");
-            }
-            let spec = Spec {
-                recipe: Some((*recipe).into()),
-                ..Spec::default()
-            };
-            for knob in crate::run::knob::KNOBS {
-                let flag = format!("\"--{}\"", knob.name.replace('_', "-"));
-                if text.contains(&flag) {
-                    assert!(recipe_flag(&spec, knob.name).is_some(), "{recipe}: {flag}");
-                }
-            }
-            for (knob, flag) in declared_by(recipe) {
-                assert!(
-                    text.contains(&format!("\"{flag}\"")),
-                    "{recipe} has no {flag} for {knob}"
-                );
-            }
         }
     }
 }

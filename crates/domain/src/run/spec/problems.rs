@@ -2,10 +2,9 @@
 
 use crate::run::field_error::FieldError;
 use crate::run::knob;
+use crate::run::recipe::{RECIPES, Recipe};
 use crate::run::secret::{REDACTED, SECRET_BYTES_MIN, SECRETS_MAX};
-use crate::run::spec::{
-    ARGS_MAX, NODES_MAX, NPROC_MAX, RECIPES, RESTARTS_MAX, SPEC_BYTES_MAX, Spec, TEXT_BYTES_MAX,
-};
+use crate::run::spec::{ARGS_MAX, NODES_MAX, NPROC_MAX, RESTARTS_MAX, SPEC_BYTES_MAX, Spec, TEXT_BYTES_MAX};
 
 impl Spec {
     /// Everything that is wrong, field by field; empty when the run can be tried.
@@ -28,8 +27,8 @@ impl Spec {
         match (&self.recipe, &self.script) {
             (None, None) => problems.add("recipe", "choose a recipe, or give the path of a script"),
             (Some(_), Some(_)) => problems.add("script", "give either a recipe or a script, not both"),
-            (Some(recipe), None) if !RECIPES.iter().any(|(name, _)| name == recipe) => {
-                let known: Vec<_> = RECIPES.iter().map(|(name, _)| *name).collect();
+            (Some(recipe), None) if Recipe::named(recipe).is_none() => {
+                let known: Vec<_> = RECIPES.iter().map(|recipe| recipe.name).collect();
                 problems.add(
                     "recipe",
                     format!("there is no recipe {recipe:?}; there is: {}", known.join(", ")),

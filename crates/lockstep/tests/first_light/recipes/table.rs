@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use crate::product::chosen::chosen;
 
-use super::{ALL, EVERY, Recipe, Trained, two_nodes};
+use super::{EVERY, Recipe, Trained, all_recipes, two_nodes};
 
 /// What frames the table.
 const BEGIN: &str = "=== table of recipes ===";
@@ -17,10 +17,12 @@ const END: &str = "=== end of the table ===";
 #[test]
 #[ignore = "takes minutes: cargo xtask lab recipes"]
 fn all() {
-    let is_chosen = chosen("LOCKSTEP_RECIPES_ONLY", "recipe", &ALL.map(|recipe| recipe.name));
+    let recipes = all_recipes();
+    let names: Vec<&str> = recipes.iter().map(|recipe| recipe.name).collect();
+    let is_chosen = chosen("LOCKSTEP_RECIPES_ONLY", "recipe", &names);
     let cluster = two_nodes();
     let mut rows = Vec::new();
-    for recipe in ALL.iter().filter(|recipe| is_chosen(recipe.name)) {
+    for recipe in recipes.iter().filter(|recipe| is_chosen(recipe.name)) {
         let trained = recipe.train(&cluster);
         // At once: the table comes minutes later.
         println!(
@@ -67,7 +69,7 @@ fn table(rows: &[(&Recipe, Trained)]) -> String {
             loss(|both| both.1),
             recipe.format,
             trained.series,
-            EVERY.len() + recipe.own.len(),
+            EVERY.len() + recipe.series.len(),
             trained.seconds,
         )
         .unwrap();

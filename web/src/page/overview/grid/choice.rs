@@ -1,6 +1,6 @@
 //! What the GPU grid can be coloured by.
 
-use crate::ui::Unit;
+use domain::metric::{Unit, unit_of};
 
 /// One way to colour the grid.
 pub(super) struct Choice {
@@ -33,25 +33,25 @@ pub(super) static CHOICES: [Choice; 7] = [
     Choice {
         title: "compute (SM activity, else utilization)",
         query: "gpu_sm_active_ratio or gpu_utilization_ratio",
-        unit: Unit::Ratio,
+        unit: unit_of("gpu_sm_active_ratio"),
         scale: (0.0, 1.0),
     },
     Choice {
         title: "NVLink bandwidth",
         query: "link_utilization_ratio{link=\"nvlink\"}",
-        unit: Unit::Ratio,
+        unit: unit_of("link_utilization_ratio"),
         scale: (0.0, 1.0),
     },
     Choice {
         title: "temperature",
         query: "gpu_temperature_celsius",
-        unit: Unit::Celsius,
+        unit: unit_of("gpu_temperature_celsius"),
         scale: (25.0, 95.0),
     },
     Choice {
         title: "power",
         query: "gpu_power_watts",
-        unit: Unit::Watts,
+        unit: unit_of("gpu_power_watts"),
         scale: (0.0, 1_000.0),
     },
     Choice {

@@ -1,0 +1,54 @@
+//! The recipes' folders and the table of recipes hold the same.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use domain::run::knob::KNOBS;
+use domain::run::recipe::RECIPES;
+
+const FOLDER: &str = "crates/torch-probe/recipes";
+
+#[test]
+fn every_folder_with_a_program_is_a_recipe() {
+    let folders = fs::read_dir(super::path(FOLDER)).unwrap().map(Result::unwrap);
+    let programs = folders.filter(|folder| folder.path().join("main.py").exists());
+    let shipped: BTreeSet<String> = programs
+        .map(|folder| folder.file_name().into_string().unwrap())
+        .collect();
+    let listed: BTreeSet<String> = RECIPES.iter().map(|recipe| recipe.name.to_owned()).collect();
+    assert_eq!(listed, shipped, "crates/domain/build.rs lists the recipes");
+}
+
+/// A recipe's argument that has a knob's name is that knob: else setting it by name would go to the probe beside it.
+#[test]
+fn recipes_declare_the_knobs_that_are_their_arguments() {
+    for recipe in RECIPES {
+        let folder = super::path(FOLDER);
+        let mut program = fs::read_to_string(folder.join(recipe.name).join("main.py")).unwrap();
+        if program.contains("arguments.parser(") {
+            program += &fs::read_to_string(folder.join("foundation/arguments.py")).unwrap();
+        }
+        for knob in KNOBS {
+            let flag = format!("\"--{}\"", knob.name.replace('_', "-"));
+            if program.contains(&flag) {
+                assert!(
+                    recipe.knobs.iter().any(|(name, _)| *name == knob.name),
+                    "{}: {flag}",
+                    recipe.name
+                );
+            }
+        }
+        for (knob, flag) in recipe.knobs {
+            assert!(
+                KNOBS.iter().any(|known| known.name == *knob),
+                "{}: {knob}",
+                recipe.name
+            );
+            assert!(
+                program.contains(&format!("\"{flag}\"")),
+                "{} has no {flag} for {knob}",
+                recipe.name
+            );
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! `cargo xtask generate`: files in the repository that are made from definitions. The tests that compare them write them instead.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::child::Child;
+use crate::layout::Layout;
+
+/// A cold build of the agent's tests on two cores.
+const LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// Writes them all.
+pub(crate) fn run(layout: &Layout) -> Result<()> {
+    let tests = Child::new(layout, "generate", "cargo", LIMIT)
+        .args(["test", "--locked", "--package", "domain", "--package", "agent"])
+        .args(["--", "made_from"])
+        .env("LOCKSTEP_GENERATE", "1");
+    tests.succeed().map(drop)
+}
