@@ -561,11 +561,32 @@ proptest! {
     }
 }
 
+/// Of two checkpoints that were finished in the same millisecond both count as the last one.
+fn until_files_get_a_later_time() {
+    let time_ms = || {
+        let modified = tempfile::tempfile()
+            .unwrap()
+            .metadata()
+            .unwrap()
+            .modified()
+            .unwrap();
+        modified
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_millis()
+    };
+    let first_ms = time_ms();
+    while time_ms() == first_ms {
+        std::thread::yield_now();
+    }
+}
+
 /// Without removals the property above would hold for a program that does nothing.
 #[test]
 fn the_random_worlds_do_remove_something() {
     let mut world = World::new(&["best_model.pt"], false);
     for name in ["step-1.pt", "step-2.pt", "step-3.pt"] {
+        until_files_get_a_later_time();
         world.take(&Step::Save {
             run: 0,
             name,
@@ -573,6 +594,7 @@ fn the_random_worlds_do_remove_something() {
         });
     }
     for name in ["dcp/step-11", "dcp/step-12", "dcp/step-13"] {
+        until_files_get_a_later_time();
         let frozen = Some("dcp/step-11");
         world.take(&Step::SaveFolder { run: 0, name, frozen });
     }
