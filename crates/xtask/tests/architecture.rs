@@ -4,11 +4,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "architecture/circles.rs"]
+mod circles;
 #[path = "architecture/repository.rs"]
 mod repository;
 #[path = "architecture/workspace.rs"]
 mod workspace;
 
+use circles::Imports;
 use workspace::{dependencies, locked_dependencies, locked_versions, own_crates};
 
 /// Each of our crates with those of ours it may use. What is absent is forbidden, in particular: agent → store or collector,
@@ -98,6 +101,36 @@ fn every_edge_between_our_crates_is_in_the_table() {
                 "{name} → {used} is not in the table"
             );
         }
+    }
+}
+
+/// Files of a crate that may import each other in a circle.
+const CIRCLE_MAX: usize = 6;
+/// Circles that are larger today. None may grow, and none may be added.
+const LARGER_CIRCLES: [(&str, usize); 3] = [("crates/domain", 16), ("crates/store", 10), ("web", 19)];
+
+#[test]
+fn files_that_import_each_other_in_a_circle_are_few() {
+    let crates = std::fs::read_dir(workspace::root().join("crates")).unwrap();
+    let crates = crates.map(|entry| format!("crates/{}", entry.unwrap().file_name().to_str().unwrap()));
+    for folder in crates.chain(["web".to_owned()]) {
+        let source = workspace::root().join(&folder).join("src");
+        if !source.is_dir() {
+            continue;
+        }
+        let larger = LARGER_CIRCLES.iter().find(|(of, _)| *of == folder);
+        let most = larger.map_or(CIRCLE_MAX, |(_, most)| *most);
+        let circle = Imports::read(&source).largest_circle();
+        assert!(
+            circle.len() <= most,
+            "{folder}: {} files: {circle:?}",
+            circle.len()
+        );
+        assert!(
+            larger.is_none() || circle.len() == most,
+            "{folder}: its largest circle has {} files now; write that into the table",
+            circle.len()
+        );
     }
 }
 
