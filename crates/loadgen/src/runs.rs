@@ -115,7 +115,7 @@ pub async fn run(url: &str, server: &Server, join: Option<String>, plan: &Plan) 
     let id = submit(server, plan).await?;
     let trains = |steps| {
         let fleet = fleet.clone();
-        move || fleet.steps.load(Ordering::Relaxed) == steps
+        move || fleet.steps.load(Ordering::Relaxed) >= steps
     };
     wait(&mut agents, PHASE_WITHIN, trains(ranks))
         .await
