@@ -49,7 +49,7 @@ pub struct App {
     pub remote_write: Arc<RemoteWrite>,
     /// What the streams of agents use.
     pub(crate) ingest: Arc<Ingest>,
-    /// What people read of events and of each other's actions.
+    /// The event log and the audit log.
     pub events: EventLog,
     /// Tells browsers what changed.
     pub changes: Changes,

@@ -171,7 +171,7 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
     let known_alerts = alerts.clone();
     let runs = Arc::new(Runs::new(
         &config,
-        runs::Handles {
+        runs::Parts {
             state: state.clone(),
             changes: changes.clone(),
             evaluator: evaluator.clone(),

@@ -31,7 +31,7 @@ pub use heard::Heard;
 pub use memory::MemoryKills;
 pub use orders::{LiveOrder, StopOrder};
 pub use owner::{Owner, Remains};
-pub use rank::{End, LastWords, RankProcess, end_by_log};
+pub use rank::{End, LastWords, RankProcess, end_by_log, newly_ended};
 pub use reports::{CHECKPOINT_IDS_FROM, Entry, Reports, SHIM_IDS_FROM, read_from};
 pub use secrets::Secrets;
 pub use shim::{main, split_env};

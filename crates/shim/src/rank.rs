@@ -4,6 +4,7 @@
 //! until its parent looks, which torchrun does twice a second; the pidfd wakes the shim at once. Where the status is gone
 //! all the same, torchrun's own log names it.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use domain::ident::Rank;
@@ -92,6 +93,24 @@ impl End {
             }
         }
     }
+}
+
+/// The ends of ranks that nobody had seen before, each described by `describe` and kept with its rank.
+pub fn newly_ended(
+    ranks: &mut BTreeMap<u32, RankProcess>,
+    mut describe: impl FnMut(&RankProcess, End) -> RankExit,
+) -> Vec<RankExit> {
+    let mut exits = Vec::new();
+    for rank in ranks.values_mut().filter(|rank| rank.lives()) {
+        let Some(end) = rank.end() else {
+            rank.gone = rank.is_gone();
+            continue;
+        };
+        let exit = describe(rank, end);
+        rank.exit = Some(exit.clone());
+        exits.push(exit);
+    }
+    exits
 }
 
 impl RankProcess {

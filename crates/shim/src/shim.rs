@@ -48,7 +48,7 @@ use crate::folder::Folder;
 use crate::heard::{Heard, StepHead};
 use crate::memory::MemoryKills;
 use crate::owner::Owner;
-use crate::rank::{End, LastWords, RankProcess};
+use crate::rank::{End, LastWords, RankProcess, newly_ended};
 use crate::reports::{Reports, SHIM_IDS_FROM, read_from};
 use crate::time::{now_ms, now_ns, wait_for};
 use crate::tree::{self, Process, Stat};
@@ -362,21 +362,15 @@ impl Shim {
             self.take_datagrams()?;
         }
         let seen_ns = now_ns();
-        let mut exits = Vec::new();
-        for rank in self.ranks.values_mut().filter(|rank| rank.lives()) {
-            let Some(end) = rank.end() else {
-                rank.gone = rank.is_gone();
-                continue;
-            };
+        let exits = newly_ended(&mut self.ranks, |rank, end| {
             let memory = end.signal == Some(libc::SIGKILL) && self.memory.lately();
             let last_step = self.progress.last_step(rank.rank);
             let mut exit = rank.describe(end, self.words.get(&rank.rank), seen_ns, memory, last_step);
             if rank.taken.is_some() && exit.message.is_none() && exit.failed() {
                 exit.message = Some("it was ended because torchrun had died before it".into());
             }
-            rank.exit = Some(exit.clone());
-            exits.push(exit);
-        }
+            exit
+        });
         let failed = exits.iter().any(RankExit::failed);
         exits
             .into_iter()

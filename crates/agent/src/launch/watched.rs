@@ -8,7 +8,7 @@
 //!                                                  ▼
 //!                                                agent
 //! ```
-//! It is the shim of a run that nobody manages: the same folder, lock, reports and socket ([`files`](shim::files)), and
+//! It does for a run that is only watched what the shim does for a managed one: the same folder, lock, reports and socket ([`files`](shim::files)), and
 //! a `watch.json` by which the agent knows that it must never stop it. What the command prints stays where it was printed. Nothing
 //! that goes wrong with watching ends the command or changes what it returns.
 
@@ -32,7 +32,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use shim::time::{now_ms, now_ns, wait_for};
 use shim::{
     Datagrams, End, Folder, Heard, Hierarchies, LastWords, MemoryKills, RankProcess, Reports, SHIM_IDS_FROM,
-    children, files,
+    children, files, newly_ended,
 };
 
 use crate::launch::Setting;
@@ -306,18 +306,11 @@ impl Watch {
 
     fn note_exits(&mut self) -> io::Result<()> {
         let seen_ns = now_ns();
-        let mut exits = Vec::new();
-        for rank in self.ranks.values_mut().filter(|rank| rank.lives()) {
-            let Some(end) = rank.end() else {
-                rank.gone = rank.is_gone();
-                continue;
-            };
+        let exits = newly_ended(&mut self.ranks, |rank, end| {
             let memory = end.signal == Some(libc::SIGKILL) && self.memory.lately();
             let last_step = self.steps.get(&rank.rank).copied();
-            let exit = rank.describe(end, self.words.get(&rank.rank), seen_ns, memory, last_step);
-            rank.exit = Some(exit.clone());
-            exits.push(exit);
-        }
+            rank.describe(end, self.words.get(&rank.rank), seen_ns, memory, last_step)
+        });
         exits
             .into_iter()
             .try_for_each(|exit| self.report(NodeReport::RankExited(exit)))

@@ -8,11 +8,13 @@ use axum::{Extension, Json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use domain::api::alerts::{AlertView, CreateWebhook, Diagnosis, NewWebhook, RuleView, WebhookView};
+use domain::api::session::Role;
 use domain::run::spec::FieldError;
 use rand::RngExt;
 use reqwest::Url;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use store::StateStore;
 use store::state::webhooks::Webhook;
 
 use super::table::needs;
@@ -22,8 +24,6 @@ use crate::clock;
 use crate::diagnose::Alerts;
 use crate::event_log::EventLog;
 use crate::notify::webhook::SECRET_PREFIX;
-use domain::api::session::Role;
-use store::StateStore;
 
 /// Receivers there may be; each gets every message.
 const WEBHOOKS_MAX: usize = 32;

@@ -47,7 +47,8 @@ pub struct Caller {
     pub(super) csrf: String,
 }
 
-/// The role a request needs; `None` when nobody has to log in for it. What is not in the table needs the admin to change.
+/// The role that a request needs; `None` when it needs no token. A path under `/api` that is not in the table needs a viewer to read and the
+/// admin to change.
 #[must_use]
 pub fn policy(table: &Table, method: &Method, template: Option<&str>) -> Option<Role> {
     let reads = matches!(*method, Method::GET | Method::HEAD);

@@ -7,6 +7,7 @@ use aide::axum::routing::{get_with, post_with};
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use domain::api::checkpoints::{CheckpointList, PinCheckpoint, PruneAnswer, PruneCheckpoints};
+use domain::api::session::Role;
 use domain::run::checkpoint::PINS_MAX;
 use domain::run::state::Event;
 
@@ -16,7 +17,6 @@ use super::{ApiError, ApiResult, Caller};
 use crate::app::App;
 use crate::event_log::EventLog;
 use crate::runs::Runs;
-use domain::api::session::Role;
 
 pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new()

@@ -4,17 +4,17 @@ use aide::axum::ApiRouter;
 use aide::axum::routing::get_with;
 use axum::Json;
 use axum::extract::{Query, State};
+use domain::api::session::Role;
 use domain::event::{Event, Severity};
 use domain::time::TimestampMs;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use store::StateStore;
 use store::state::events::EventFilter;
 
 use super::ApiResult;
 use super::table::needs;
 use crate::app::App;
-use domain::api::session::Role;
-use store::StateStore;
 
 /// Lines when nobody says how many.
 const LINES: u32 = 200;

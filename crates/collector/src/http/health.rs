@@ -6,14 +6,14 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Extension, Router};
+use store::SeriesStore;
+use store::StateStore;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::{ApiError, ApiResult};
 use crate::app::App;
 use crate::tasks::Tasks;
-use store::SeriesStore;
-use store::StateStore;
 
 /// How long an answer about the state database is good for: anybody may ask, and must not keep the disk busy.
 const LOOKED_WITHIN: Duration = Duration::from_secs(1);

@@ -12,6 +12,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use domain::api::inspect::{AskRanks, AskTrace, RankStacks, RankValue, RanksView, StacksView};
+use domain::api::session::Role;
 use domain::ident::{AttemptNo, RunId};
 use domain::run::inspect::{TraceWish, What};
 use domain::run::spec::FieldError;
@@ -27,7 +28,6 @@ use crate::clock;
 use crate::event_log::EventLog;
 use crate::runs::Runs;
 use crate::runs::{InspectError, OfRank, grouped};
-use domain::api::session::Role;
 
 /// A trace's length when the request does not say.
 const SECONDS_DEFAULT: u32 = 2;

@@ -47,7 +47,7 @@ pub(super) async fn bound(
         let detail = format!("{REQUESTS_MAX} requests are being worked on already; try again in a second");
         return ApiError::unavailable(detail).into_response();
     };
-    let endpoint = matched.and_then(|path| table.endpoint(request.method(), path.as_str()).cloned());
+    let endpoint = matched.and_then(|path| table.endpoint(request.method(), path.as_str()).copied());
     let within = endpoint
         .and_then(|endpoint| endpoint.within)
         .unwrap_or(REQUEST_WITHIN);

@@ -10,6 +10,7 @@ use aide::axum::routing::get_with;
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use domain::api::runs::{LogMatches, LogPiece, LogSource};
+use domain::api::session::Role;
 use domain::ident::{AttemptNo, Rank};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -20,7 +21,6 @@ use super::{ApiError, ApiResult};
 use crate::app::App;
 use crate::runs::Runs;
 use crate::runs::{LogError, PIECE_BYTES_MAX, Search, SearchError};
-use domain::api::session::Role;
 
 pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new()

@@ -10,10 +10,12 @@ use aide::axum::routing::get_with;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use domain::api::session::Role;
 use domain::api::store::Blocked;
 use domain::series::Labels;
 use prometheus::{Encoder, TextEncoder};
 use query::Value;
+use store::SeriesStore;
 
 use super::exposition::families;
 use super::table::needs;
@@ -24,8 +26,6 @@ use crate::evaluator::Evaluator;
 use crate::evaluator::QueryError;
 use crate::own_series;
 use crate::self_metrics::SelfMetrics;
-use domain::api::session::Role;
-use store::SeriesStore;
 
 /// Everything an agent sends carries its node.
 const AGENT_SERIES: &str = r#"{node!=""}"#;

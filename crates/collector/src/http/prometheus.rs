@@ -21,6 +21,7 @@ mod pages;
 
 use aide::axum::ApiRouter;
 use aide::axum::routing::{get_with, post_with};
+use domain::api::session::Role;
 use domain::time::TimeRange;
 
 use super::query::Params;
@@ -29,7 +30,6 @@ use super::{ApiError, ApiResult};
 use crate::app::App;
 use crate::http::remote_write;
 use answer::success;
-use domain::api::session::Role;
 
 pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new()

@@ -11,6 +11,7 @@ use domain::api::checkpoints::ResumeRun;
 use domain::api::runs::{
     ApplyKnobs, RevertKnobs, RunSummary, RunView, StopAfter, StopRun, StopUnknown, UnknownAttemptView,
 };
+use domain::api::session::Role;
 use domain::ident::{AttemptNo, RunId};
 use domain::run::knob::Comparison;
 use domain::run::spec::{FieldError, Spec};
@@ -24,7 +25,6 @@ use crate::app::App;
 use crate::event_log::EventLog;
 use crate::runs::Runs;
 use crate::runs::{CompareError, KnobError, ResumeError, RunError};
-use domain::api::session::Role;
 
 /// Runs listed when the request does not say, and at most.
 const LIST_DEFAULT: u32 = 200;

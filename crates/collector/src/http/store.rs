@@ -18,10 +18,13 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use domain::api::session::Role;
 use domain::api::store::{CheckLine, StoreStats};
 use domain::time::TimeRange;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use store::SeriesStore;
+use store::Store;
 use store::backup::BackupError;
 use store::series::{AppendError, DeleteError};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -39,9 +42,6 @@ use crate::clock;
 use crate::evaluator::QueryError;
 use crate::event_log::EventLog;
 use crate::tasks::Tasks;
-use domain::api::session::Role;
-use store::SeriesStore;
-use store::Store;
 
 /// Pieces of an archive that wait for a slow reader, 2 MiB.
 const PIECES_MAX: usize = 8;

@@ -57,7 +57,7 @@ pub(super) fn needs_time(
 }
 
 /// An endpoint as the table has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
     /// Who may call it.
     pub role: Role,

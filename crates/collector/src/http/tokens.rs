@@ -11,6 +11,7 @@ use domain::api::session::{CreateToken, NewToken, Role, TokenView};
 use domain::time::TimestampMs;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use store::StateStore;
 
 use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
@@ -19,7 +20,6 @@ use crate::clock;
 use crate::event_log::EventLog;
 use crate::tokens::Tokens;
 use crate::tokens::{JOIN_LIFETIME_S, is_admin_id};
-use store::StateStore;
 
 /// A note is for people; this is a sentence.
 const NOTE_CHARS_MAX: usize = 200;

@@ -73,7 +73,7 @@ impl Runs {
     ) -> Result<BTreeSet<String>, RunError> {
         let known = machine.checkpoints.iter().map(|one| one.path.as_str());
         let paths = known.chain(reported.iter().map(String::as_str)).collect();
-        Ok(self.state.pinned_by_others(&machine.id, &paths).await?)
+        Ok(self.parts.state.pinned_by_others(&machine.id, &paths).await?)
     }
 }
 

@@ -28,7 +28,7 @@ impl Runs {
     /// an agent that has not, or whose clock is so far off that its samples stand at another time.
     async fn measured_ahead_ns(&self, node: &NodeName) -> Option<i64> {
         let query = format!("lockstep_agent_clock_offset_seconds{{node=\"{node}\"}}");
-        let answer = self.evaluator.instant(&query, clock::now_ms()).await.ok()?;
+        let answer = self.parts.evaluator.instant(&query, clock::now_ms()).await.ok()?;
         let Value::Vector(samples) = answer.value else {
             return None;
         };
@@ -43,7 +43,7 @@ impl Runs {
 
     /// The same by the agent's last hello.
     fn told_ahead_ns(&self, node: &NodeName) -> i64 {
-        let records = self.live.records();
+        let records = self.parts.live.records();
         let record = records.iter().find(|record| record.name == *node);
         let ahead_ms = record.map_or(0, |record| record.clock_offset_ms);
         if ahead_ms.abs() < HELLO_OFF_MS {

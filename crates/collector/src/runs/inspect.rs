@@ -263,7 +263,7 @@ impl Runs {
     /// ended.
     pub(super) fn note_stacks(self: &Arc<Self>, run: RunId) {
         let runs = Arc::clone(self);
-        self.tasks.spawn(async move {
+        self.parts.tasks.spawn(async move {
             // However many runs stand still at once: each has its turn.
             let turn = runs.asking.acquire().await;
             let answers = match runs.ask_ranks_at_once(&run, None, What::Stacks).await {
@@ -283,7 +283,7 @@ impl Runs {
                 run: Some(run.to_string()),
                 message,
             };
-            runs.events.append(event).await;
+            runs.parts.events.append(event).await;
         });
     }
 }

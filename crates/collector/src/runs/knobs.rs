@@ -88,7 +88,8 @@ impl Runs {
         };
         let event = self.change_event(&machine, wish).await;
         self.take(run, event).await?;
-        self.events
+        self.parts
+            .events
             .append(LogLine {
                 run: Some(run.to_string()),
                 ..line(
@@ -150,6 +151,7 @@ impl Runs {
         let mut bounds = [0; 2];
         for (bound, of) in bounds.iter_mut().zip(["min", "max"]) {
             let answer = self
+                .parts
                 .evaluator
                 .instant(&format!("{of}({of_ranks})"), now_ms)
                 .await?;

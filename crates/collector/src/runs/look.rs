@@ -25,7 +25,7 @@ impl Runs {
     pub async fn view(&self, run: &RunId) -> Result<RunView, RunError> {
         let machine = self.machine(run).await?;
         let mut view = self.view_of(&machine);
-        view.unread_reports = self.state.unread_of(run).await?;
+        view.unread_reports = self.parts.state.unread_of(run).await?;
         let steps = self.steps(&machine).await;
         if let Some(attempt) = view.attempts.last_mut() {
             attempt.last_step = attempt.last_step.max(steps.values().copied().max());
@@ -63,7 +63,7 @@ impl Runs {
     /// # Errors
     /// When the store fails.
     pub async fn list(&self, limit: u32) -> Result<Vec<RunSummary>, RunError> {
-        let records = self.state.runs(limit).await?;
+        let records = self.parts.state.runs(limit).await?;
         Ok(records.into_iter().map(|record| record.summary).collect())
     }
 
@@ -73,7 +73,7 @@ impl Runs {
     /// When the store fails.
     pub(crate) async fn newest(&self, limit: u32) -> Result<Vec<Arc<Machine>>, RunError> {
         let mut runs = self.owners.unfinished();
-        for record in self.state.runs(limit).await? {
+        for record in self.parts.state.runs(limit).await? {
             let ended = unless_unreadable(read(record))?.filter(|run| run.state.is_final());
             runs.extend(ended.map(Arc::new));
         }
@@ -138,7 +138,7 @@ impl Runs {
         let window_ms = (at_ms - run.current().started_ms).clamp(1, STEPS_WINDOW_MS);
         // A run's id has no character that would end the string.
         let query = format!("last_over_time(train_step{{run=\"{}\"}}[{window_ms}ms])", run.id);
-        let Ok(output) = self.evaluator.instant(&query, at_ms).await else {
+        let Ok(output) = self.parts.evaluator.instant(&query, at_ms).await else {
             return BTreeMap::new();
         };
         let Value::Vector(samples) = output.value else {

@@ -70,7 +70,7 @@ pub use verdicts::CompareError;
 pub type CriticalNodes = Box<dyn Fn() -> Vec<String> + Send + Sync>;
 
 /// What runs use of the collector's other parts.
-pub struct Handles {
+pub struct Parts {
     /// Where runs are stored.
     pub state: StateStore,
     /// Tells pages what changed.
@@ -93,15 +93,7 @@ pub struct Handles {
 
 /// The runs of this collector.
 pub struct Runs {
-    state: StateStore,
-    changes: Changes,
-    evaluator: Evaluator,
-    events: EventLog,
-    tasks: Tasks,
-    live: Arc<Live>,
-    state_series: Arc<StateSeries>,
-    metrics: Arc<SelfMetrics>,
-    critical_nodes: CriticalNodes,
+    parts: Parts,
     /// Connected agents.
     pub agents: Agents,
     /// Log files.
@@ -120,28 +112,9 @@ pub struct Runs {
 impl Runs {
     /// No agent is connected yet.
     #[must_use]
-    pub fn new(config: &Config, handles: Handles) -> Self {
-        let Handles {
-            state,
-            changes,
-            evaluator,
-            events,
-            tasks,
-            live,
-            state_series,
-            metrics,
-            critical_nodes,
-        } = handles;
+    pub fn new(config: &Config, parts: Parts) -> Self {
         Self {
-            state,
-            changes,
-            evaluator,
-            events,
-            tasks,
-            live,
-            state_series,
-            metrics,
-            critical_nodes,
+            parts,
             agents: Agents::default(),
             logs: Logs::new(config.data_dir().join("logs")),
             secrets: Secrets::new(config.data_dir().join("secrets")),
@@ -164,7 +137,7 @@ impl Runs {
         let (machine, actions) = Machine::submit(id, spec, now_ms);
         let record = record(&machine, 0)?;
         let stored = stored_actions(&actions);
-        let insert = async { Ok(self.state.insert_run(&record, &stored, now_ms).await?) };
+        let insert = async { Ok(self.parts.state.insert_run(&record, &stored, now_ms).await?) };
         self.insert(machine.clone(), insert).await?;
         self.tell(None, &machine).await;
         self.place_now(&machine.id, &actions).await;
@@ -186,7 +159,7 @@ impl Runs {
         if let Some(machine) = self.owners.stored(run) {
             return Ok(machine);
         }
-        let record = self.state.run(run).await?;
+        let record = self.parts.state.run(run).await?;
         let record = record.ok_or_else(|| RunError::Unknown(run.clone()))?;
         Ok(Arc::new(read(record)?))
     }

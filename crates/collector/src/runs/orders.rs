@@ -98,7 +98,7 @@ impl Runs {
     /// Sends commands that were never accepted again, to one node or to all.
     pub(super) async fn send_pending(self: &Arc<Self>, to: Option<&NodeName>) -> Result<(), RunError> {
         let mut by_run: BTreeMap<RunId, Vec<Action>> = BTreeMap::new();
-        for (run, stored) in self.state.pending_actions().await? {
+        for (run, stored) in self.parts.state.pending_actions().await? {
             let Ok(task @ Task::Command { .. }) = serde_json::from_value(stored.action) else {
                 continue;
             };

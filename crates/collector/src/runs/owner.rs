@@ -68,7 +68,7 @@ impl Runs {
         insert: impl Future<Output = Result<(), RunError>>,
     ) -> Result<bool, RunError> {
         let _alone = self.owners.loading.lock().await;
-        if self.owners.stored(&machine.id).is_some() || self.state.run(&machine.id).await?.is_some() {
+        if self.owners.stored(&machine.id).is_some() || self.parts.state.run(&machine.id).await?.is_some() {
             return Ok(false);
         }
         insert.await?;
@@ -107,7 +107,7 @@ impl Runs {
             // It still stores what had come before it ended.
             while owner.stored.changed().await.is_ok() {}
         }
-        let record = self.state.run(run).await?;
+        let record = self.parts.state.run(run).await?;
         let record = record.ok_or_else(|| RunError::Unknown(run.clone()))?;
         let version = record.version;
         Ok(self.spawn_owner(read(record)?, version))
@@ -128,7 +128,7 @@ impl Runs {
             version,
             stored,
         };
-        self.tasks.spawn(task.run(requests));
+        self.parts.tasks.spawn(task.run(requests));
         owner
     }
 
@@ -267,7 +267,7 @@ impl OwnerTask {
     async fn store(&mut self, before: &Arc<Machine>, events: &mut Vec<Taken>) -> Result<Stored, RunError> {
         let (runs, now_ms) = (Arc::clone(&self.runs), clock::now_ms());
         let ids: Vec<&str> = events.iter().filter_map(|taken| taken.id.as_deref()).collect();
-        let seen = runs.state.run_events_seen(&self.run, &ids).await?;
+        let seen = runs.parts.state.run_events_seen(&self.run, &ids).await?;
         let mut batch = Batch {
             machine: Machine::clone(before),
             actions: Vec::new(),
@@ -303,7 +303,7 @@ impl OwnerTask {
                 done: &done,
                 pins: (*pinned != before.storage.pinned).then_some(pinned),
             };
-            self.version = runs.state.update_run(update, now_ms).await?;
+            self.version = runs.parts.state.update_run(update, now_ms).await?;
             self.stored.send_replace(Arc::new(machine));
         }
         Ok(Stored {
@@ -315,7 +315,7 @@ impl OwnerTask {
 
     /// Reads the run again after an error: the transaction may have been stored all the same.
     async fn reload(&mut self) {
-        match self.runs.state.run(&self.run).await {
+        match self.runs.parts.state.run(&self.run).await {
             Ok(Some(record)) => {
                 let version = record.version;
                 match read(record) {
@@ -367,7 +367,7 @@ impl OwnerTask {
             if self.stored.borrow().is_due(&command) {
                 runs.send_commands(&self.run, &[command]);
             } else {
-                let state = &runs.state;
+                let state = &runs.parts.state;
                 state
                     .action_done(&self.run, command.attempt, command.n, clock::now_ms())
                     .await?;

@@ -45,7 +45,7 @@ struct Wanted {
 impl Placement {
     /// Has nodes looked for, for those of the actions that want it.
     pub(super) fn ask(&self, run: &RunId, actions: &[Action]) {
-        self.push(wanted(run, actions));
+        self.push(Wanted::all_of(run, actions));
     }
 
     fn push(&self, wanted: Vec<Wanted>) {
@@ -64,24 +64,33 @@ impl Placement {
     }
 }
 
-fn wanted(run: &RunId, actions: &[Action]) -> Vec<Wanted> {
-    let wanted = actions.iter().filter_map(|action| match action.task {
-        Task::Place { nodes } => Some(Wanted {
-            run: run.clone(),
-            attempt: action.attempt,
-            n: action.n,
-            nodes,
-            looked: None,
-        }),
-        Task::Command { .. } => None,
-    });
-    wanted.collect()
+impl Wanted {
+    /// What an action of a run wants, if it wants nodes.
+    fn of(run: &RunId, attempt: AttemptNo, n: u32, task: &Task) -> Option<Self> {
+        match *task {
+            Task::Place { nodes } => Some(Self {
+                run: run.clone(),
+                attempt,
+                n,
+                nodes,
+                looked: None,
+            }),
+            Task::Command { .. } => None,
+        }
+    }
+
+    fn all_of(run: &RunId, actions: &[Action]) -> Vec<Self> {
+        let wanted = actions
+            .iter()
+            .filter_map(|action| Self::of(run, action.attempt, action.n, &action.task));
+        wanted.collect()
+    }
 }
 
 impl Runs {
     /// Waits until nodes were looked for once; a run that gets none waits on.
     pub(super) async fn place_now(&self, run: &RunId, actions: &[Action]) {
-        let mut wanted = wanted(run, actions);
+        let mut wanted = Wanted::all_of(run, actions);
         let Some(last) = wanted.last_mut() else {
             return;
         };
@@ -117,11 +126,10 @@ impl Runs {
         if !all && !self.owners.unfinished().iter().any(waits) {
             return Ok(Vec::new());
         }
-        let pending = self.state.pending_actions().await?.into_iter();
+        let pending = self.parts.state.pending_actions().await?.into_iter();
         let wanted = pending.filter_map(|(run, stored)| {
             let task = serde_json::from_value(stored.action).ok()?;
-            let (attempt, n) = (stored.attempt, stored.n);
-            wanted(&run, &[Action { attempt, n, task }]).pop()
+            Wanted::of(&run, stored.attempt, stored.n, &task)
         });
         Ok(wanted.collect())
     }
@@ -147,7 +155,11 @@ impl Runs {
         if still_wanted && !self.find_nodes(&machine, wanted).await? {
             return Ok(());
         }
-        Ok(self.state.action_done(run, *attempt, *n, clock::now_ms()).await?)
+        Ok(self
+            .parts
+            .state
+            .action_done(run, *attempt, *n, clock::now_ms())
+            .await?)
     }
 
     /// Whether there are enough nodes; the run is told either way.
@@ -160,11 +172,11 @@ impl Runs {
             }),
             None => {
                 let nodes = place::Nodes {
-                    records: self.live.records(),
+                    records: self.parts.live.records(),
                     agents: &self.agents,
                     runs: self.by_node(),
                     unknown: &self.unknown,
-                    critical: (self.critical_nodes)(),
+                    critical: (self.parts.critical_nodes)(),
                 };
                 let candidates = nodes.candidates(&machine.current().placement.excluded, now_ms);
                 place::choose(candidates, wanted.nodes)

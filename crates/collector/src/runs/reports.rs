@@ -147,9 +147,9 @@ impl Runs {
         if n == LEFTOVER_STOP {
             return Ok(true);
         }
-        let Some(action) = self.state.action(&attempt.run, attempt.no, n).await? else {
+        let Some(action) = self.parts.state.action(&attempt.run, attempt.no, n).await? else {
             // Of a run that is not known: that is the reason to give.
-            return Ok(self.state.run(&attempt.run).await?.is_none());
+            return Ok(self.parts.state.run(&attempt.run).await?.is_none());
         };
         let task = serde_json::from_value(action.action);
         Ok(matches!(task, Ok(Task::Command { node: to, .. }) if to == *node))
@@ -160,7 +160,7 @@ impl Runs {
         let now_ms = clock::now_ms();
         let machine = Machine::watch(attempt.run.clone(), attempt.no, watched, now_ms);
         let record = record(&machine, 0)?;
-        let insert = async { Ok(self.state.insert_run(&record, &[], now_ms).await?) };
+        let insert = async { Ok(self.parts.state.insert_run(&record, &[], now_ms).await?) };
         if self.insert(machine.clone(), insert).await? {
             self.tell(None, &machine).await;
         }
@@ -215,19 +215,24 @@ impl Runs {
             }
             None => return Err(RunError::Unknown(new.run.clone())),
         }
-        if self.state.keep_unread(new, clock::now_ms()).await? == Kept::AlreadySeen {
+        if self.parts.state.keep_unread(new, clock::now_ms()).await? == Kept::AlreadySeen {
             return Ok(());
         }
-        self.metrics.refused.with_label_values(&["report_not_read"]).inc();
-        self.changes.send(Change::Run(new.run.clone()));
-        let lines = self.state.unread_of(new.run).await?;
+        self.parts
+            .metrics
+            .refused
+            .with_label_values(&["report_not_read"])
+            .inc();
+        self.parts.changes.send(Change::Run(new.run.clone()));
+        let lines = self.parts.state.unread_of(new.run).await?;
         let first = lines.iter().find(|line| {
             (line.node.as_str(), line.kind.as_str(), &line.reason)
                 == (new.node.as_str(), new.kind, &new.reason)
                 && line.count == 1
         });
         if let Some(line) = first {
-            self.events
+            self.parts
+                .events
                 .append(LogLine {
                     at_ms: clock::now_ms(),
                     severity: Severity::Warning,
@@ -245,7 +250,7 @@ impl Runs {
     /// Reads again what collectors before this one could not read, in the order in which it came.
     pub(super) async fn read_kept(self: &Arc<Self>) -> Result<(), RunError> {
         let mut last = 0;
-        while let Some(kept) = self.state.next_unread(last).await? {
+        while let Some(kept) = self.parts.state.next_unread(last).await? {
             last = kept.id;
             let ReadReport::Known(report) = read_report(&kept.report) else {
                 continue;
@@ -256,7 +261,7 @@ impl Runs {
             let taken = self.apply(&attempt, &kept.node, &event_id, *report).await;
             if let Some(receipt) = unless_unreadable(refused_or(taken, Receipt::Taken))? {
                 tracing::info!(run = %kept.run, node = %kept.node, event = kept.event_id, ?receipt, "a kept report was read");
-                self.state.forget_unread(kept.id).await?;
+                self.parts.state.forget_unread(kept.id).await?;
             }
         }
         Ok(())

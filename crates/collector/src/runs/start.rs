@@ -29,27 +29,28 @@ impl Runs {
     /// # Errors
     /// When the store cannot be read.
     pub async fn start(self: &Arc<Self>, config: &Config) -> Result<(), StartError> {
-        let failed = |what| move |source| StartError::Load { what, source };
-        let taken_up = self.unknown.load(&self.state, clock::now_ms()).await;
-        taken_up.map_err(|error| failed("attempts that nodes hold")(error.into()))?;
-        let unfinished = self.state.unfinished_runs().await;
-        let unfinished = unfinished.map_err(|error| failed("runs")(error.into()))?;
+        let failed = |what, source| StartError::Load { what, source };
+        let taken_up = self.unknown.load(&self.parts.state, clock::now_ms()).await;
+        taken_up.map_err(|error| failed("attempts that nodes hold", error.into()))?;
+        let unfinished = self.parts.state.unfinished_runs().await;
+        let unfinished = unfinished.map_err(|error| failed("runs", error.into()))?;
         let read = self.read_kept().await;
-        read.map_err(|error| failed("reports that were not read")(error.into()))?;
+        read.map_err(|error| failed("reports that were not read", error.into()))?;
         for run in unfinished {
             let taken = self.take(&run.id, Event::CollectorStarted).await;
-            unless_unreadable(taken).map_err(|error| failed("runs")(error.into()))?;
+            unless_unreadable(taken).map_err(|error| failed("runs", error.into()))?;
         }
         match self.newest(ENDED_SHOWN).await {
-            Ok(runs) => runs.iter().for_each(|run| self.state_series.set_run(run)),
+            Ok(runs) => runs.iter().for_each(|run| self.parts.state_series.set_run(run)),
             Err(error) => {
                 tracing::warn!(%error, "the state of runs that had ended before the start is not shown")
             }
         }
-        self.tasks.spawn(Arc::clone(self).place_runs());
-        self.tasks.spawn(Arc::clone(self).send_pending_again());
-        self.tasks.spawn(Arc::clone(self).follow_changes());
-        self.tasks
+        self.parts.tasks.spawn(Arc::clone(self).place_runs());
+        self.parts.tasks.spawn(Arc::clone(self).send_pending_again());
+        self.parts.tasks.spawn(Arc::clone(self).follow_changes());
+        self.parts
+            .tasks
             .spawn(Arc::clone(self).keep_logs_within(logs_kept_ms(&config.store)));
         Ok(())
     }

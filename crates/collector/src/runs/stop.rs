@@ -58,7 +58,7 @@ impl Runs {
         let of_run = format!("train_step_seconds{{run=\"{}\"}}", machine.id);
         let query =
             format!("min(quantile_over_time(0.5, {of_run}[2m])) or min(last_over_time({of_run}[1h]))");
-        let answer = self.evaluator.instant(&query, clock::now_ms()).await.ok()?;
+        let answer = self.parts.evaluator.instant(&query, clock::now_ms()).await.ok()?;
         let Value::Vector(samples) = answer.value else {
             return None;
         };

@@ -12,8 +12,8 @@ use crate::clock;
 impl Runs {
     /// Tells the pages; a new state also goes to the event log.
     pub(super) async fn tell(self: &Arc<Self>, before: Option<&Machine>, after: &Machine) {
-        self.state_series.set_run(after);
-        self.changes.send(Change::Run(after.id.clone()));
+        self.parts.state_series.set_run(after);
+        self.parts.changes.send(Change::Run(after.id.clone()));
         let now_ms = clock::now_ms();
         let news = |before: &Machine| {
             let mut lines = checkpoints::news(before, after, now_ms);
@@ -21,7 +21,7 @@ impl Runs {
             lines
         };
         for line in before.map_or_else(Vec::new, news) {
-            self.events.append(line).await;
+            self.parts.events.append(line).await;
         }
         if inspect::stands_still(before, after) {
             self.note_stacks(after.id.clone());
@@ -39,7 +39,8 @@ impl Runs {
             RunState::Lost | RunState::Restarting => Severity::Warning,
             _ => Severity::Info,
         };
-        self.events
+        self.parts
+            .events
             .append(LogLine {
                 at_ms: clock::now_ms(),
                 severity,

@@ -189,7 +189,7 @@ impl Runs {
     async fn memory(&self, run: &RunId, window_ms: i64, at_ms: TimestampMs) -> Option<Memory> {
         for (metric, kind) in MEMORY {
             let query = format!("max(max_over_time({metric}{{run=\"{run}\"}}[{window_ms}ms]))");
-            let found = match self.evaluator.instant(&query, at_ms).await.ok()?.value {
+            let found = match self.parts.evaluator.instant(&query, at_ms).await.ok()?.value {
                 Value::Vector(samples) => samples.first().map(|(_, _, value)| *value),
                 _ => None,
             };
@@ -203,6 +203,7 @@ impl Runs {
     /// Samples of all series that a range selector gives, as one: a rank that went to another node goes on under its number.
     async fn values(&self, selector: &str, at_ms: TimestampMs) -> Vec<(TimestampMs, f64)> {
         match self
+            .parts
             .evaluator
             .instant(selector, at_ms)
             .await

@@ -92,7 +92,7 @@ fn leave_token(folder: &Path, token: &Path, asked: &Asked) -> Result<(), Prepare
 
 /// Takes back what `leave_token` left.
 pub(in crate::launch) fn remove_token(token: PathBuf) {
-    // Beside the agent's threads, and not waited for: a token that stays is an empty promise to nobody.
+    // On a thread of its own, and not waited for: a token that stays is an empty file that nothing reads.
     tokio::task::spawn_blocking(move || {
         if let Err(error) = std::fs::remove_file(&token)
             && error.kind() != io::ErrorKind::NotFound

@@ -32,7 +32,7 @@ impl Runs {
     /// Removes logs that are too old, or too many, and packs those of runs that have ended. Secrets of old runs go too.
     pub(in crate::runs) async fn keep_logs(&self, now_ms: TimestampMs, kept_ms: i64) {
         for run in self.secrets.runs() {
-            if let Ok(Some(record)) = self.state.run(&run).await
+            if let Ok(Some(record)) = self.parts.state.run(&run).await
                 && record
                     .summary
                     .ended_ms
@@ -43,7 +43,7 @@ impl Runs {
         }
         let mut all = Vec::new();
         for run in self.logs.runs() {
-            let ended_ms = match self.state.run(&run).await {
+            let ended_ms = match self.parts.state.run(&run).await {
                 Ok(Some(record)) if record.summary.state.is_final() => record.summary.ended_ms,
                 Ok(Some(_)) => None,
                 Ok(None) => self.logs.last_written_ms(&run),

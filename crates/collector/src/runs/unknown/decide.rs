@@ -123,7 +123,7 @@ impl Runs {
         node: &NodeName,
     ) -> Result<(), RunError> {
         if self.unknown.has_answered(node) {
-            self.state.settle_restores(clock::now_ms()).await?;
+            self.parts.state.settle_restores(clock::now_ms()).await?;
         }
         Ok(())
     }
@@ -131,7 +131,7 @@ impl Runs {
     /// Nodes that are away for long after a restore are not waited for.
     pub(in crate::runs) async fn give_up_awaited(self: &Arc<Self>) -> Result<(), RunError> {
         if self.unknown.is_late(clock::now_ms()) {
-            self.state.settle_restores(clock::now_ms()).await?;
+            self.parts.state.settle_restores(clock::now_ms()).await?;
         }
         Ok(())
     }
@@ -182,13 +182,13 @@ impl Runs {
 
     async fn keep_unknown(&self, node: &NodeName, held: Vec<UnknownAttempt>) -> Result<(), RunError> {
         if held != self.unknown.of_node(node) {
-            self.state.set_unknown_attempts(node, &held).await?;
+            self.parts.state.set_unknown_attempts(node, &held).await?;
             let runs = self.unknown.of_node(node).into_iter().chain(held.clone());
             let runs: BTreeSet<RunId> = runs.map(|held| held.run).collect();
             self.unknown.set(node, held);
-            self.changes.send(Change::Nodes);
+            self.parts.changes.send(Change::Nodes);
             for run in runs {
-                self.changes.send(Change::Run(run));
+                self.parts.changes.send(Change::Run(run));
             }
         }
         Ok(())
@@ -199,7 +199,8 @@ impl Runs {
             node, run, attempt, ..
         } = held;
         tracing::warn!(%node, %run, %attempt, "an attempt that a node holds {what}");
-        self.events
+        self.parts
+            .events
             .append(LogLine {
                 at_ms: clock::now_ms(),
                 severity,
