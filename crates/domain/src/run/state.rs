@@ -23,7 +23,8 @@
 //!
 //! | file | what it decides |
 //! |---|---|
-//! | `advance` | events, and what a person or the placement brings |
+//! | `event` | what can happen |
+//! | `advance` | what a person or the placement brings |
 //! | `transition` | what actions are, and how an event makes them |
 //! | `report` | what a node says |
 //! | `reading` | what a report of another version says |
@@ -43,11 +44,14 @@ mod advance;
 mod attempt;
 mod bounded;
 mod change;
+mod event;
+mod fault;
 mod judge;
 mod larger_batch;
 mod live;
 mod machine;
 mod memory;
+mod node_task;
 mod outcome;
 mod patience;
 mod policy;
@@ -62,24 +66,26 @@ mod stop;
 mod transition;
 mod watched;
 
-pub use advance::{Event, advance};
-pub use attempt::{Attempt, AttemptKnobs, Exclusion, Fault, FaultKind, Findings, Placement, Progress};
+pub use advance::advance;
+pub use attempt::{Attempt, AttemptKnobs, Findings, Placement, Progress};
 pub use change::{CannotChange, Wish};
+pub use event::Event;
+pub use fault::{Exclusion, Fault, FaultKind};
 pub(crate) use judge::{is_cascade, named_rank};
-pub use machine::{Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished};
+pub use machine::{Machine, Wished};
 pub use memory::{Memory, Shortage};
+pub use node_task::{Looked, NodePhase, NodeTask, RankTask, Stall};
 pub use outcome::{Cause, Explanation, Outcome};
 pub use patience::{ABANDON_AFTER_MS, ALL_AWAY_MS, LOST_AFTER_MS, PREPARE_TIMEOUT_MS};
 pub use preflight::BandwidthCheck;
 pub use protocol::{
-    EndCause, Measure, Measured, Nic, NodeCommand, NodeEnd, NodeReport, Prepared, StallCause, Start,
+    EndCause, Measure, Measured, Nic, NodeCommand, NodeEnd, NodeReport, Prepared, StallCause, Start, Watched,
 };
 pub use reading::{ReadReport, read_report, report_kind};
 pub use restore::{ATTEMPT_MAX, Held, SKIPPED_ATTEMPTS};
 pub use stop::{StopPlan, StopPoint, agreed_step};
 pub(in crate::run) use transition::Transition;
 pub use transition::{Action, Task};
-pub use watched::Watched;
 
 use std::fmt;
 

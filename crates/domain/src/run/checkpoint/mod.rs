@@ -17,12 +17,14 @@ mod report;
 pub mod retention;
 mod run;
 mod split;
+mod storage;
 
 pub use name::step_of_name;
 pub use report::{CheckpointReport, PruneOrder, Remain, RemovalOrder, SaveFailure};
 pub use retention::Keep;
-pub use run::{NodeStorage, PINS_MAX, Storage};
+pub use run::PINS_MAX;
 pub use split::{PART_BYTES_MAX, fits_one_part, split};
+pub use storage::{NodeStorage, Storage};
 
 use std::collections::{BTreeMap, BTreeSet};
 

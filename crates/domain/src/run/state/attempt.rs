@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use crate::ident::{AttemptNo, NodeName};
 use crate::run::checkpoint::ResumedFrom;
 use crate::run::knob::{Change, KnobAnswer, LiveChange};
@@ -11,7 +9,8 @@ use crate::run::mesh::Mesh;
 use crate::run::provenance::Provenance;
 use crate::run::spec::Spec;
 use crate::run::state::Outcome;
-use crate::run::state::machine::{NodeTask, RankTask};
+use crate::run::state::fault::Exclusion;
+use crate::run::state::node_task::{NodeTask, RankTask};
 use crate::run::state::preflight::BandwidthCheck;
 use crate::run::unseen::Unseen;
 use crate::time::TimestampMs;
@@ -101,46 +100,6 @@ pub struct Findings {
     pub mesh: Option<Mesh>,
     /// What of its ranks cannot be seen.
     pub unseen: Unseen,
-}
-
-/// A node that a run's next attempts are not given while there are others.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Exclusion {
-    /// The node.
-    pub node: NodeName,
-    /// What is wrong with it.
-    pub fault: Fault,
-}
-
-impl Exclusion {
-    pub(super) fn away(node: &NodeName, reason: String) -> Self {
-        let kind = FaultKind::Away;
-        let (node, fault) = (node.clone(), Fault { kind, reason });
-        Self { node, fault }
-    }
-}
-
-/// What is wrong with a node, as far as one run can tell.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Fault {
-    /// The kind, which decides whether it may come back.
-    pub kind: FaultKind,
-    /// In words.
-    pub reason: String,
-}
-
-/// Whether a node may come back to a run that it failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FaultKind {
-    /// It was not heard. Good again as soon as it is heard, if no other takes its place.
-    Away,
-    /// It lost the process that owned the ranks. As good again as after `Away`.
-    Shim,
-    /// It refused the run, or lacks what the run needs. Not asked again until a person resumes the run.
-    Unfit,
-    /// Its hardware failed under a rank. As with `Unfit`.
-    Hardware,
 }
 
 impl Attempt {

@@ -21,12 +21,15 @@ pub(super) use exit::is_hardware;
 use exit::Weight;
 
 use crate::ident::{NodeName, Rank};
-use crate::run::state::attempt::{Attempt, FaultKind};
-use crate::run::state::machine::{NodeTask, Wished};
-use crate::run::state::patience::FAILURE_GRACE_MS;
+use crate::run::state::attempt::Attempt;
+use crate::run::state::fault::FaultKind;
+use crate::run::state::machine::Wished;
+use crate::run::state::node_task::NodeTask;
 use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
 use crate::run::state::{Cause, Outcome, RankExit};
 
+/// Time for the other ranks to end after one has failed; they have nothing left to wait for.
+pub(super) const FAILURE_GRACE_MS: u64 = 10_000;
 /// A second less than [`FAILURE_GRACE_MS`], for clocks that differ a little.
 const KILLED_BY_US_AFTER_MS: i64 = FAILURE_GRACE_MS.cast_signed() - 1_000;
 

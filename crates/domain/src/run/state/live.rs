@@ -17,7 +17,8 @@ use crate::run::knob::{
 };
 use crate::run::state::attempt::Attempt;
 use crate::run::state::change::Wish;
-use crate::run::state::machine::{Machine, NodePhase, NodeTask, RankTask};
+use crate::run::state::machine::Machine;
+use crate::run::state::node_task::{NodePhase, NodeTask, RankTask};
 use crate::run::state::protocol::{NodeCommand, NodeReport};
 use crate::run::state::transition::Transition;
 use crate::time::TimestampMs;

@@ -14,11 +14,13 @@
 //! up and comes back is told to stop what it holds before it is given anything new.
 
 use crate::ident::{NodeName, Rank};
-use crate::run::state::attempt::{Attempt, Exclusion, Fault, FaultKind};
+use crate::run::state::attempt::Attempt;
+use crate::run::state::fault::NodeFailure;
+use crate::run::state::fault::{Exclusion, Fault, FaultKind};
 use crate::run::state::judge::{early, node_lost};
-use crate::run::state::machine::{Looked, Machine, NodePhase, NodeTask, RankTask, Stall};
+use crate::run::state::machine::Machine;
+use crate::run::state::node_task::{Looked, NodePhase, NodeTask, RankTask, Stall};
 use crate::run::state::policy::has_budget;
-use crate::run::state::report::NodeFailure;
 use crate::run::state::{Cause, Outcome, StallCause};
 use crate::time::TimestampMs;
 
@@ -30,8 +32,6 @@ pub const ABANDON_AFTER_MS: i64 = 120_000;
 pub const ALL_AWAY_MS: i64 = 600_000;
 /// Importing PyTorch from a busy network file system takes minutes, not more.
 pub const PREPARE_TIMEOUT_MS: i64 = 300_000;
-/// Time for the other ranks to end after one has failed; they have nothing left to wait for.
-pub(super) const FAILURE_GRACE_MS: u64 = 10_000;
 /// A process that was stopped by a signal goes on only by another; a person who looks at it has this long, or sets the time-out to 0.
 const STOPPED_MS: i64 = 60_000;
 /// Ranks of one run end within seconds of each other; what one does alone at the end (rank 0 saves) is waited for.

@@ -3,9 +3,11 @@
 //! In this order: a person's stop; a cause that no restart mends; the budget; no progress. Whatever passes all of them is tried again
 //! after a pause, on other nodes where the cause was a node. Each count begins anew when a person resumes the run.
 
-use crate::run::state::attempt::{Attempt, Exclusion, Fault, FaultKind};
+use crate::run::state::attempt::Attempt;
+use crate::run::state::fault::{Exclusion, Fault, FaultKind};
 use crate::run::state::judge::is_hardware;
-use crate::run::state::machine::{Machine, NodeTask, Wished};
+use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::node_task::NodeTask;
 use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
 

@@ -4,15 +4,16 @@
 //! them is measured when the run asks for it ([`bandwidth`]).
 
 mod bandwidth;
+mod check;
 mod network;
 
-pub use bandwidth::BandwidthCheck;
 pub(super) use bandwidth::verdict;
+pub use check::BandwidthCheck;
 
 use crate::ident::NodeName;
 use crate::run::spec::Spec;
 use crate::run::state::attempt::Attempt;
-use crate::run::state::machine::Looked;
+use crate::run::state::node_task::Looked;
 use crate::run::state::protocol::Prepared;
 
 /// Below this much free space where checkpoints go, a person should know: the smallest optimizer state of a model worth several nodes.

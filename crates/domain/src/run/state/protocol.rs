@@ -16,7 +16,7 @@ use crate::run::mesh::RankMesh;
 use crate::run::provenance::Provenance;
 use crate::run::secret::SecretValue;
 use crate::run::spec::Spec;
-use crate::run::state::{RankExit, Watched};
+use crate::run::state::RankExit;
 use crate::run::unseen::RankUnseen;
 
 /// To a node. Carrying out the same command twice must do no more than once.
@@ -408,4 +408,21 @@ pub enum StallCause {
     /// A cause that this version does not know, as the newer agent wrote it. It counts as `NoStep`.
     #[serde(untagged)]
     Other(String),
+}
+
+/// What a node says of a command that it only watches; the first report of each.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Watched {
+    /// The run's name for people.
+    pub name: String,
+    /// The script, or the program where none is found in the command.
+    pub program: String,
+    /// The command, for people.
+    pub command: String,
+    /// Its process id.
+    pub pid: u32,
+    /// Nobody told of it: its ranks were found among the node's processes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub found: bool,
 }

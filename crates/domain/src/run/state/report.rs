@@ -1,20 +1,14 @@
 //! What a node says of its part of an attempt, and what its coming and going means.
 
 use crate::ident::NodeName;
-use crate::run::state::advance::Event;
-use crate::run::state::attempt::{Exclusion, Fault, FaultKind};
+use crate::run::state::event::Event;
+use crate::run::state::fault::{Exclusion, Fault, FaultKind, NodeFailure};
 use crate::run::state::judge::trouble;
-use crate::run::state::machine::{Looked, Machine, NodePhase, NodeTask, RankTask, Stall, Wished};
+use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::node_task::{Looked, NodePhase, NodeTask, RankTask, Stall};
 use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
 use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
-
-/// A failure that no rank reported, and the node that is to blame for it, if one is.
-#[derive(Debug)]
-pub(super) struct NodeFailure {
-    pub(super) outcome: Outcome,
-    pub(super) exclusion: Option<Exclusion>,
-}
 
 impl Machine {
     pub(super) fn reported(&mut self, node: &NodeName, report: &NodeReport, now_ms: TimestampMs) {

@@ -12,7 +12,8 @@
 use crate::ident::{AttemptNo, NodeName};
 use crate::run::state::attempt::Placement;
 use crate::run::state::judge::stopped;
-use crate::run::state::machine::{Machine, NodePhase, Wished};
+use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::node_task::NodePhase;
 use crate::run::state::settle::Beginning;
 use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome, RunState};

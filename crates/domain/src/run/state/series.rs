@@ -96,7 +96,7 @@ mod tests {
     use crate::run::spec::Spec;
     use crate::run::state::Cause;
     use crate::run::state::RunState;
-    use crate::run::state::machine::{NodePhase, NodeTask, RankTask, Stall};
+    use crate::run::state::node_task::{NodePhase, NodeTask, RankTask, Stall};
 
     /// A running run of two nodes with two ranks each; of some ranks a cause and the last step.
     fn run(stalls: &[(u32, StallCause, Option<u64>)]) -> Machine {

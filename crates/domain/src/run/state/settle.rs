@@ -2,9 +2,11 @@
 
 use crate::run::knob::spec_with;
 use crate::run::state::attempt::{Attempt, Placement};
+use crate::run::state::judge::FAILURE_GRACE_MS;
 use crate::run::state::judge::{judge, stopped};
-use crate::run::state::machine::{Looked, Machine, NodePhase, NodeTask, Wished};
-use crate::run::state::patience::{FAILURE_GRACE_MS, LOST_AFTER_MS};
+use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::node_task::{Looked, NodePhase, NodeTask};
+use crate::run::state::patience::LOST_AFTER_MS;
 use crate::run::state::policy::{self, Next};
 use crate::run::state::preflight::{compare, unshared, verdict};
 use crate::run::state::protocol::{NodeCommand, Prepared, Start};

@@ -8,11 +8,14 @@
 //! S is agreed without a collective: the collector takes it far enough ahead that every node knows it in time, and no rank waits
 //! for another. While a plan waits the run goes on, and nothing that fails is a failure any more: the end was wished.
 
-use serde::{Deserialize, Serialize};
+mod plan;
 
-use crate::ident::{AttemptNo, NodeName};
+pub use plan::{StopPlan, StopPoint};
+
+use crate::ident::NodeName;
 use crate::run::checkpoint::{Checkpoint, resume_point};
-use crate::run::state::machine::{Machine, NodePhase, Wished};
+use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::node_task::NodePhase;
 use crate::run::state::protocol::{NodeCommand, NodeReport};
 use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome, RunState};
@@ -24,36 +27,6 @@ const STEPS_AHEAD_MIN: u64 = 2;
 const AHEAD_S: f64 = 3.0;
 /// How old the highest step that the collector knows may be: steps are pooled and sent about once a second each.
 const REPORTED_LATE_S: f64 = 3.0;
-
-/// The moment a stop waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StopPoint {
-    /// The end of this optimizer step, as the probe counts.
-    Step(u64),
-    /// The next complete checkpoint.
-    Checkpoint,
-}
-
-/// A stop that waits.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct StopPlan {
-    /// The attempt that was under way; one that is resumed later knows nothing of it.
-    pub attempt: AttemptNo,
-    /// For what.
-    pub point: StopPoint,
-    /// Time between SIGTERM and SIGKILL; before that, time for the other ranks once the first has come to the step.
-    pub grace_ms: u64,
-    /// When the first rank came to the step, or the checkpoint was seen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reached_ms: Option<TimestampMs>,
-    /// The checkpoints that were there when it was asked for.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub known: Vec<Checkpoint>,
-    /// The actions that bring the step to the nodes.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub orders: Vec<u32>,
-}
 
 /// A step that no rank has reached yet and every node will hear of in time; from the highest that was reported and the time of a
 /// step at its fastest.

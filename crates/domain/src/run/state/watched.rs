@@ -10,38 +10,20 @@
 //! There are no commands and no wishes: what happens is noted, and how it ended is judged as for any run. A later start under the
 //! same id is the next attempt.
 
-use serde::{Deserialize, Serialize};
-
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::spec::Spec;
-use crate::run::state::advance::Event;
 use crate::run::state::attempt::Attempt;
+use crate::run::state::event::Event;
 use crate::run::state::judge::{judge, trouble};
-use crate::run::state::machine::{Machine, NodePhase, NodeTask, Wished};
+use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::node_task::{NodePhase, NodeTask};
 use crate::run::state::patience::LOST_AFTER_MS;
-use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
+use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport, Watched};
 use crate::run::state::{Cause, Outcome, RunState};
 use crate::time::TimestampMs;
 
 /// A node away for longer is given up: what became of the command will not be known any more.
 const GIVE_UP_AFTER_MS: i64 = 24 * 3_600_000;
-
-/// What a node says of a command that it only watches; the first report of each.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Watched {
-    /// The run's name for people.
-    pub name: String,
-    /// The script, or the program where none is found in the command.
-    pub program: String,
-    /// The command, for people.
-    pub command: String,
-    /// Its process id.
-    pub pid: u32,
-    /// Nobody told of it: its ranks were found among the node's processes.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub found: bool,
-}
 
 impl Watched {
     fn cause(&self, started: &str) -> String {

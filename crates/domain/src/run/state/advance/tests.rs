@@ -6,8 +6,8 @@ use super::*;
 use crate::api::runs::RunView;
 use crate::ident::Rank;
 use crate::run::state::{
-    ABANDON_AFTER_MS, ALL_AWAY_MS, EndCause, LOST_AFTER_MS, Measured, NodeEnd, PREPARE_TIMEOUT_MS, Prepared,
-    RankExit, StallCause,
+    ABANDON_AFTER_MS, ALL_AWAY_MS, EndCause, FaultKind, LOST_AFTER_MS, Measured, NodeEnd, NodeReport,
+    PREPARE_TIMEOUT_MS, Prepared, RankExit, StallCause, StopPoint,
 };
 use crate::run::stored::V1;
 

@@ -7,14 +7,14 @@
 //! ```
 //! Who has answered is a fact of the state, so an answer that comes twice, late or from an earlier round changes nothing.
 
-use serde::{Deserialize, Serialize};
-
 use crate::ident::NodeName;
 use crate::run::bandwidth::{Culprit, Figure, Judgement, PairRate, judge, pairs, rounds};
 use crate::run::spec::Spec;
-use crate::run::state::attempt::{Attempt, Exclusion, Fault, FaultKind};
+use crate::run::state::attempt::Attempt;
+use crate::run::state::fault::NodeFailure;
+use crate::run::state::fault::{Exclusion, Fault, FaultKind};
+use crate::run::state::preflight::BandwidthCheck;
 use crate::run::state::protocol::{Measure, Measured, NodeCommand};
-use crate::run::state::report::NodeFailure;
 use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
@@ -23,22 +23,6 @@ use crate::time::TimestampMs;
 const SETTLE_MS: u64 = 10_000;
 /// An answer may come this much after the node itself should have given up: a connection that was lost and found.
 const ANSWER_WITHIN_MS: i64 = 30_000;
-
-/// What was measured between the nodes of an attempt, and how far it has come.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct BandwidthCheck {
-    /// The round under way, from 0.
-    pub round: u32,
-    /// How many there are.
-    pub rounds: u32,
-    /// When the round began.
-    pub since_ms: TimestampMs,
-    /// Who has not answered yet in this round, and from whom it receives.
-    pub waiting: Vec<(u32, u32)>,
-    /// What was measured.
-    pub figures: Vec<Figure>,
-}
 
 impl BandwidthCheck {
     /// Takes an answer in, when it is waited for.

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::api::runs::RunView;
-use crate::ident::{Rank, RunId};
+use crate::ident::{AttemptNo, Rank, RunId};
 use crate::run::spec::Spec;
 use crate::run::state::{Event, NodeEnd, Prepared, RankExit, Task, advance};
 use crate::run::stored::V1;
