@@ -6,9 +6,11 @@
 //! ```
 //! Nothing of it is stored or repeated: whoever asked waits for a bounded time, and asks again when he wants to.
 
+mod flight;
 mod group;
 mod stacks;
 
+pub use flight::{FlightDigest, GROUP_DIGEST_BYTES_MAX, GROUPS_MAX, GroupDigest, Operation};
 pub use group::{StackGroup, group, rank_list};
 pub use stacks::{Frame, Stacks, Thread, parse_threads};
 

@@ -1,0 +1,131 @@
+//! What analysers are fed with: measurements of one attempt, in the order of their event times.
+
+use crate::ident::{NodeName, Rank};
+use crate::run::inspect::FlightDigest;
+use crate::time::TimestampMs;
+
+/// Steps of one rank, put together. Pools of all ranks of an attempt end at the same step numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pool {
+    /// Whose.
+    pub rank: Rank,
+    /// Where it runs.
+    pub node: NodeName,
+    /// Number of its first step.
+    pub first_step: u64,
+    /// Number of its last step.
+    pub last_step: u64,
+    /// When the last step ended, by the node's clock.
+    pub at_ms: TimestampMs,
+    /// Seconds of one step: the mean over its steps.
+    pub mean: StepParts,
+    /// Seconds of one step: for each part the longest among its steps.
+    pub max: StepParts,
+    /// Samples in one micro-batch, where the probe knows.
+    pub micro_batch: Option<f64>,
+}
+
+/// How the seconds of a step are spent. What is not measured is absent, never 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct StepParts {
+    /// The whole step.
+    pub step: Option<f64>,
+    /// Waiting for the data loader.
+    pub data: Option<f64>,
+    /// Forward pass, without exposed waits.
+    pub forward: Option<f64>,
+    /// Backward pass, without exposed waits.
+    pub backward: Option<f64>,
+    /// The optimizer's step, without exposed waits.
+    pub optimizer: Option<f64>,
+    /// Standing still for a checkpoint.
+    pub save: Option<f64>,
+    /// Exposed wait for other ranks.
+    pub sync: Option<f64>,
+    /// What no other part explains: code of the script outside of forward, backward and optimizer.
+    pub host: Option<f64>,
+}
+
+/// Where one rank is right now, read by the node twice per second from the rank's mid-step page and `/proc`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Position {
+    /// Whose.
+    pub rank: Rank,
+    /// Where it runs.
+    pub node: NodeName,
+    /// When it was read, by the node's clock.
+    pub at_ms: TimestampMs,
+    /// What the process does, by `/proc/PID/stat`.
+    pub process: ProcessCondition,
+    /// Its mid-step page; absent where the rank has none (no probe, a wrapper, an old torch).
+    pub page: Option<Page>,
+}
+
+/// A record of the mid-step page.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Page {
+    /// The last step that ended.
+    pub step: u64,
+    /// What the rank does.
+    pub phase: Phase,
+    /// For how long it has been in this phase, in seconds.
+    pub in_phase_s: f64,
+    /// Batches fetched and backward passes begun since the process began: grows while the rank moves, also when no step ends.
+    pub moves: u64,
+}
+
+/// What a rank does, as its probe sees it. The numbers are the values of `train_phase`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Phase {
+    /// Before `import torch` has ended.
+    Starting = 0,
+    /// torch is imported.
+    TorchImported = 1,
+    /// Inside `init_process_group`: waiting for all ranks to meet.
+    Rendezvous = 2,
+    /// The process group exists; no model is wrapped and no batch fetched yet.
+    GroupMade = 3,
+    /// The model is wrapped (DDP, FSDP); no batch fetched yet.
+    ModelWrapped = 4,
+    /// Waiting for the data loader.
+    Data = 5,
+    /// Forward pass, or the script's own code between a fetch and the backward pass.
+    Forward = 6,
+    /// Backward pass.
+    Backward = 7,
+    /// The optimizer's step.
+    Optimizer = 8,
+    /// Code of the script between the end of a step and the next fetch.
+    Host = 9,
+    /// Inside a collective or a receive that the host waits for.
+    Collective = 10,
+    /// Saving a checkpoint.
+    Save = 11,
+    /// The script has ended and Python is shutting down.
+    Ending = 12,
+}
+
+/// What the kernel says about a rank's process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessCondition {
+    /// Runs or sleeps as processes do.
+    Alive,
+    /// Stopped by a signal or traced (`T`, `t`).
+    Stopped,
+    /// In an uninterruptible sleep (`D`) in all of the last readings.
+    Uninterruptible,
+    /// It has ended.
+    Ended,
+}
+
+/// Answers of the ranks to one question for their Flight Recorders.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlightAnswer {
+    /// Whose.
+    pub rank: Rank,
+    /// When it answered, by the collector's clock.
+    pub at_ms: TimestampMs,
+    /// What it answered; absent when it did not answer, or its torch has no Flight Recorder for its backend.
+    pub digest: Option<FlightDigest>,
+}

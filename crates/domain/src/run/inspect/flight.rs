@@ -1,0 +1,72 @@
+//! Where a rank is in the operations of its process groups: the Flight Recorder's dump, reduced to what names a culprit.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::run::ranks::RankSet;
+
+/// The longest digest of one process group, in bytes of JSON.
+pub const GROUP_DIGEST_BYTES_MAX: usize = 1 << 10;
+/// Process groups of one rank that a digest holds; the ones with unfinished operations first.
+pub const GROUPS_MAX: usize = 64;
+
+/// What one rank's Flight Recorder says about each of its process groups.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct FlightDigest {
+    /// In the recorder's order.
+    pub groups: Vec<GroupDigest>,
+    /// Process groups that were left out, beyond `GROUPS_MAX`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub groups_left_out: u32,
+}
+
+/// One process group as one rank sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct GroupDigest {
+    /// PyTorch's name of the group: equal on all its members.
+    pub name: String,
+    /// The description that the script gave it, such as `mesh_dp`; empty without one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// `nccl` or `gloo`; empty where the recorder does not say.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub backend: String,
+    /// Its members, as ranks of the world.
+    pub members: RankSet,
+    /// Sequence number of the last operation that this rank enqueued. Absent before the first one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_enqueued: Option<u64>,
+    /// Sequence number of the last operation that completed on this rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_completed: Option<u64>,
+    /// The oldest operation that this rank enqueued and that has not completed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_unfinished: Option<Operation>,
+}
+
+/// One collective or transfer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Operation {
+    /// Its number within the group; collectives and point-to-point transfers count apart.
+    pub sequence: u64,
+    /// Whether it is a send or a receive.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_point_to_point: bool,
+    /// As the recorder names it: `gloo:all_reduce`, `nccl:recv 0<-1`.
+    pub name: String,
+    /// Sizes of its inputs, such as `[[64, 128]]`; cut where they are long.
+    pub sizes: String,
+    /// Types of its inputs' elements, such as `Float`.
+    pub dtypes: String,
+    /// Whether its kernel has started on the GPU. Absent where the recorder does not know: Gloo, or NCCL without timing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub has_started: Option<bool>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
