@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::diagnosis::analysis::{Question, STACK_SAMPLES, STACK_SECONDS};
+use crate::diagnosis::exchange::{Question, STACK_SAMPLES, STACK_SECONDS};
 use crate::diagnosis::finding::{Cause, Evidence, FindingKind, Source, Witness};
 use crate::diagnosis::found::{Found, WITNESSED_RANKS_MAX, Who, witness};
 use crate::diagnosis::input::{FlightAnswer, Phase, ProcessCondition, StackAnswer};

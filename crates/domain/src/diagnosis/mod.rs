@@ -7,6 +7,7 @@
 pub mod analysis;
 pub mod arrival;
 mod causes;
+pub mod exchange;
 pub mod finding;
 mod found;
 mod hang;
@@ -18,5 +19,7 @@ mod resources;
 mod seat;
 mod spread;
 mod straggler;
+#[cfg(test)]
+mod tests;
 mod wait_graph;
 mod window;
