@@ -181,7 +181,7 @@ impl Witness {
         self
     }
 
-    pub(super) fn as_ratio(mut self) -> Self {
+    pub(super) fn in_ratio(mut self) -> Self {
         "ratio".clone_into(&mut self.unit);
         self
     }

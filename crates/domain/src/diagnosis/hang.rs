@@ -202,7 +202,11 @@ impl View<'_> {
             }
             still.since_ms = still.since_ms.max(moved_ms);
             still.since_step = still.since_step.max(seat.step);
-            if seat.condition == ProcessCondition::Alive {
+            // A thread of a process that waits in the kernel still answers.
+            if matches!(
+                seat.condition,
+                ProcessCondition::Alive | ProcessCondition::Uninterruptible
+            ) {
                 still.alive.push(place);
                 if seat.may_wait() {
                     still.waiters.push(place);
@@ -429,7 +433,7 @@ impl Suspicion {
         match seat.phase() {
             Some(Phase::Save) if in_kernel || !is_idle => Doing::Work(AloneAt::Saving),
             // It computes for ever, or it evaluates: a stack that does not change tells the two apart.
-            Some(Phase::Host) if !(is_busy && !samples.is_empty()) => Doing::Work(AloneAt::HostCode),
+            Some(Phase::Host) if !is_busy || samples.is_empty() => Doing::Work(AloneAt::HostCode),
             // Models are loaded and compiled before the first step: only a process that does nothing at all will never come.
             _ if seat.is_before_first_step() && !is_idle => Doing::Work(AloneAt::Working),
             _ => Doing::Nothing,
@@ -519,7 +523,7 @@ impl Suspicion {
                 };
                 witnesses.push(
                     witness(source, Evidence::CpuShare, share)
-                        .as_ratio()
+                        .in_ratio()
                         .detail(format!("rank {}", view.members.rank(*place))),
                 );
             }
@@ -573,22 +577,15 @@ fn by_kernel(view: &View<'_>) -> Option<Suspects> {
 
 /// Without Flight Recorders: the ranks that do not wait while others do.
 fn by_pages(view: &View<'_>, still: &Still) -> Result<Suspects, Option<Box<Found>>> {
-    let in_kernel = (0..view.seats.len()).filter(|place| {
-        view.seats[*place].condition == ProcessCondition::Uninterruptible
-            && !view.members.is_blind(view.members.node_place(*place))
-    });
-    let mut places: Vec<usize> = still.others.clone();
-    places.extend(in_kernel);
-    places.sort_unstable();
     if still.waiters.is_empty() {
         return Err(None);
     }
-    if places.is_empty() {
+    if still.others.is_empty() {
         let who = Who::Unknown;
         return Err(Some(Box::new(nameless(view, still, who, Cause::Unknown, None))));
     }
     Ok(Suspects {
-        places,
+        places: still.others.clone(),
         cause: Cause::NotEnqueued,
         unfinished: None,
     })

@@ -56,7 +56,7 @@ impl<'a> World<'a> {
     pub(super) fn new(case: &'a Case) -> Self {
         let ranks = case.ranks as usize;
         let step_s: f64 = case.parts.iter().sum();
-        let exponent = (1.0 / step_s).log2().ceil().max(0.0) as u32;
+        let exponent = (1.0 / step_s).log2().round().max(0.0) as u32;
         let members = (0..case.ranks).map(|rank| Member {
             rank: Rank(rank),
             node: node_of(case, rank),
@@ -142,7 +142,7 @@ impl<'a> World<'a> {
                 && begin_s < slow.until_s
                 && match slow.every {
                     Every::Step => true,
-                    Every::Steps(steps) => number % steps == 0,
+                    Every::Steps(steps) => number.is_multiple_of(steps),
                     Every::Seconds(every_s) => {
                         let strikes = begin_s >= self.strikes[at];
                         self.strikes[at] += if strikes { every_s } else { 0.0 };
@@ -181,7 +181,7 @@ impl<'a> World<'a> {
             } else {
                 self.pool_steps
             };
-            if self.step.number % steps == 0 && self.is_heard(rank, self.step.end_s) {
+            if self.step.number.is_multiple_of(steps) && self.is_heard(rank, self.step.end_s) {
                 self.send_pool(rank);
             }
         }
@@ -284,7 +284,7 @@ impl<'a> World<'a> {
                 .halts
                 .iter()
                 .any(|halt| holds(&halt.ranks, rank) && now_s >= halt.at_s);
-            let share = self.value("cpu", rank).filter(|_| is_halted);
+            let share = self.value("cpu", rank);
             self.cpu[rank as usize] += share.unwrap_or(if is_halted { 0.0 } else { 0.8 });
             let gpu = GpuCondition {
                 throttle_reasons: self.word("throttle", rank).into_iter().collect(),
@@ -334,7 +334,7 @@ impl<'a> World<'a> {
                         .map(|rank| FlightAnswer {
                             rank: Rank(rank),
                             at_ms: at_ms(now_s),
-                            digest: self.digest(rank),
+                            digest: self.digest(rank, now_s),
                         })
                         .collect(),
                 )
@@ -347,7 +347,7 @@ impl<'a> World<'a> {
         self.analysis.take(tick);
     }
 
-    fn digest(&self, rank: u32) -> Option<FlightDigest> {
+    fn digest(&self, rank: u32, now_s: f64) -> Option<FlightDigest> {
         if !self.case.has_flight {
             return None;
         }
@@ -362,7 +362,7 @@ impl<'a> World<'a> {
             return None;
         }
         let groups = if self.case.flight.is_empty() {
-            vec![self.usual_group(rank)]
+            vec![self.usual_group(rank, now_s)]
         } else {
             lines.into_iter().map(|line| self.group(line)).collect()
         };
@@ -373,11 +373,13 @@ impl<'a> World<'a> {
     }
 
     /// Without lines: all wait in operation 41 that ranks which halt have not enqueued.
-    fn usual_group(&self, rank: u32) -> GroupDigest {
+    fn usual_group(&self, rank: u32, now_s: f64) -> GroupDigest {
+        let page = self
+            .position(rank, now_s)
+            .page
+            .or_else(|| Some(self.page_in_step(rank, now_s)));
         let halts = self.case.halts.iter().any(|halt| holds(&halt.ranks, rank));
-        let someone_halts = !self.case.halts.is_empty();
-        let is_late = !someone_halts && self.step.parts[rank as usize][SYNC] <= self.case.parts[SYNC] * 1.5;
-        let waits = !halts && !is_late;
+        let waits = !halts && page.is_some_and(|page| page.phase == Phase::Collective);
         self.group(&FlightLine {
             group: "0".to_owned(),
             members: (0..self.case.ranks).map(Rank).collect(),
