@@ -364,7 +364,7 @@ pub const CATALOGUE: &[Metric] = &[
         "Share of the run's time in the last two minutes that was lost because a rank stood still now and then."),
     gauge("diagnosis_node_blind_seconds", Seconds, &["run", "cause"],
         "How long nothing has been heard of a node of a run. Nothing is said about its ranks meanwhile."),
-    gauge("diagnosis_suspect", Info, &["run", "rank", "phase", "cause", "kind"],
+    gauge("diagnosis_suspect", Flag, &["run", "rank", "phase", "cause", "kind"],
         "1 while only one measurement speaks for a finding: shown, and no alert."),
     counter("nccl_collectives_total", Count, COLLECTIVE,
         "Collectives and transfers a rank put into a stream, by communicator and function (nccl-probe)."),

@@ -262,6 +262,8 @@ impl<'a> World<'a> {
     }
 
     fn page(&self, phase: Phase, in_phase_s: f64) -> Page {
+        let is_hidden = self.case.waits_in_backward && phase == Phase::Collective;
+        let phase = if is_hidden { Phase::Backward } else { phase };
         Page {
             step: self.step.number - 1,
             phase,
@@ -379,7 +381,11 @@ impl<'a> World<'a> {
             .page
             .or_else(|| Some(self.page_in_step(rank, now_s)));
         let halts = self.case.halts.iter().any(|halt| holds(&halt.ranks, rank));
-        let waits = !halts && page.is_some_and(|page| page.phase == Phase::Collective);
+        let waits = !halts
+            && page.is_some_and(|page| {
+                page.phase == Phase::Collective
+                    || self.case.waits_in_backward && page.phase == Phase::Backward
+            });
         self.group(&FlightLine {
             group: "0".to_owned(),
             members: (0..self.case.ranks).map(Rank).collect(),
