@@ -58,6 +58,10 @@ fn run(case: &Case) -> Vec<String> {
                 .position(|expected| matches(expected, finding));
             if let Some(at) = expected {
                 met_s[at].get_or_insert(now_s);
+                let is_over = case.expected[at].until_s.is_some_and(|until_s| now_s > until_s);
+                if is_over && wrong.is_empty() {
+                    wrong.push(format!("still at {now_s} s: {}", case.expected[at].text));
+                }
             } else if is_sent(finding) && wrong.is_empty() {
                 wrong.push(format!("at {now_s} s unexpected: {}", told(finding)));
             }

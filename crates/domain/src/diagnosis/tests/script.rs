@@ -84,6 +84,8 @@ pub(super) struct Expected {
     pub(super) cause: Option<String>,
     pub(super) by_s: Option<f64>,
     pub(super) not_before_s: f64,
+    /// It must have ended by then.
+    pub(super) until_s: Option<f64>,
     pub(super) since_step: Option<(u64, u64)>,
     pub(super) is_info: bool,
     pub(super) is_suspect: bool,
@@ -277,6 +279,7 @@ fn expected(text: &str, kind: &str, words: &[&str]) -> Option<Expected> {
             "phase" => expected.phase = Some((*words.next()?).to_owned()),
             "cause" => expected.cause = Some((*words.next()?).to_owned()),
             "by" => expected.by_s = Some(seconds(words.next()?)?),
+            "until" => expected.until_s = Some(seconds(words.next()?)?),
             "not-before" => expected.not_before_s = seconds(words.next()?)?,
             "since-step" => {
                 let (first, last) = words.next()?.split_once('-')?;
