@@ -1,4 +1,10 @@
-//! What raw records mean: one file an analyser, each a pure function from records to findings.
+//! What measurements mean: pure functions from measurements to findings.
+//!
+//! ```text
+//! pools, positions, answers ──▶ analysis ──▶ hang, straggler, rare_stall ──▶ order ──▶ findings, scores (series `diagnosis_*`), questions
+//! ```
 
+pub mod analysis;
 pub mod arrival;
+pub mod finding;
 pub mod input;
