@@ -17,6 +17,11 @@ use crate::run::state::Start;
 /// the dead process unreaped, the surer its exit status can still be read.
 const MONITOR_INTERVAL_S: &str = "0.5";
 
+/// Variables that say how many operations PyTorch's Flight Recorder keeps: the second is the name that older versions know.
+pub const FLIGHT_RECORDER_VARIABLES: [&str; 2] = ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"];
+/// How many operations it keeps where the user does not say: enough for a step of any model, at most 1.5 MB of JSON.
+pub const FLIGHT_RECORDER_ENTRIES: &str = "2000";
+
 /// Where things are on the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
@@ -148,6 +153,15 @@ fn environment(attempt: &AttemptId, node: &NodeName, spec: &Spec, paths: &Paths)
         env.entry("KINETO_LOG_LEVEL".into()).or_insert_with(|| "5".into());
     }
     env.entry("LOCKSTEP_PROBE".into()).or_insert_with(|| "on".into());
+    // PyTorch takes the first one that is set: a user who sets the other one means it.
+    if !FLIGHT_RECORDER_VARIABLES
+        .iter()
+        .any(|name| env.contains_key(*name))
+    {
+        let sizes =
+            FLIGHT_RECORDER_VARIABLES.map(|name| (name.to_owned(), FLIGHT_RECORDER_ENTRIES.to_owned()));
+        env.extend(sizes);
+    }
     env
 }
 
@@ -336,7 +350,29 @@ mod tests {
                 ("NCCL_DEBUG", "INFO"),
                 ("PYTHONPATH", "/lib/c0ffee/inject:/home/a/lib"),
                 ("PYTHONUNBUFFERED", "1"),
+                ("TORCH_FR_BUFFER_SIZE", "2000"),
+                ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"),
             ])
         );
+    }
+
+    #[test]
+    fn the_flight_recorder_keeps_as_much_as_the_user_says() {
+        let sizes = |own: &[(&str, &str)]| {
+            let own = own
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            let launch = line(&Start {
+                spec: Spec {
+                    env: own.collect(),
+                    ..Spec::default()
+                },
+                ..Start::default()
+            });
+            FLIGHT_RECORDER_VARIABLES.map(|name| launch.env.get(name).cloned().unwrap_or_default())
+        };
+        assert_eq!(sizes(&[]), ["2000", "2000"]);
+        assert_eq!(sizes(&[("TORCH_FR_BUFFER_SIZE", "100")]), ["100", ""]);
+        assert_eq!(sizes(&[("TORCH_NCCL_TRACE_BUFFER_SIZE", "0")]), ["", "0"]);
     }
 }
