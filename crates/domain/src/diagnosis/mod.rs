@@ -8,3 +8,4 @@ pub mod analysis;
 pub mod arrival;
 pub mod finding;
 pub mod input;
+mod sentence;
