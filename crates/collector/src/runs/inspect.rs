@@ -108,7 +108,9 @@ impl Runs {
         what: What,
     ) -> Result<(AttemptNo, Vec<OfRank>), InspectError> {
         let _turn = match (rank, &what) {
-            (None, What::Stacks | What::WaitCounters | What::Flight) => Some(self.asking_turn().await?),
+            (None, What::Stacks | What::WaitCounters | What::Flight | What::FlightDigest) => {
+                Some(self.asking_turn().await?)
+            }
             _ => None,
         };
         self.ask_ranks_at_once(run, rank, what).await
@@ -129,7 +131,7 @@ impl Runs {
         let within = match what {
             What::Trace(_) if !view.spec.kineto => return Err(InspectError::NoKineto(run.clone())),
             What::Trace(_) => TRACE_WITHIN,
-            What::Flight => FLIGHTS_WITHIN,
+            What::Flight | What::FlightDigest => FLIGHTS_WITHIN,
             _ => WITHIN,
         };
         let (attempt, nodes) = living(&view);
@@ -387,9 +389,10 @@ impl Bounds {
             .held
             .fetch_add(bytes, Ordering::Relaxed)
             .saturating_add(bytes);
-        if held > HELD_BYTES_MAX && (answer.json.is_some() || answer.text.is_some()) {
+        let is_long = answer.json.is_some() || answer.text.is_some() || answer.digest.is_some();
+        if held > HELD_BYTES_MAX && is_long {
             self.held.fetch_sub(bytes, Ordering::Relaxed);
-            (answer.json, answer.text) = (None, None);
+            (answer.json, answer.text, answer.digest) = (None, None, None);
             answer.problem = "answered too much, with all ranks together; ask this rank alone".to_owned();
         }
         answer
