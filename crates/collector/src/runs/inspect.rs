@@ -408,9 +408,10 @@ impl Bounds {
             .held
             .fetch_add(bytes, Ordering::Relaxed)
             .saturating_add(bytes);
-        if held > HELD_BYTES_MAX && (answer.json.is_some() || answer.text.is_some()) {
+        let is_long = answer.json.is_some() || answer.text.is_some() || answer.digest.is_some();
+        if held > HELD_BYTES_MAX && is_long {
             self.held.fetch_sub(bytes, Ordering::Relaxed);
-            (answer.json, answer.text) = (None, None);
+            (answer.json, answer.text, answer.digest) = (None, None, None);
             answer.problem = "answered too much, with all ranks together; ask this rank alone".to_owned();
         }
         answer

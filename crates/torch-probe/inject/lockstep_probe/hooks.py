@@ -8,7 +8,7 @@ graph, break torch.compile), DDP communication hooks (replace the all-reduce; on
 import functools
 import time
 
-from . import compiler, loggers, meshes, saves
+from . import compiler, loggers, members, meshes, page, saves
 
 
 def after_import(probe):
@@ -21,6 +21,8 @@ def after_import(probe):
         "torch.nn.utils.clip_grad": watch_clipping,
         "torch.nn.parallel.distributed": watch_ddp,
         "torch.distributed.fsdp.fully_sharded_data_parallel": watch_fsdp1,
+        "torch.distributed.fsdp._fully_shard._fsdp_state": watch_fsdp2,
+        "torch.distributed._composable.fsdp._fsdp_state": watch_fsdp2,  # before torch 2.6
         "torch.distributed.distributed_c10d": watch_groups,
         "torch.distributed.device_mesh": meshes.watch,
         "torch.amp.grad_scaler": watch_scaler,
@@ -91,7 +93,12 @@ def watch_data_loaders(probe, module):
         @functools.wraps(original)
         def fetch(self):
             start = probe.call(probe.fetching)
-            result = original(self)
+            try:
+                result = original(self)
+            except BaseException:  # the loader is at its end
+                if start is not None:
+                    probe.call(probe.page.rest)
+                raise
             probe.call(probe.fetched, start, result)
             return result
 
@@ -142,6 +149,7 @@ def watch_ddp(probe, module):
     def __init__(self, *args, **kwargs):
         original(self, *args, **kwargs)
         probe.synchronises = True
+        probe.call(probe.page.wrapped)
 
     module.DistributedDataParallel.__init__ = __init__
 
@@ -155,6 +163,7 @@ def watch_fsdp1(probe, module):
     def __init__(self, *args, **kwargs):
         original_init(self, *args, **kwargs)
         probe.call(probe.shards, self)
+        probe.call(probe.page.wrapped)
         probe.note("FSDP: waiting for other ranks is not measured, it hides inside forward and backward")
 
     @functools.wraps(original_clip)
@@ -164,6 +173,21 @@ def watch_fsdp1(probe, module):
         return total
 
     kind.__init__, kind.clip_grad_norm_ = __init__, clip_grad_norm_
+
+
+def watch_fsdp2(probe, module):
+    """Each module that is sharded gets such a state."""
+    kind = getattr(module, "FSDPState", None)
+    if kind is None:
+        return
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def __init__(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        probe.call(probe.page.wrapped)
+
+    kind.__init__ = __init__
 
 
 def watch_scaler(probe, module):
@@ -206,15 +230,18 @@ def watch_groups(probe, module):
 
     @functools.wraps(original)
     def init_process_group(*args, **kwargs):
+        probe.call(probe.page.reach, page.RENDEZVOUS)
         result = original(*args, **kwargs)
         probe.call(group_joined, probe, module)
         return result
 
     module.init_process_group = init_process_group
+    members.watch(probe, module)
 
 
 def group_joined(probe, module):
     probe.group_joined()
+    probe.members.note(module, module.group.WORLD)
     if str(module.get_backend()) == "gloo":
         watch_blocking_collectives(probe, module)
 
@@ -241,10 +268,12 @@ def watch_blocking_collectives(probe, module):
         def collective(*args, **kwargs):
             if probe.torch.compiler.is_compiling():  # the compiler has a replacement for the original, and none for this
                 return original(*args, **kwargs)
-            start = time.perf_counter()
+            start, waits = time.perf_counter(), probe.call(probe.begin_wait)
             try:
                 return original(*args, **kwargs)
             finally:
+                if waits:
+                    probe.call(probe.end_wait)
                 probe.call(probe.waited, time.perf_counter() - start)
 
         collective._lockstep = True

@@ -649,3 +649,83 @@ fn a_folder_too_deep_for_the_profilers_sockets_is_refused_with_what_to_do() {
     let usual = Folder::at("/home/somebody/.local/share/lockstep/agent/runs/a-very-long-name.1");
     assert!(kineto::meeting_folder(&usual).is_ok());
 }
+
+// === digests of the Flight Recorder ===
+
+/// A recorder's answer with these collectives of the world: number, retired.
+fn recorded(collectives: &[(u64, bool)]) -> String {
+    let entry = |(sequence, retired): &(u64, bool)| {
+        serde_json::json!({
+            "process_group": ["0", "default_pg"], "profiling_name": "gloo:all_reduce", "collective_seq_id": sequence,
+            "is_p2p": false, "retired": retired, "state": "scheduled", "input_sizes": [[4]], "input_dtypes": ["Float"],
+        })
+    };
+    let entries: Vec<_> = collectives.iter().map(entry).collect();
+    http("200 OK", &serde_json::json!({"entries": entries}).to_string())
+}
+
+#[tokio::test]
+async fn a_digest_is_given_only_where_it_accuses_nobody_wrongly() {
+    let nothing = recorded(&[]);
+    let sleeping = |kept: Option<&str>| {
+        let mut command = Command::new("sleep");
+        command.arg("600").env_remove("TORCH_FR_BUFFER_SIZE");
+        kept.into_iter().for_each(|kept| {
+            command.env("TORCH_FR_BUFFER_SIZE", kept);
+        });
+        command
+    };
+    for (kept, recorder, expected) in [
+        (Some("2000"), Some(recorded(&[(1, true), (2, false)])), Ok(2)),
+        (None, Some(recorded(&[(1, true)])), Ok(1)),
+        (Some("2000"), Some(nothing.clone()), Ok(0)),
+        (
+            Some("0"),
+            Some(nothing.clone()),
+            Err("records nothing: TORCH_FR_BUFFER_SIZE is 0"),
+        ),
+        (None, Some(nothing.clone()), Err("may record nothing")),
+        (
+            Some("2000"),
+            None,
+            Err("has recorded nothing: with Gloo its PyTorch has no Flight Recorder; 2.8"),
+        ),
+        (
+            Some("2000"),
+            Some(http("500 Internal Server Error", "")),
+            Err("answered with HTTP status 500"),
+        ),
+        (
+            Some("2000"),
+            Some(http("200 OK", "{")),
+            Err("answered with what is no JSON"),
+        ),
+    ] {
+        let mut scene = Scene::new();
+        scene.spawn(0, &mut sleeping(kept));
+        let mut handlers = vec![("dump_nccl_trace_json", nothing.clone())];
+        handlers.extend(recorder.map(|answer| ("fr_trace_json", answer)));
+        serve_handlers(&scene.folder.rank_socket(0), &handlers);
+        std::fs::write(
+            scene.folder.rank_groups(0),
+            r#"{"0": "0-3", "1": "0,2", "2": "x"}"#,
+        )
+        .unwrap();
+        let answer = scene.ask_rank(What::FlightDigest).await;
+        assert_eq!(answer.json, None);
+        match (answer.digest, expected) {
+            (Some(digest), Ok(last)) => {
+                assert_eq!(answer.problem, "");
+                let told: Vec<_> = digest
+                    .groups
+                    .iter()
+                    .map(|group| (&*group.name, group.members.to_string()))
+                    .collect();
+                assert_eq!(told, [("0", "0-3".to_owned()), ("1", "0,2".to_owned())]);
+                assert_eq!(digest.groups[0].last_enqueued.unwrap_or(0), last);
+            }
+            (None, Err(problem)) => assert!(answer.problem.starts_with(problem), "{}", answer.problem),
+            (digest, _) => panic!("{kept:?}: {digest:?} {}", answer.problem),
+        }
+    }
+}

@@ -23,6 +23,7 @@ use crate::launch::checkpoint::records::{self, FolderListing};
 use crate::launch::container::{self, Needs, Noted};
 use crate::launch::inspect::kineto;
 use crate::launch::output;
+use crate::launch::positions::Positions;
 use crate::launch::preflight::asked::{Asked, Surroundings, checkpoint_folder, token_of};
 use crate::launch::preflight::checkout::placed;
 use crate::launch::preflight::disks::{is_seen, remove_token};
@@ -60,6 +61,7 @@ pub(in crate::launch::supervise) struct Follower {
     shim_since: Option<Instant>,
     reader: Reader,
     series: RunSeries,
+    positions: Positions,
     inside: Inside,
     /// Since there is something to follow.
     nccl: Option<nccl::Watch>,
@@ -80,6 +82,7 @@ impl Follower {
     ) -> Self {
         let series = RunSeries::new(attempt.run.clone(), attempt.number, supervisor.samples.clone());
         let reader = Reader::open(&attempt.folder);
+        let positions = Positions::new(attempt.run.clone());
         let inside = Inside::open(&attempt.folder, &attempt.entries());
         Self {
             attempt,
@@ -90,6 +93,7 @@ impl Follower {
             shim_since: None,
             reader,
             series,
+            positions,
             inside,
             nccl: None,
             checkpoints: None,
@@ -107,7 +111,10 @@ impl Follower {
         loop {
             tokio::select! {
                 Some(command) = self.commands.recv() => self.carry_out(command).await,
-                _ = looks.tick() => self.take_records().await,
+                _ = looks.tick() => {
+                    self.take_records().await;
+                    self.positions.tick(&self.attempt.folder, now_ms(), &self.supervisor.samples);
+                }
             }
             if ticked.elapsed() >= TICK {
                 ticked = Instant::now();
