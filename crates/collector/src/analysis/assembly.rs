@@ -248,8 +248,10 @@ mod tests {
     use super::*;
     use crate::analysis::{Column, FedColumn};
 
-    /// A frame of rank series with one time per column of `rows`.
-    fn frame(times_ms: &[TimestampMs], rows: &[(&str, &[(&str, &str)], &[f64])]) -> FedFrame {
+    /// Metric, labels and values of one series.
+    type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [f64]);
+
+    fn frame(times_ms: &[TimestampMs], rows: &[Row<'_>]) -> FedFrame {
         let columns: Vec<FedColumn> = rows
             .iter()
             .enumerate()

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use domain::diagnosis::analysis::Member;
 use domain::ident::{AttemptNo, Rank, RunId};
 use domain::run::mesh::Mesh;
-use domain::run::state::Machine;
+use domain::run::state::{Machine, NodeTask};
 
 /// Names that scripts give to the axis along which layers, and so the work, differ.
 const PIPELINE_AXES: [&str; 5] = ["pp", "pipe", "pipeline", "stage", "pipeline_parallel"];
@@ -21,22 +21,34 @@ pub(super) struct Attempt {
     pub(super) no: AttemptNo,
     /// By rank.
     pub(super) members: Arc<[Member]>,
+    state: AttemptState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct AttemptState {
+    no: AttemptNo,
+    ranks: usize,
+    /// Ranks whose pipeline stage is known.
+    staged: usize,
 }
 
 impl Attempts {
-    /// What a run is now.
+    /// What a run is now. Cheap when nothing has changed that the analysers see: this is called with each change of a run.
     pub(crate) fn set_run(&self, run: &Machine) {
-        let now = under_way(run);
-        let mut attempts = self.lock();
-        match now {
-            None => {
-                attempts.remove(&run.id);
-            }
-            Some(attempt) if attempts.get(&run.id) == Some(&attempt) => {}
-            Some(attempt) => {
-                attempts.insert(run.id.clone(), attempt);
-            }
+        let Some(state) = state(run) else {
+            self.lock().remove(&run.id);
+            return;
+        };
+        let is_known = |attempt: &Attempt| attempt.state == state;
+        if self.lock().get(&run.id).is_some_and(is_known) {
+            return;
         }
+        let attempt = Attempt {
+            no: state.no,
+            members: members(run).into(),
+            state,
+        };
+        self.lock().insert(run.id.clone(), attempt);
     }
 
     /// All of them.
@@ -49,45 +61,59 @@ impl Attempts {
     }
 }
 
-/// The current attempt, once all its ranks have started: who is missing before is still starting.
-fn under_way(run: &Machine) -> Option<Attempt> {
+/// What of the current attempt decides who its members are; `None` until all its ranks have started, and when it ends.
+fn state(run: &Machine) -> Option<AttemptState> {
     let current = run.current();
     if !run.is_live(current.no) || current.progress.failing_since_ms.is_some() {
         return None;
     }
+    let has_started = |task: &NodeTask| task.ranks.values().filter(|rank| rank.pid.is_some()).count();
+    let ranks: usize = current.nodes.iter().map(has_started).sum();
+    let expected = current
+        .nproc(&run.spec)
+        .map_or(1, |each| each as usize * current.nodes.len());
+    let mesh = current.findings.mesh.as_ref();
+    (ranks > 0 && ranks >= expected).then(|| AttemptState {
+        no: current.no,
+        ranks,
+        staged: mesh
+            .filter(|mesh| pipeline_axis(mesh).is_some())
+            .map_or(0, |mesh| mesh.ranks.len()),
+    })
+}
+
+fn members(run: &Machine) -> Vec<Member> {
+    let current = run.current();
     let mesh = current.findings.mesh.as_ref();
     let mut members: Vec<Member> = current
         .nodes
         .iter()
         .flat_map(|task| {
-            task.ranks
-                .iter()
-                .filter(|(_, rank)| rank.pid.is_some())
-                .map(|(local, _)| {
-                    let rank = Rank(task.first_rank + local);
-                    Member {
-                        rank,
-                        node: task.node.clone(),
-                        role: mesh.and_then(|mesh| stage(mesh, rank)),
-                    }
-                })
+            let started = task.ranks.iter().filter(|(_, rank)| rank.pid.is_some());
+            started.map(|(local, _)| {
+                let rank = Rank(task.first_rank + local);
+                Member {
+                    rank,
+                    node: task.node.clone(),
+                    role: mesh.and_then(|mesh| stage(mesh, rank)),
+                }
+            })
         })
         .collect();
     members.sort_by_key(|member| member.rank);
-    (!members.is_empty()).then(|| Attempt {
-        no: current.no,
-        members: members.into(),
-    })
+    members
 }
 
 /// The stage of a rank in a mesh that has a pipeline axis: ranks of different stages have different work.
 fn stage(mesh: &Mesh, rank: Rank) -> Option<String> {
-    let axis = mesh
-        .axes
-        .iter()
-        .position(|axis| PIPELINE_AXES.contains(&axis.to_lowercase().as_str()))?;
-    let at = mesh.place(rank)?.coordinates.get(axis)?;
+    let at = mesh.place(rank)?.coordinates.get(pipeline_axis(mesh)?)?;
     Some(format!("stage {at}"))
+}
+
+fn pipeline_axis(mesh: &Mesh) -> Option<usize> {
+    mesh.axes
+        .iter()
+        .position(|axis| PIPELINE_AXES.contains(&axis.to_lowercase().as_str()))
 }
 
 #[cfg(test)]
