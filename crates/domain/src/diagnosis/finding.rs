@@ -225,6 +225,8 @@ pub enum Evidence {
     PeersWait,
     /// Seconds per step in a phase.
     PhaseSeconds,
+    /// Seconds per step in a phase that are usual for the rank itself.
+    OwnUsualSeconds,
     /// Seconds per minute that were lost.
     LostPerMinute,
     /// Share of time the GPU throttled, or 1 while it does.

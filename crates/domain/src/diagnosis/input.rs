@@ -169,6 +169,8 @@ pub struct Resources {
 pub struct GpuCondition {
     /// Reasons for which it throttles now, as in `gpu_throttle`, those of an idle GPU left out; empty when it does not.
     pub throttle_reasons: Vec<String>,
+    /// Share of time in which it computes.
+    pub utilization_ratio: Option<f64>,
     /// SM clock as a share of the highest.
     pub clock_ratio: Option<f64>,
     /// Compute processes on it that are not of the run.

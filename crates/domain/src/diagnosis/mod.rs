@@ -6,6 +6,18 @@
 
 pub mod analysis;
 pub mod arrival;
+mod causes;
 pub mod finding;
+mod found;
+mod hang;
 pub mod input;
+mod members;
+mod order;
+mod rare_stall;
+mod resources;
+mod seat;
 mod sentence;
+mod spread;
+mod straggler;
+mod wait_graph;
+mod window;
