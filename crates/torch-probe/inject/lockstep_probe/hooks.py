@@ -6,9 +6,8 @@ graph, break torch.compile), DDP communication hooks (replace the all-reduce; on
 """
 
 import functools
-import time
 
-from . import compiler, loggers, meshes, saves
+from . import compiler, loggers, meshes, saves, waits
 
 
 def after_import(probe):
@@ -22,6 +21,11 @@ def after_import(probe):
         "torch.nn.parallel.distributed": watch_ddp,
         "torch.distributed.fsdp.fully_sharded_data_parallel": watch_fsdp1,
         "torch.distributed.distributed_c10d": watch_groups,
+        "torch.distributed._functional_collectives": waits.watch_functional,
+        "torch.distributed.fsdp._fully_shard._fsdp_param_group": waits.watch_fsdp2_group,
+        "torch.distributed.fsdp._fully_shard._fsdp_state": waits.watch_fsdp2_state,
+        "torch.distributed._composable.fsdp._fsdp_param_group": waits.watch_fsdp2_group,  # where they live before torch 2.6
+        "torch.distributed._composable.fsdp._fsdp_state": waits.watch_fsdp2_state,
         "torch.distributed.device_mesh": meshes.watch,
         "torch.amp.grad_scaler": watch_scaler,
         "torch.cuda.amp.grad_scaler": watch_scaler,  # where the class lives before torch 2.3
@@ -136,6 +140,7 @@ def gradients_of(torch, parameters):
 
 
 def watch_ddp(probe, module):
+    waits.watch_buffers(probe, probe.torch.distributed)
     original = module.DistributedDataParallel.__init__
 
     @functools.wraps(original)
@@ -155,7 +160,6 @@ def watch_fsdp1(probe, module):
     def __init__(self, *args, **kwargs):
         original_init(self, *args, **kwargs)
         probe.call(probe.shards, self)
-        probe.note("FSDP: waiting for other ranks is not measured, it hides inside forward and backward")
 
     @functools.wraps(original_clip)
     def clip_grad_norm_(self, *args, **kwargs):
@@ -202,59 +206,13 @@ def watch_spawn(probe, module):
 
 
 def watch_groups(probe, module):
+    waits.watch_works(probe, module)
     original = module.init_process_group
 
     @functools.wraps(original)
     def init_process_group(*args, **kwargs):
         result = original(*args, **kwargs)
-        probe.call(group_joined, probe, module)
+        probe.call(probe.group_joined)
         return result
 
     module.init_process_group = init_process_group
-
-
-def group_joined(probe, module):
-    probe.group_joined()
-    if str(module.get_backend()) == "gloo":
-        watch_blocking_collectives(probe, module)
-
-
-BLOCKING = (
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "all_gather_into_tensor",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "all_to_all_single",
-    "barrier",
-)
-
-
-def watch_blocking_collectives(probe, module):
-    """Times what the script itself waits for. Only on Gloo: there the call blocks, while on NCCL its host time means nothing."""
-    package = probe.torch.distributed
-
-    def timed(original):
-        @functools.wraps(original)
-        def collective(*args, **kwargs):
-            if probe.torch.compiler.is_compiling():  # the compiler has a replacement for the original, and none for this
-                return original(*args, **kwargs)
-            start = time.perf_counter()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                probe.call(probe.waited, time.perf_counter() - start)
-
-        collective._lockstep = True
-        return collective
-
-    for name in BLOCKING:
-        original = getattr(module, name, None)
-        if original is None or getattr(original, "_lockstep", False):
-            continue
-        wrapper = timed(original)
-        setattr(module, name, wrapper)
-        if getattr(package, name, None) is original:
-            setattr(package, name, wrapper)
