@@ -140,7 +140,7 @@ def gradients_of(torch, parameters):
 
 
 def watch_ddp(probe, module):
-    waits.watch_buffers(probe, probe.torch.distributed)
+    waits.watch_buffers(probe, module.dist)
     original = module.DistributedDataParallel.__init__
 
     @functools.wraps(original)
