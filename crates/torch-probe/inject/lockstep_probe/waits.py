@@ -25,7 +25,7 @@ class Waits:
         self._probe = probe
         self._inside = False
         self.sampling = Sampling()
-        self.has_group = False  # before there is a process group nobody waits for anybody
+        self.has_group = False  # of more ranks than this one: without it nobody waits for anybody
         self.on_device = False  # a wait of a stream has been seen, or will be: FSDP shards a model
         self.peers = None  # a weak set of works of send and receive that do not say so themselves
 
