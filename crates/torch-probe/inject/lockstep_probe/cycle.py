@@ -144,7 +144,7 @@ class Finished:
         self._spans = cycle._spans
         self._loader_seen = cycle._loader_seen
         self._neighbours_seen = cycle._neighbours_seen
-        self._waits, self._knows_waits = cycle._waits, cycle.knows_waits
+        self._waits, self._knows_waits = cycle._waits, cycle.knows_waits or bool(cycle._waits)
         self._saved_s = cycle._saved_s
         self._losses, self._norms, self._norms_are_local = len(cycle.losses), len(cycle.norms), cycle.norms_are_local
         self._declared, self._declares_loss = cycle.declared, cycle.declares_loss
