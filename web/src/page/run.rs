@@ -3,6 +3,7 @@
 mod attempts;
 mod charts;
 mod checkpoints;
+mod findings;
 mod head;
 mod log;
 mod logged;
@@ -24,6 +25,7 @@ use crate::ui::{DiagnosisCard, Title, Trouble, When};
 use attempts::Attempts;
 use charts::Charts;
 use checkpoints::Checkpoints;
+use findings::Findings;
 use head::Head;
 use log::Log;
 use network::Network;
@@ -62,6 +64,7 @@ fn Shown(id: String, run: Known) -> impl IntoView {
     let saved = Saved::of(&id, run);
     view! {
         <Head id=id.clone() run saved />
+        <Findings id=id.clone() run />
         <RunDiagnoses id=id.clone() run />
         <NotRead run />
         <NotSeen run />

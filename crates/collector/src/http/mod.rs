@@ -16,6 +16,7 @@ pub mod error;
 pub mod alerts;
 pub mod checkpoints;
 pub mod events;
+mod findings;
 pub mod inspect;
 pub mod logs;
 pub mod nodes;
@@ -81,6 +82,7 @@ fn endpoints() -> (Router<App>, OpenApi) {
         .merge(events::routes())
         .merge(runs::routes())
         .merge(checkpoints::routes())
+        .merge(findings::routes())
         .merge(inspect::routes())
         .merge(logs::routes())
         .merge(alerts::routes())

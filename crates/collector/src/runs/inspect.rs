@@ -11,6 +11,7 @@ use domain::ident::{AttemptId, AttemptNo, NodeName, Rank, RunId};
 use domain::run::inspect::{
     ANSWER_WITHIN_MS, Answer, Question, RankAnswer, StackGroup, Stacks, What, group, parse_threads, rank_list,
 };
+use domain::run::ranks::RankSet;
 use domain::run::state::Machine;
 use futures::{StreamExt, stream};
 use tokio::sync::SemaphorePermit;
@@ -114,6 +115,24 @@ impl Runs {
             _ => None,
         };
         self.ask_ranks_at_once(run, rank, what).await
+    }
+
+    /// Asks several of the living ranks at once; waits for its turn, however long that takes.
+    ///
+    /// # Errors
+    /// When the run has no ranks now.
+    pub(crate) async fn ask_some_ranks(
+        &self,
+        run: &RunId,
+        ranks: &RankSet,
+        what: What,
+    ) -> Result<Vec<OfRank>, InspectError> {
+        let _turn = self.asking.acquire().await;
+        // A node is asked for one of its ranks or for all.
+        let rank = ranks.only();
+        let (_, mut answers) = self.ask_ranks_at_once(run, rank, what).await?;
+        answers.retain(|of| ranks.contains(of.answer.rank));
+        Ok(answers)
     }
 
     async fn asking_turn(&self) -> Result<SemaphorePermit<'_>, InspectError> {

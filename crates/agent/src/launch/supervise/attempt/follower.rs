@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Attempt;
 use super::inside::Inside;
+use super::usage::RankUsage;
 use crate::launch::checkpoint;
 use crate::launch::checkpoint::records::{self, FolderListing};
 use crate::launch::container::{self, Needs, Noted};
@@ -62,6 +63,7 @@ pub(in crate::launch::supervise) struct Follower {
     reader: Reader,
     series: RunSeries,
     positions: Positions,
+    usage: RankUsage,
     inside: Inside,
     /// Since there is something to follow.
     nccl: Option<nccl::Watch>,
@@ -84,6 +86,7 @@ impl Follower {
         let reader = Reader::open(&attempt.folder);
         let positions = Positions::new(attempt.run.clone());
         let inside = Inside::open(&attempt.folder, &attempt.entries());
+        let usage = RankUsage::new(&supervisor.setting.root, &attempt.run);
         Self {
             attempt,
             supervisor,
@@ -94,6 +97,7 @@ impl Follower {
             reader,
             series,
             positions,
+            usage,
             inside,
             nccl: None,
             checkpoints: None,
@@ -508,6 +512,7 @@ impl Follower {
         self.tick_checkpoints().await;
         if self.attempt.folder.has(files::LAUNCH) {
             self.series.tick(now_ms());
+            self.usage.tick(now_ms(), &self.supervisor.samples);
             let heard = self.series.hears_nccl();
             let watch = self.nccl.get_or_insert_with(|| {
                 let plan = self.attempt.folder.read(files::NCCL).unwrap_or_default();
@@ -552,7 +557,9 @@ impl Follower {
         let sizes = (size(files::AGENT_REPORTS), size(files::SHIM_REPORTS));
         if self.reports_seen != Some(sizes) {
             self.reports_seen = Some(sizes);
-            self.ended = self.attempt.entries().iter().any(|entry| entry.report.is_end());
+            let entries = self.attempt.entries();
+            self.usage.note(&entries);
+            self.ended = entries.iter().any(|entry| entry.report.is_end());
         }
         self.ended
     }
