@@ -204,20 +204,39 @@ def test_a_forked_child_writes_nothing(tmp_path):
     assert (record.number, record.phase, record.batches) == (2, 3, 0)
 
 
+def at(path, phase):
+    """The record of a rank once it is in this phase."""
+    until = time.monotonic() + TIMEOUT_S
+    while True:
+        record = pages.read(path)
+        if record is not None and record.phase == phase:
+            return record
+        assert time.monotonic() < until, f"the rank has not come to phase {phase}: {record}"
+        time.sleep(0.005)
+
+
+def test_a_model_that_is_sharded_counts_as_wrapped(ranks):
+    torch = pytest.importorskip("torch")
+    if not hasattr(pytest.importorskip("torch.distributed.fsdp"), "fully_shard"):
+        pytest.skip(f"torch {torch.__version__} has it elsewhere")
+
+    def meanwhile(folder, listener):
+        for rank in range(2):
+            pages.create(folder / f"page-{rank}")
+        for place in ("imported", "made"):
+            for rank in range(2):
+                (folder / f"{place}-{rank}").touch()
+        for rank in range(2):
+            at(folder / f"page-{rank}", page.MODEL_WRAPPED)
+            (folder / f"wrapped-{rank}").touch()
+
+    finished = ranks(SCRIPTS / "positions.py", "fsdp2", meanwhile=meanwhile)
+    assert finished.code == 0, finished.output
+
+
 def test_ranks_are_seen_where_they_are(ranks):
     pytest.importorskip("torch")
     found = {}
-
-    def at(path, phase):
-        def there():
-            record = pages.read(path)
-            return record if record is not None and record.phase == phase else None
-
-        until = time.monotonic() + TIMEOUT_S
-        while there() is None:
-            assert time.monotonic() < until, f"the rank has not come to phase {phase}: {pages.read(path)}"
-            time.sleep(0.005)
-        return there()
 
     def meanwhile(folder, listener):
         both = [folder / f"page-{rank}" for rank in range(2)]

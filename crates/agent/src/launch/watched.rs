@@ -574,8 +574,8 @@ mod tests {
 
     #[test]
     fn ranks_below_a_command_are_found_and_their_ends_told() {
-        let rank =
-            "RANK=5 LOCAL_RANK=1 sh -c 'test -n \"$LOCKSTEP_PROBE_SOCKET\" && sleep 0.5; exit 3'; exit 4";
+        let rank = "RANK=5 LOCAL_RANK=1 sh -c 'test \"$TORCH_FR_BUFFER_SIZE\" = 2000 || exit 5; sleep 0.5; \
+             test -s \"${LOCKSTEP_PROBE_SOCKET%/*}/page-5\" && exit 3'; test $? = 3 && exit 4";
         let (code, reports) = watched(&["sh", "-c", rank]);
         assert_eq!(code, 4);
         assert!(

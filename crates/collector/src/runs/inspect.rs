@@ -427,7 +427,7 @@ async fn collect(mut asked: Answers, node: &str, bounds: &Bounds) -> (Vec<RankAn
         while let Some(answer) = asked.next().await {
             let bytes = answer.answer_json.len();
             match serde_json::from_str(&answer.answer_json) {
-                Ok(Answer::Rank(answer)) => answers.push(bounds.take(bytes, answer)),
+                Ok(Answer::Rank(answer)) => answers.push(bounds.take(bytes, *answer)),
                 Ok(Answer::Failed { message }) => problem = message,
                 Ok(Answer::Piece { .. }) | Err(_) => {
                     tracing::warn!(%node, "an agent's answer to a question cannot be read");

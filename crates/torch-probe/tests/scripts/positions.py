@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import sys
 import time
 
 import torch
@@ -55,6 +56,13 @@ stay("imported")
 dist.init_process_group("gloo")
 pair = dist.new_group([0, 1], group_desc="pair")
 stay("made")
+if "fsdp2" in sys.argv:
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(Model())
+    stay("wrapped")
+    dist.destroy_process_group()
+    sys.exit()
 model = DistributedDataParallel(Model())
 stay("wrapped")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -72,7 +72,7 @@ pub(crate) async fn answer(folder: &Folder, question: Question, said: &mpsc::Sen
         let (at_once, secrets, what) = (&at_once, &secrets, &question.what);
         async move {
             let answer = ask(folder, (rank, process), what, secrets, at_once).await;
-            let _nobody_waits = said.send((Answer::Rank(answer), Vec::new())).await;
+            let _nobody_waits = said.send((Answer::Rank(Box::new(answer)), Vec::new())).await;
         }
     });
     futures::future::join_all(asked).await;

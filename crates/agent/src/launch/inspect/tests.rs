@@ -79,7 +79,7 @@ impl Scene {
 
     async fn ask_rank(&self, what: What) -> RankAnswer {
         match &self.ask(what).await[..] {
-            [Answer::Rank(answer)] => answer.clone(),
+            [Answer::Rank(answer)] => (**answer).clone(),
             other => panic!("one rank, one answer: {other:?}"),
         }
     }
@@ -239,7 +239,7 @@ async fn answers_are_read_as_what_they_are_and_secrets_stay_hidden() {
     }
     let of = async |what| {
         let answers = scene.ask(what).await.into_iter().map(|answer| match answer {
-            Answer::Rank(answer) => answer,
+            Answer::Rank(answer) => *answer,
             other => panic!("{other:?}"),
         });
         let mut all: Vec<RankAnswer> = answers.collect();
@@ -402,7 +402,7 @@ async fn a_rank_with_torch_tells_its_stacks_and_one_that_holds_pythons_lock_is_t
         };
         let of = |rank| {
             answers.iter().find_map(|answer| match answer {
-                Answer::Rank(answer) if answer.rank == Rank(rank) => Some(answer.clone()),
+                Answer::Rank(answer) if answer.rank == Rank(rank) => Some((**answer).clone()),
                 _ => None,
             })
         };
@@ -814,7 +814,7 @@ async fn of_ranks_that_hang_the_digest_tells_who_waits_and_who_has_not_come() {
             .await
             .into_iter()
             .map(|answer| match answer {
-                Answer::Rank(answer) => answer,
+                Answer::Rank(answer) => *answer,
                 other => panic!("{other:?}"),
             });
         let mut answers: Vec<RankAnswer> = all.collect();

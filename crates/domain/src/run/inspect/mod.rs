@@ -165,7 +165,7 @@ pub struct ProcessState {
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// Of one rank.
-    Rank(RankAnswer),
+    Rank(Box<RankAnswer>),
     /// The piece, and how long the file is.
     Piece {
         /// Its length.
