@@ -104,7 +104,8 @@ class Work:
 def probe_of(timeline, synchronises=False):
     import threading
 
-    probe = types.SimpleNamespace(cycle=Cycle(timeline), thread=threading.get_ident(), synchronises=synchronises, notes=[])
+    probe = types.SimpleNamespace(cycle=Cycle(timeline), thread=threading.get_ident(), synchronises=synchronises, notes=[], on=True)
+    probe.call = lambda function, *args: function(*args)
     probe.is_training = lambda: True
     probe.note = probe.notes.append
     probe.waits = Waits(probe)

@@ -19,7 +19,7 @@ NO_FUNCTION = "this torch has no {}: on GPUs waits for other ranks are not measu
 
 
 class Waits:
-    """What the wrappers below call, through the probe's door."""
+    """What the wrappers below call."""
 
     def __init__(self, probe):
         self._probe = probe
@@ -30,28 +30,32 @@ class Waits:
         self.peers = None  # a weak set of works of send and receive that do not say so themselves
 
     def begin(self):
-        """The start of a wait that counts, or None."""
+        """The start of a wait that counts, or None. On a CPU nothing in here can fail, so it does not go through the probe's door: FSDP waits often."""
         probe = self._probe
-        cycle = probe.cycle
-        if self._inside or not cycle.samples_waits:
+        timeline = probe.cycle.timeline
+        if timeline.device != "cpu":
+            return probe.call(self._begin_on_device)
+        if self._inside or not probe.on or threading.get_ident() != probe.thread:
             return None
-        if cycle.timeline.device != "cpu":
-            self.on_device = True
-            if not probe.is_training() or not cycle.timeline.usable():
-                return None
-        elif threading.get_ident() != probe.thread:
-            return None
-        start = cycle.timeline.mark()
         self._inside = True
-        return start
+        return timeline.mark()
 
     def begin_on_device(self):
         """Likewise, for a function of which only a GPU's stream waits; on a CPU the waits inside it are seen one by one."""
         return None if self._probe.cycle.timeline.device == "cpu" else self.begin()
 
-    def end(self, start, work=None):
-        self._inside = False
+    def _begin_on_device(self):
+        self.on_device = True
         cycle = self._probe.cycle
+        if self._inside or not cycle.samples_waits or not self._probe.is_training() or not cycle.timeline.usable():
+            return None
+        start = cycle.timeline.mark()
+        self._inside = True
+        return start
+
+    def end(self, start, work=None):
+        cycle = self._probe.cycle
+        self._inside = False
         cycle.waited(start, cycle.timeline.mark(), work is not None and self._is_for_neighbour(work))
 
     def step_begins(self, number, last_step_s):
@@ -112,7 +116,7 @@ def watched(probe, original, begin=None, takes_work=False):
     def wait(*args, **kwargs):
         if probe.torch.compiler.is_compiling():  # the compiler knows the original, and has to see it alone
             return original(*args, **kwargs)
-        start = probe.call(begin)
+        start = begin()
         if start is None:
             return original(*args, **kwargs)
         try:
