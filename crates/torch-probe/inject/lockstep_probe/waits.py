@@ -16,6 +16,7 @@ SEND, RECEIVE, RECEIVE_FROM_ANY, COALESCED = 12, 13, 14, 17  # c10d::OpType
 BLOCKING_INSIDE = ("monitored_barrier",)  # functions of torch.distributed that wait in C++, without a Work
 NO_KIND = "this torch does not say what a wait is for: waits for neighbours in a pipeline count as waits for all ranks"
 NO_FUNCTION = "this torch has no {}: on GPUs waits for other ranks are not measured under FSDP"
+NO_WAIT = "this torch has no {}: waits for other ranks are not measured"
 
 
 class Waits:
@@ -25,6 +26,7 @@ class Waits:
         self._probe = probe
         self._inside = False
         self.sampling = Sampling()
+        self.is_watching = False  # Work.wait goes through the wrapper below
         self.has_group = False  # of more ranks than this one: without it nobody waits for anybody
         self.on_device = False  # a wait of a stream has been seen, or will be: FSDP shards a model
         self.peers = None  # a weak set of works of send and receive that do not say so themselves
@@ -57,6 +59,9 @@ class Waits:
         cycle = self._probe.cycle
         self._inside = False
         cycle.waited(start, cycle.timeline.mark(), work is not None and self._is_for_neighbour(work))
+
+    def joined_group(self, size):
+        self.has_group = self.is_watching and size > 1
 
     def step_begins(self, number, last_step_s):
         """Whether the waits of this step are to be measured."""
@@ -140,9 +145,10 @@ def watch(probe, owner, name, **how):
 
 def watch_works(probe, module):
     """`torch.distributed.distributed_c10d`: whatever waits in Python waits for a Work."""
-    if not hasattr(module, "Work"):  # a torch that is built without distributed
+    if not hasattr(module, "Work"):
+        probe.note(NO_WAIT.format("Work"))
         return
-    watch(probe, module.Work, "wait", takes_work=True)
+    probe.waits.is_watching = watch(probe, module.Work, "wait", takes_work=True)
     for name in BLOCKING_INSIDE:
         watch(probe, module, name)
     watch_batches(probe, module)
@@ -165,8 +171,9 @@ def watch_batches(probe, module):
 
 
 def watch_functional(probe, module):
-    for name in ("wait_tensor", "wait_tensors"):
-        watch(probe, module, name)
+    if not watch(probe, module, "wait_tensor"):
+        probe.note(NO_WAIT.format("wait_tensor") + " under tensor parallelism")
+    watch(probe, module, "wait_tensors")  # torch 2.15
 
 
 def watch_buffers(probe, package):

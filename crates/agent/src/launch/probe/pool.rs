@@ -80,7 +80,7 @@ impl PoolSchedule {
         if seconds >= OPEN_MAX_S && !is_alone {
             self.exponent = self.exponent.min(self.fitting());
         }
-        let after = if is_early || is_alone || number % (1 << self.exponent) == 0 {
+        let after = if is_early || is_alone || number.is_multiple_of(1 << self.exponent) {
             let span = self.close();
             self.exponent = if number + 1 < first.saturating_add(BURST_STEPS) {
                 0
