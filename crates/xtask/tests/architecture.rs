@@ -107,7 +107,7 @@ fn every_edge_between_our_crates_is_in_the_table() {
 /// Files of a crate that may import each other in a circle.
 const CIRCLE_MAX: usize = 6;
 /// Circles that are larger today. None may grow, and none may be added.
-const LARGER_CIRCLES: [(&str, usize); 2] = [("crates/store", 10), ("web", 19)];
+const LARGER_CIRCLES: [(&str, usize); 1] = [("web", 19)];
 
 #[test]
 fn files_that_import_each_other_in_a_circle_are_few() {
