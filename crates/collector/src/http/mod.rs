@@ -38,6 +38,8 @@ pub(crate) mod client_address;
 
 mod exposition;
 mod health;
+#[cfg(test)]
+mod reference;
 
 use std::sync::Arc;
 
