@@ -36,6 +36,7 @@ pub mod table;
 
 pub(crate) mod client_address;
 
+mod description;
 mod exposition;
 mod health;
 #[cfg(test)]
