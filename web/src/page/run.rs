@@ -4,6 +4,7 @@ mod attempts;
 mod charts;
 mod checkpoints;
 mod head;
+mod known;
 mod log;
 mod logged;
 mod network;
@@ -25,15 +26,13 @@ use attempts::Attempts;
 use charts::Charts;
 use checkpoints::Checkpoints;
 use head::Head;
+use known::Known;
 use log::Log;
 use network::Network;
 use saved::Saved;
 use topology::Topology;
 use unread::NotRead;
 use unseen::NotSeen;
-
-/// What is known of the run.
-type Known = RwSignal<Option<Run>>;
 
 /// The page.
 #[component]

@@ -69,7 +69,11 @@ fn answers(operation: &Value) -> String {
     let good = responses.filter(|(status, _)| status.starts_with('2'));
     let answer = |(status, response): (&String, &Value)| {
         let of = content(&response["content"]);
-        if of.is_empty() { status.clone() } else { of }
+        let shown = (status != "200").then_some(status.as_str());
+        let parts = shown
+            .into_iter()
+            .chain(Some(of.as_str()).filter(|of| !of.is_empty()));
+        parts.collect::<Vec<_>>().join(" ")
     };
     good.map(answer).collect::<Vec<_>>().join(" or ")
 }
