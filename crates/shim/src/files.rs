@@ -67,6 +67,7 @@ pub const CONTAINER: FileName = FileName("container.json");
 pub const CONTAINER_CHECK: FileName = FileName("container.check");
 pub const CONTAINER_CHECK_ENV: FileName = FileName("container.check.env");
 pub const CONTAINER_ENV: FileName = FileName("container.env");
+pub const CONTAINER_PID: FileName = FileName("container.pid");
 pub const DONE: FileName = FileName("done");
 pub const GANG: FileName = FileName("gang.json");
 pub const HEARD: FileName = FileName("heard.json");

@@ -8,12 +8,13 @@ import pytest
 from conftest import SCRIPTS
 
 from lockstep_probe.cycle import Cycle
-from lockstep_probe.waits import Sampling, Waits
+from lockstep_probe.waits import Sampling, Waits, watch_fsdp2_group, watch_functional, watch_works
 
 STEPS, LATE = 8, (4, 6, 8)
-WAYS = ("all_reduce", "asynchronous", "barrier", "pipeline", "tensor_forward", "tensor_backward", "fsdp2_forward", "fsdp2_backward", "ddp")
+WAYS = ("all_reduce", "asynchronous", "barrier", "pipeline", "tensor_forward", "tensor_backward", "fsdp2_forward", "fsdp2_backward", "ddp", "ddp_buffers")
+LATE_RANK = {"ddp_buffers": 0}  # else rank 1
 LATE_IN_BACKWARD = {"tensor_backward", "fsdp2_backward"}
-LATE_IN_FORWARD = {"pipeline", "tensor_forward", "fsdp2_forward", "ddp"}
+LATE_IN_FORWARD = {"pipeline", "tensor_forward", "fsdp2_forward", "ddp", "ddp_buffers"}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def trained(ranks):
 
 
 def part(trained, way, rank, name, default=0.0):
-    """The median over the steps in which rank 1 was late."""
+    """The median over the steps in which a rank was late."""
     first = WAYS.index(way) * STEPS
     steps = {record["step"]: record for record in trained.of("step", rank)}
     return statistics.median(steps[first + late].get(name, default) for late in LATE)
@@ -33,8 +34,9 @@ def part(trained, way, rank, name, default=0.0):
 @pytest.mark.parametrize("way", WAYS)
 def test_a_late_rank_is_the_waiting_of_the_other_and_does_not_wait_itself(trained, way):
     name = "bubble_s" if way == "pipeline" else "sync_s"
-    assert 0.15 <= part(trained, way, 0, name) <= 0.35
-    assert part(trained, way, 1, name) < 0.1
+    late = LATE_RANK.get(way, 1)
+    assert 0.15 <= part(trained, way, 1 - late, name) <= 0.35
+    assert part(trained, way, late, name) < 0.1
     if way == "pipeline":
         assert part(trained, way, 0, "sync_s") < 0.1, "a neighbour's work is no wait for all"
 
@@ -42,18 +44,19 @@ def test_a_late_rank_is_the_waiting_of_the_other_and_does_not_wait_itself(traine
 @pytest.mark.parametrize("way", WAYS)
 def test_waiting_is_counted_once_and_in_no_other_part(trained, way):
     own = ("data_s", "forward_s", "backward_s", "optimizer_s")
-    assert sum(part(trained, way, 0, name) for name in own) < 0.1
+    late = LATE_RANK.get(way, 1)
+    assert sum(part(trained, way, 1 - late, name) for name in own) < 0.1
     for rank in range(2):
         for record in trained.of("step", rank)[1:]:
             assert sum(record.get(name, 0.0) for name in (*own, "sync_s", "bubble_s")) <= record["step_s"] + 1e-6
     if way in LATE_IN_FORWARD:
-        assert part(trained, way, 1, "forward_s") > 0.15
+        assert part(trained, way, late, "forward_s") > 0.15
     if way in LATE_IN_BACKWARD:
-        assert part(trained, way, 1, "backward_s") > 0.15
+        assert part(trained, way, late, "backward_s") > 0.15
 
 
 def test_what_waits_is_said(trained):
-    sources = {record["sync_source"] for record in trained.of("step", 0)[: STEPS * (len(WAYS) - 1)]}
+    sources = {record["sync_source"] for record in trained.of("step", 0)[: STEPS * WAYS.index("ddp")]}
     assert sources == {"collective_wait"}
     assert trained.of("step", 0)[-1]["sync_source"] == "ddp_backward_tail"
     assert not any("waiting" in note for hello in trained.of("hello") for note in hello.get("notes", []))
@@ -104,11 +107,14 @@ class Work:
 def probe_of(timeline, synchronises=False):
     import threading
 
-    probe = types.SimpleNamespace(cycle=Cycle(timeline), thread=threading.get_ident(), synchronises=synchronises, notes=[])
+    probe = types.SimpleNamespace(cycle=Cycle(timeline), thread=threading.get_ident(), synchronises=synchronises, notes=[], on=True)
+    probe.page = types.SimpleNamespace(begin=lambda phase: None, end=lambda: None)
+    probe.call = lambda function, *args: function(*args)
     probe.is_training = lambda: True
     probe.note = probe.notes.append
     probe.waits = Waits(probe)
-    probe.waits.has_group = True
+    probe.waits.is_watching = True
+    probe.waits.joined_group(2)
     return probe
 
 
@@ -147,9 +153,24 @@ def test_a_step_without_a_wait_has_waited_for_no_time_if_waits_are_seen():
     probe = probe_of(Ticking())
     probe.waits.step_begins(1, None)
     assert probe.cycle.close().fields()["sync_s"] == 0.0
-    probe.waits.has_group = False
-    probe.waits.step_begins(2, None)
-    assert "sync_s" not in probe.cycle.close().fields()
+    for is_watching, ranks in [(True, 1), (False, 2)]:
+        probe.waits.is_watching = is_watching
+        probe.waits.joined_group(ranks)
+        probe.waits.step_begins(2, None)
+        assert "sync_s" not in probe.cycle.close().fields()
+
+
+def test_a_torch_without_the_names_that_are_watched_is_noted():
+    probe = probe_of(Ticking())
+    probe.waits.is_watching = False
+    probe.missing_on_device = []
+    bare = types.SimpleNamespace()
+    watch_works(probe, bare)
+    watch_functional(probe, bare)
+    assert [note.split(":")[0] for note in probe.notes] == ["this torch has no Work", "this torch has no wait_tensor"]
+    assert not probe.waits.is_watching
+    watch_fsdp2_group(probe, bare)
+    assert len(probe.missing_on_device) == 2 and len(probe.notes) == 2, "it matters on a GPU only"
 
 
 def test_on_a_device_waits_are_known_at_steps_that_are_equal_on_all_ranks():

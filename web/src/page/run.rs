@@ -5,6 +5,7 @@ mod charts;
 mod checkpoints;
 mod findings;
 mod head;
+mod known;
 mod log;
 mod logged;
 mod network;
@@ -27,15 +28,13 @@ use charts::Charts;
 use checkpoints::Checkpoints;
 use findings::Findings;
 use head::Head;
+use known::Known;
 use log::Log;
 use network::Network;
 use saved::Saved;
 use topology::Topology;
 use unread::NotRead;
 use unseen::NotSeen;
-
-/// What is known of the run.
-type Known = RwSignal<Option<Run>>;
 
 /// The page.
 #[component]

@@ -76,7 +76,11 @@ pub(crate) async fn run(analysts: Analysts, queue: FedQueue) {
                 }
                 messages.drain(..).for_each(|fed| all.take(&fed));
             }
-            Some(answered) = answered.recv() => all.answer(answered),
+            // What was asked decides: nobody waits for the next tick.
+            Some(answered) = answered.recv() => {
+                all.answer(answered);
+                all.advance().await;
+            }
             _ = ticks.tick() => all.advance().await,
         }
     }

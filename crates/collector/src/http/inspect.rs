@@ -20,6 +20,7 @@ use futures::stream;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::description::{answers_as, body_is_optional};
 use super::runs::run_id;
 use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
@@ -36,20 +37,26 @@ pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new()
         .api_route(
             "/api/runs/{id}/stacks",
-            post_with(stacks, needs(Role::Operator, "Where the ranks of a run are now")),
+            post_with(
+                stacks,
+                body_is_optional(needs(Role::Operator, "Where the ranks of a run are now")),
+            ),
         )
         .api_route(
             "/api/runs/{id}/wait-counters",
             post_with(
                 wait_counters,
-                needs(Role::Operator, "PyTorch's wait counters of the ranks"),
+                body_is_optional(needs(Role::Operator, "PyTorch's wait counters of the ranks")),
             ),
         )
         .api_route(
             "/api/runs/{id}/flight",
             post_with(
                 flight,
-                needs(Role::Operator, "The Flight Recorder's entries of the ranks"),
+                body_is_optional(needs(
+                    Role::Operator,
+                    "The Flight Recorder's entries of the ranks",
+                )),
             ),
         )
         .api_route(
@@ -64,8 +71,17 @@ pub(super) fn routes() -> ApiRouter<App> {
         )
         .api_route(
             "/api/runs/{id}/trace",
-            post_with(trace, needs(Role::Operator, "Records a trace in the ranks"))
-                .get_with(trace_file, needs(Role::Viewer, "The file of such a trace")),
+            post_with(
+                trace,
+                body_is_optional(needs(Role::Operator, "Records a trace in the ranks")),
+            )
+            .get_with(
+                trace_file,
+                answers_as(
+                    "application/json",
+                    needs(Role::Viewer, "The file of such a trace"),
+                ),
+            ),
         )
 }
 

@@ -37,8 +37,11 @@ pub mod table;
 
 pub(crate) mod client_address;
 
+mod description;
 mod exposition;
 mod health;
+#[cfg(test)]
+mod reference;
 
 use std::sync::Arc;
 

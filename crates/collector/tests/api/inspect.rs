@@ -44,7 +44,7 @@ fn rank(rank: u32, text: Option<&str>, problem: &str) -> String {
         problem: problem.into(),
         ..RankAnswer::default()
     };
-    serde_json::to_string(&Said::Rank(answer)).unwrap()
+    serde_json::to_string(&Said::Rank(Box::new(answer))).unwrap()
 }
 
 async fn ask(server: &Server, run: &str, what: &str, body: Value) -> (StatusCode, Value) {
@@ -156,7 +156,7 @@ async fn a_trace_is_fetched_piece_by_piece_from_the_node_that_has_it() {
             ..RankAnswer::default()
         };
         agent
-            .answers(id, serde_json::to_string(&Said::Rank(done)).unwrap(), &[])
+            .answers(id, serde_json::to_string(&Said::Rank(Box::new(done))).unwrap(), &[])
             .await;
         agent.answers(id, String::new(), &[]).await;
     };

@@ -105,28 +105,28 @@ impl Compared<'_> {
 
     fn low_clock(&self) -> Option<(Cause, Witness)> {
         let (own, peers) = self.gpu_value(|gpu| gpu.clock_ratio)?;
-        let witness = self.driver(Evidence::ClockRatio, own, peers).as_ratio();
+        let witness = self.driver(Evidence::ClockRatio, own, peers).in_ratio();
         (own < CLOCK_SHARE * peers).then_some((Cause::LowClock, witness))
     }
 
     fn other_processes(&self) -> Option<(Cause, Witness)> {
         let (own, peers) = self.gpu_value(|gpu| gpu.other_processes.map(f64::from))?;
-        let is_alone = own > 0.0 && !(peers > 0.0);
+        let is_alone = own > 0.0 && (peers.is_nan() || peers == 0.0);
         let witness = self.driver(Evidence::OtherProcesses, own, peers);
         is_alone.then_some((Cause::OtherProcess, witness))
     }
 
     fn narrow_link(&self) -> Option<(Cause, Witness)> {
         let (own, peers) = self.gpu_value(|gpu| gpu.pcie_width_ratio)?;
-        let witness = self.driver(Evidence::PcieWidthRatio, own, peers).as_ratio();
-        (own < 1.0 && !(peers <= own)).then_some((Cause::PcieWidth, witness))
+        let witness = self.driver(Evidence::PcieWidthRatio, own, peers).in_ratio();
+        (own < 1.0 && (peers.is_nan() || peers > own)).then_some((Cause::PcieWidth, witness))
     }
 
     fn run_delay(&self) -> Option<(Cause, Witness)> {
         let usage = self.context.usage;
         let own = usage.run_delay(self.place)?;
         let peers = self.usual(|peer| usage.run_delay(peer));
-        let witness = self.kernel(Evidence::RunDelay, own, peers).as_ratio();
+        let witness = self.kernel(Evidence::RunDelay, own, peers).in_ratio();
         stands_out(own, peers, RUN_DELAY_MIN).then_some((Cause::RunDelay, witness))
     }
 
@@ -134,7 +134,7 @@ impl Compared<'_> {
         let (usage, members) = (self.context.usage, self.context.members);
         let own = usage.steal(members.node_place(self.place))?;
         let peers = self.usual(|peer| usage.steal(members.node_place(peer)));
-        let witness = self.kernel(Evidence::Steal, own, peers).as_ratio();
+        let witness = self.kernel(Evidence::Steal, own, peers).in_ratio();
         stands_out(own, peers, STEAL_MIN).then_some((Cause::Steal, witness))
     }
 
@@ -148,7 +148,7 @@ impl Compared<'_> {
 }
 
 fn stands_out(own: f64, peers: f64, least: f64) -> bool {
-    own >= least && !(own < TIMES * peers)
+    own >= least && (peers.is_nan() || own >= TIMES * peers)
 }
 
 /// The phase in which a part of the step's time is spent.

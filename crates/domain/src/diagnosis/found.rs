@@ -1,6 +1,6 @@
 //! What an analyser has found, before it is put in order with what the others have found.
 
-use crate::diagnosis::analysis::Score;
+use crate::diagnosis::exchange::Score;
 use crate::diagnosis::finding::{Cause, Culprit, Evidence, Finding, FindingKind, Source, Witness};
 use crate::diagnosis::input::Phase;
 use crate::diagnosis::members::Members;
@@ -181,7 +181,7 @@ impl Witness {
         self
     }
 
-    pub(super) fn as_ratio(mut self) -> Self {
+    pub(super) fn in_ratio(mut self) -> Self {
         "ratio".clone_into(&mut self.unit);
         self
     }

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::diagnosis::analysis::{Question, STACK_SAMPLES, STACK_SECONDS};
+use crate::diagnosis::exchange::{Question, STACK_SAMPLES, STACK_SECONDS};
 use crate::diagnosis::finding::{Cause, Evidence, FindingKind, Source, Witness};
 use crate::diagnosis::found::{Found, WITNESSED_RANKS_MAX, Who, witness};
 use crate::diagnosis::input::{FlightAnswer, Phase, ProcessCondition, StackAnswer};
@@ -75,7 +75,7 @@ struct Suspicion {
     stacks_asked: BTreeSet<usize>,
     stacks_asked_ms: Option<TimestampMs>,
     /// A rank that waits, asked beside the suspects: if it does not answer, stacks cannot be had.
-    control: Option<usize>,
+    has_control: bool,
     stacks: BTreeMap<usize, Vec<Vec<Frame>>>,
     stacks_answered: bool,
     alone_s: f64,
@@ -202,7 +202,11 @@ impl View<'_> {
             }
             still.since_ms = still.since_ms.max(moved_ms);
             still.since_step = still.since_step.max(seat.step);
-            if seat.condition == ProcessCondition::Alive {
+            // A thread of a process that waits in the kernel still answers.
+            if matches!(
+                seat.condition,
+                ProcessCondition::Alive | ProcessCondition::Uninterruptible
+            ) {
                 still.alive.push(place);
                 if seat.may_wait() {
                     still.waiters.push(place);
@@ -254,8 +258,8 @@ impl Suspicion {
         questions: &mut Vec<Question>,
     ) -> Option<Found> {
         let has_waiters = !still.waiters.is_empty();
-        if has_waiters && !still.others.is_empty() && still.others.len() <= ASKED_MAX {
-            self.ask_stacks(view, still, &still.others, questions);
+        if has_waiters {
+            self.look(view, still, questions);
         }
         let after_s = if has_waiters {
             view.suspicion_after_s()
@@ -265,7 +269,7 @@ impl Suspicion {
         if still.seconds < after_s {
             return None;
         }
-        if has_waiters && let Some(suspects) = by_kernel(view) {
+        if has_waiters && let Some(suspects) = by_kernel(view, still) {
             return Some(self.kernel_finding(view, still, &suspects));
         }
         if self.flight_asked_ms.is_none() {
@@ -283,6 +287,22 @@ impl Suspicion {
         match self.suspects(view, still) {
             Ok(suspects) => self.judge(view, still, suspects, longest_alone_s, questions),
             Err(found) => found.map(|found| *found),
+        }
+    }
+
+    /// Asks early for the stacks of those that do not wait; of DDP's ranks in the backward pass no page tells which of them do.
+    fn look(&mut self, view: &View<'_>, still: &Still, questions: &mut Vec<Question>) {
+        let unsure = still.waiters.iter().copied();
+        let unsure: Vec<usize> = unsure
+            .filter(|place| !view.seats[*place].waits() && view.seats[*place].page.is_some())
+            .collect();
+        let suspects = if still.others.is_empty() {
+            &unsure
+        } else {
+            &still.others
+        };
+        if (1..=ASKED_MAX).contains(&suspects.len()) {
+            self.ask_stacks(view, still, suspects, questions);
         }
     }
 
@@ -386,13 +406,14 @@ impl Suspicion {
         if asked.is_empty() {
             return;
         }
-        if self.control.is_none() {
-            self.control = still
+        if !self.has_control {
+            let control = still
                 .waiters
                 .iter()
                 .copied()
                 .find(|place| !places.contains(place));
-            asked.extend(self.control);
+            self.has_control = control.is_some();
+            asked.extend(control);
         }
         self.stacks_asked_ms = Some(view.now_ms);
         self.stacks_answered = false;
@@ -419,9 +440,9 @@ impl Suspicion {
             return Doing::Work(AloneAt::Working);
         }
         let control_answered = self
-            .control
-            .and_then(|control| self.stacks.get(&control))
-            .is_some_and(|samples| !samples.is_empty());
+            .stacks
+            .iter()
+            .any(|(other, samples)| *other != place && !samples.is_empty());
         if samples.is_empty() && control_answered && cpu.is_none_or(|share| share > BUSY_SHARE_MIN) {
             return Doing::HoldsInterpreter;
         }
@@ -429,7 +450,7 @@ impl Suspicion {
         match seat.phase() {
             Some(Phase::Save) if in_kernel || !is_idle => Doing::Work(AloneAt::Saving),
             // It computes for ever, or it evaluates: a stack that does not change tells the two apart.
-            Some(Phase::Host) if !(is_busy && !samples.is_empty()) => Doing::Work(AloneAt::HostCode),
+            Some(Phase::Host) if !is_busy || samples.is_empty() => Doing::Work(AloneAt::HostCode),
             // Models are loaded and compiled before the first step: only a process that does nothing at all will never come.
             _ if seat.is_before_first_step() && !is_idle => Doing::Work(AloneAt::Working),
             _ => Doing::Nothing,
@@ -519,7 +540,7 @@ impl Suspicion {
                 };
                 witnesses.push(
                     witness(source, Evidence::CpuShare, share)
-                        .as_ratio()
+                        .in_ratio()
                         .detail(format!("rank {}", view.members.rank(*place))),
                 );
             }
@@ -545,13 +566,21 @@ fn different_stacks(samples: &[Vec<Frame>]) -> usize {
     seen.len()
 }
 
-fn by_kernel(view: &View<'_>) -> Option<Suspects> {
+fn by_kernel(view: &View<'_>, still: &Still) -> Option<Suspects> {
+    // At the end of a run ranks end one after the other, and some of them save for long.
+    let waits_by_page = still
+        .waiters
+        .iter()
+        .any(|place| view.seats[*place].page.is_some());
     let causes = [
         (ProcessCondition::Ended, Cause::Ended),
         (ProcessCondition::Stopped, Cause::Stopped),
         (ProcessCondition::Uninterruptible, Cause::Uninterruptible),
     ];
     causes.into_iter().find_map(|(condition, cause)| {
+        if condition == ProcessCondition::Ended && !waits_by_page {
+            return None;
+        }
         let places: Vec<usize> = (0..view.seats.len())
             .filter(|place| {
                 let seat = &view.seats[*place];
@@ -573,22 +602,15 @@ fn by_kernel(view: &View<'_>) -> Option<Suspects> {
 
 /// Without Flight Recorders: the ranks that do not wait while others do.
 fn by_pages(view: &View<'_>, still: &Still) -> Result<Suspects, Option<Box<Found>>> {
-    let in_kernel = (0..view.seats.len()).filter(|place| {
-        view.seats[*place].condition == ProcessCondition::Uninterruptible
-            && !view.members.is_blind(view.members.node_place(*place))
-    });
-    let mut places: Vec<usize> = still.others.clone();
-    places.extend(in_kernel);
-    places.sort_unstable();
     if still.waiters.is_empty() {
         return Err(None);
     }
-    if places.is_empty() {
+    if still.others.is_empty() {
         let who = Who::Unknown;
         return Err(Some(Box::new(nameless(view, still, who, Cause::Unknown, None))));
     }
     Ok(Suspects {
-        places,
+        places: still.others.clone(),
         cause: Cause::NotEnqueued,
         unfinished: None,
     })

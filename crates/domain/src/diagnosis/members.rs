@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::diagnosis::analysis::Member;
+use crate::diagnosis::exchange::Member;
 use crate::ident::{NodeName, Rank};
 use crate::run::ranks::RankSet;
 use crate::time::TimestampMs;

@@ -7,6 +7,7 @@
 pub mod analysis;
 pub mod arrival;
 mod causes;
+pub mod exchange;
 pub mod finding;
 mod found;
 mod hang;
@@ -19,5 +20,7 @@ mod seat;
 mod sentence;
 mod spread;
 mod straggler;
+#[cfg(test)]
+mod tests;
 mod wait_graph;
 mod window;

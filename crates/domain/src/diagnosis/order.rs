@@ -23,10 +23,16 @@ pub(super) fn sort(found: Vec<Found>, members: &Members) -> Vec<Found> {
     for at in 1..found.len() {
         let (causes, rest) = found.split_at_mut(at);
         let this = &mut rest[0];
-        this.is_symptom = stands_still && !is_hang(this)
+        let is_slow = matches!(this.kind, FindingKind::Straggler | FindingKind::RareStalls);
+        this.is_symptom = stands_still && is_slow
             || causes
                 .iter()
                 .any(|cause| !cause.is_suspect() && explains(cause, this, members));
+    }
+    // Ranks of a node that is not heard may be the ones that are waited for.
+    let is_blind = found.iter().any(|found| found.kind == FindingKind::NodeBlind);
+    for hang in found.iter_mut().filter(|found| is_blind && is_hang(found)) {
+        hang.is_symptom |= !matches!(hang.who, Who::Ranks(_));
     }
     found
 }

@@ -137,6 +137,7 @@ impl Evidence {
             Self::CpuShare => "processors used",
             Self::PeersWait => "wait of the peers per step beyond its own",
             Self::PhaseSeconds => "time per step in this phase",
+            Self::OwnUsualSeconds => "time per step that is usual for it",
             Self::LostPerMinute => "time lost per minute",
             Self::Throttled => "GPU throttles",
             Self::ClockRatio => "GPU clock as a share of the highest",

@@ -17,6 +17,10 @@ pub(super) const WINDOWS: usize = 16;
 const LEADING: u32 = 12;
 /// Of two ranks each is the other's only peer.
 const LEADING_OF_TWO: u32 = 16;
+/// A lead of twice of what is asked for needs fewer windows, without a gap.
+const STRONG_TIMES: f64 = 2.0;
+const STRONG: u32 = 8;
+const STRONG_OF_TWO: u32 = 12;
 /// A straggler stays one until it leads fewer.
 const LEADING_STILL: u32 = 6;
 /// A lead is more than this share of a step, and than this many median deviations of the peers.
@@ -54,6 +58,8 @@ struct Track {
     next: usize,
     len: u32,
     leading: u32,
+    /// Windows in a row that it has led strongly.
+    strong: u32,
     of_two: bool,
     /// By how much its phases exceed its peers' while it leads, and its own times while it does not.
     excess: Parts,
@@ -109,7 +115,7 @@ impl Straggler {
         for at in 0..role.places.len() {
             let track = &mut self.tracks[role.places[at]];
             track.take(window, role, at);
-            if track.leading >= track.needed() || track.episode.is_some() {
+            if track.persistence() >= 1.0 || track.episode.is_some() {
                 track.judge(role, at, context);
             }
         }
@@ -138,7 +144,13 @@ impl Track {
             LEAD_RATIO
         };
         let (_, deviation_s) = role.usual_wait(at);
-        let leads = lead_s > (ratio * step_s).max(LEAD_DEVIATIONS * deviation_s).max(LEAD_S);
+        let least_s = (ratio * step_s).max(LEAD_DEVIATIONS * deviation_s).max(LEAD_S);
+        let leads = lead_s > least_s;
+        self.strong = if lead_s > STRONG_TIMES * least_s {
+            self.strong + 1
+        } else {
+            0
+        };
         let before = std::mem::replace(
             &mut self.ring[self.next],
             Lead {
@@ -186,8 +198,15 @@ impl Track {
         }
     }
 
-    fn needed(&self) -> u32 {
-        if self.of_two { LEADING_OF_TWO } else { LEADING }
+    /// Windows that it has led, as a share of those that make a straggler.
+    fn persistence(&self) -> f64 {
+        let (leading, strong) = if self.of_two {
+            (LEADING_OF_TWO, STRONG_OF_TWO)
+        } else {
+            (LEADING, STRONG)
+        };
+        let share = |led: u32, needed: u32| (f64::from(led) / f64::from(needed)).min(1.0);
+        share(self.leading, leading).max(share(self.strong, strong))
     }
 
     /// From the oldest window on.
@@ -332,10 +351,7 @@ impl Track {
             values: vec![
                 ("diagnosis_straggler_ratio", cost),
                 ("diagnosis_straggler_lead_seconds", lead_s),
-                (
-                    "diagnosis_straggler_persistence_ratio",
-                    (f64::from(self.leading) / f64::from(self.needed())).min(1.0),
-                ),
+                ("diagnosis_straggler_persistence_ratio", self.persistence()),
             ],
             is_symptom: false,
         }

@@ -31,6 +31,8 @@ pub struct Paths {
     pub companions: String,
     /// The attempt's own folder on the node.
     pub folder: String,
+    /// Where torchrun puts a folder with each rank's output.
+    pub log_dir: String,
     /// The probe's datagram socket.
     pub probe_socket: String,
     /// The NCCL profiler plugin, where the run is to have ours.
@@ -44,7 +46,6 @@ pub struct Paths {
 /// The command that starts one node's ranks.
 #[must_use]
 pub fn launch(attempt: &AttemptId, node: &NodeName, start: &Start, paths: &Paths) -> Launch {
-    let log_dir = format!("{}/ranks", paths.folder);
     let mut argv = vec![paths.python.clone(), "-m".into(), "torch.distributed.run".into()];
     argv.extend([
         format!("--nnodes={}", start.nnodes),
@@ -56,7 +57,7 @@ pub fn launch(attempt: &AttemptId, node: &NodeName, start: &Start, paths: &Paths
         format!("--master-addr={}", start.master_addr),
         format!("--master-port={}", start.master_port),
         format!("--monitor-interval={MONITOR_INTERVAL_S}"),
-        format!("--log-dir={log_dir}"),
+        format!("--log-dir={}", paths.log_dir),
         "--redirects=3".into(),
     ]);
     argv.extend(program(&start.spec, paths));
@@ -75,7 +76,7 @@ pub fn launch(attempt: &AttemptId, node: &NodeName, start: &Start, paths: &Paths
         workdir: start.spec.workdir.clone().unwrap_or_else(|| paths.folder.clone()),
         nproc: start.nproc,
         first_rank: start.node_rank * start.nproc,
-        log_dir,
+        log_dir: paths.log_dir.clone(),
         container: None,
     };
     match (&start.spec.container, &paths.container) {
@@ -87,7 +88,7 @@ pub fn launch(attempt: &AttemptId, node: &NodeName, start: &Start, paths: &Paths
                 .get("PYTHONPATH")
                 .is_some_and(|path| !path.is_empty());
             let inject = format!("{}/inject", paths.companions);
-            launch.inside(wish, place, secrets, &paths.folder, &inject, own_path)
+            launch.inside(wish, place, secrets, &inject, own_path)
         }
         _ => launch,
     }
@@ -175,6 +176,7 @@ mod tests {
             python: "/venv/bin/python".into(),
             companions: "/lib/c0ffee".into(),
             folder: "/data/runs/ddp-1.2".into(),
+            log_dir: "/data/runs/ddp-1.2/ranks".into(),
             probe_socket: "/data/runs/ddp-1.2/probe.sock".into(),
             nccl_plugin: None,
             kineto: None,

@@ -183,7 +183,7 @@ class Probe:
     def group_joined(self):
         self.page.reach(GROUP_MADE)
         self._device = self._device or self._bound_gpu()
-        self.waits.has_group = self.torch.distributed.get_world_size() > 1
+        self.waits.joined_group(self.torch.distributed.get_world_size())
         self.waits.step_begins(self.steps + 1, self._last_step_s)
         self.say_hello()
 

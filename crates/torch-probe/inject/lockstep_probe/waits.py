@@ -18,47 +18,55 @@ SEND, RECEIVE, RECEIVE_FROM_ANY, COALESCED = 12, 13, 14, 17  # c10d::OpType
 BLOCKING_INSIDE = ("monitored_barrier",)  # functions of torch.distributed that wait in C++, without a Work
 NO_KIND = "this torch does not say what a wait is for: waits for neighbours in a pipeline count as waits for all ranks"
 NO_FUNCTION = "this torch has no {}: on GPUs waits for other ranks are not measured under FSDP"
+NO_WAIT = "this torch has no {}: waits for other ranks are not measured"
 
 
 class Waits:
-    """What the wrappers below call, through the probe's door."""
+    """What the wrappers below call."""
 
     def __init__(self, probe):
         self._probe = probe
         self._inside = False
         self.sampling = Sampling()
+        self.is_watching = False  # Work.wait goes through the wrapper below
         self.has_group = False  # of more ranks than this one: without it nobody waits for anybody
         self.on_device = False  # a wait of a stream has been seen, or will be: FSDP shards a model
         self.peers = None  # a weak set of works of send and receive that do not say so themselves
 
     def begin(self):
-        """The start of a wait that counts, or None."""
+        """The start of a wait that counts, or None. On a CPU nothing in here can fail, so it does not go through the probe's door: FSDP waits often."""
         probe = self._probe
-        cycle = probe.cycle
-        if self._inside or not cycle.samples_waits:
+        timeline = probe.cycle.timeline
+        if timeline.device != "cpu":
+            return probe.call(self._begin_on_device)
+        if self._inside or not probe.on or threading.get_ident() != probe.thread:
             return None
-        if cycle.timeline.device != "cpu":
-            self.on_device = True
-            if not probe.is_training() or not cycle.timeline.usable():
-                return None
-        elif threading.get_ident() != probe.thread:
-            return None
-        else:
-            probe.page.begin(COLLECTIVE)
-        start = cycle.timeline.mark()
         self._inside = True
-        return start
+        probe.page.begin(COLLECTIVE)
+        return timeline.mark()
 
     def begin_on_device(self):
         """Likewise, for a function of which only a GPU's stream waits; on a CPU the waits inside it are seen one by one."""
         return None if self._probe.cycle.timeline.device == "cpu" else self.begin()
 
-    def end(self, start, work=None):
-        self._inside = False
+    def _begin_on_device(self):
+        self.on_device = True
         cycle = self._probe.cycle
+        if self._inside or not cycle.samples_waits or not self._probe.is_training() or not cycle.timeline.usable():
+            return None
+        start = cycle.timeline.mark()
+        self._inside = True
+        return start
+
+    def end(self, start, work=None):
+        cycle = self._probe.cycle
+        self._inside = False
         if cycle.timeline.device == "cpu":
             self._probe.page.end()
         cycle.waited(start, cycle.timeline.mark(), work is not None and self._is_for_neighbour(work))
+
+    def joined_group(self, size):
+        self.has_group = self.is_watching and size > 1
 
     def step_begins(self, number, last_step_s):
         """Whether the waits of this step are to be measured."""
@@ -118,7 +126,7 @@ def watched(probe, original, begin=None, takes_work=False):
     def wait(*args, **kwargs):
         if probe.torch.compiler.is_compiling():  # the compiler knows the original, and has to see it alone
             return original(*args, **kwargs)
-        start = probe.call(begin)
+        start = begin()
         if start is None:
             return original(*args, **kwargs)
         try:
@@ -142,9 +150,10 @@ def watch(probe, owner, name, **how):
 
 def watch_works(probe, module):
     """`torch.distributed.distributed_c10d`: whatever waits in Python waits for a Work."""
-    if not hasattr(module, "Work"):  # a torch that is built without distributed
+    if not hasattr(module, "Work"):
+        probe.note(NO_WAIT.format("Work"))
         return
-    watch(probe, module.Work, "wait", takes_work=True)
+    probe.waits.is_watching = watch(probe, module.Work, "wait", takes_work=True)
     for name in BLOCKING_INSIDE:
         watch(probe, module, name)
     watch_batches(probe, module)
@@ -167,8 +176,9 @@ def watch_batches(probe, module):
 
 
 def watch_functional(probe, module):
-    for name in ("wait_tensor", "wait_tensors"):
-        watch(probe, module, name)
+    if not watch(probe, module, "wait_tensor"):
+        probe.note(NO_WAIT.format("wait_tensor") + " under tensor parallelism")
+    watch(probe, module, "wait_tensors")  # torch 2.15
 
 
 def watch_buffers(probe, package):

@@ -1,4 +1,4 @@
-"""Trains in one way after another. In each, rank 1 is 200 ms late in some steps, in the place that the way is named after. Prints every loss."""
+"""Trains in one way after another. In each, one rank is 200 ms late in some steps, in the place that the way is named after. Prints every loss."""
 
 import gc
 import os
@@ -19,8 +19,8 @@ rank = int(os.environ["RANK"])
 late = False
 
 
-def be_late():
-    if late and rank == 1:
+def be_late(who=1):
+    if late and rank == who:
         time.sleep(SECONDS)
 
 
@@ -37,6 +37,10 @@ class LateInBackward(torch.autograd.Function):
 
 def layers():
     return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16))
+
+
+def buffered():
+    return DistributedDataParallel(torch.nn.Sequential(layers(), torch.nn.BatchNorm1d(16)))
 
 
 def sharded():
@@ -56,6 +60,12 @@ def plain(model, x):
 
 def late_before_forward(model, x):
     be_late()
+    return model(x)
+
+
+def late_with_buffers(model, x):
+    """Rank 0's buffers are those of all."""
+    be_late(who=0)
     return model(x)
 
 
@@ -107,6 +117,7 @@ WAYS = [  # name, model, forward pass, behind the backward pass
     ("fsdp2_forward", sharded, late_before_forward, nothing),
     ("fsdp2_backward", sharded, late_in_backward, nothing),
     ("ddp", lambda: DistributedDataParallel(layers()), late_before_forward, nothing),
+    ("ddp_buffers", buffered, late_with_buffers, nothing),
 ]
 
 

@@ -61,9 +61,8 @@ impl PoolSchedule {
     pub(super) fn take(&mut self, number: u64, step_s: Option<f64>) -> Cut {
         let first = *self.first_step.get_or_insert(number);
         let is_alone = step_s.is_some_and(|seconds| seconds >= ALONE_S);
-        let is_cut = |open: Open| {
-            is_alone || number <= open.last || self.window(open.last) != self.window(number)
-        };
+        let is_cut =
+            |open: Open| is_alone || number <= open.last || self.window(open.last) != self.window(number);
         let before = if self.open.is_some_and(is_cut) {
             self.close()
         } else {
@@ -81,7 +80,7 @@ impl PoolSchedule {
         if seconds >= OPEN_MAX_S && !is_alone {
             self.exponent = self.exponent.min(self.fitting());
         }
-        let after = if is_early || is_alone || number % (1 << self.exponent) == 0 {
+        let after = if is_early || is_alone || number.is_multiple_of(1 << self.exponent) {
             let span = self.close();
             self.exponent = if number + 1 < first.saturating_add(BURST_STEPS) {
                 0
@@ -173,7 +172,12 @@ mod tests {
     #[test]
     fn the_first_steps_are_pools_of_their_own_then_pools_end_at_multiples_of_a_power_of_two() {
         let found = pools(1..=50, |_| 0.12);
-        assert!(found[..30].iter().enumerate().all(|(at, pool)| *pool == (at as u64 + 1, 1)));
+        assert!(
+            found[..30]
+                .iter()
+                .enumerate()
+                .all(|(at, pool)| *pool == (at as u64 + 1, 1))
+        );
         assert_eq!(behind_the_burst(&found), [(32, 2), (40, 8), (48, 8), (50, 2)]);
     }
 
@@ -243,17 +247,27 @@ mod tests {
             let ends = |pools: &[(u64, u64)]| -> std::collections::BTreeSet<u64> {
                 pools.iter().map(|(last, _)| *last).collect()
             };
-            let coarsest = ranks.iter().map(|pools| ends(pools)).min_by_key(|ends| ends.len());
+            let coarsest = ranks
+                .iter()
+                .map(|pools| ends(pools))
+                .min_by_key(|ends| ends.len());
             for (rank, pools) in ranks.iter().enumerate() {
                 let ends = ends(pools);
                 for end in coarsest.iter().flatten() {
-                    assert!(ends.contains(end), "rank {rank} has no pool that ends at step {end} of {usual_s} s");
+                    assert!(
+                        ends.contains(end),
+                        "rank {rank} has no pool that ends at step {end} of {usual_s} s"
+                    );
                 }
                 let covered: u64 = pools.iter().map(|(_, steps)| steps).sum();
                 assert_eq!(covered, 6_000, "no step is in two pools, and none is in none");
                 let shortest = behind_the_burst(pools).len() as f64;
                 let seconds = usual_s * 5_970.0;
-                assert!((0.5..=1.8).contains(&(seconds / shortest)), "{}", seconds / shortest);
+                assert!(
+                    (0.5..=1.8).contains(&(seconds / shortest)),
+                    "{}",
+                    seconds / shortest
+                );
             }
         }
     }

@@ -266,10 +266,16 @@ impl RankSeries {
             ("train_step", last.step),
             ("train_pool_steps", Some(steps)),
             ("train_step_seconds", step_s),
-            ("train_step_seconds_max", largest(pool.iter().filter_map(|step| step.step_s))),
+            (
+                "train_step_seconds_max",
+                largest(pool.iter().filter_map(|step| step.step_s)),
+            ),
             ("train_bubble_seconds", mean(timed(), |step| step.bubble_s)),
             ("train_save_seconds", mean(&pool, |step| step.save_s)),
-            ("train_compute_ratio", compute.filter(|_| knows_waits || self.is_alone)),
+            (
+                "train_compute_ratio",
+                compute.filter(|_| knows_waits || self.is_alone),
+            ),
             ("train_loss", loss(&pool)),
             (
                 "train_loss_best",
@@ -360,9 +366,21 @@ type Part = (fn(&Step) -> Option<f64>, &'static str, &'static str);
 
 const PARTS: [Part; 6] = [
     (|step| step.data_s, "train_data_seconds", "train_data_seconds_max"),
-    (|step| step.forward_s, "train_forward_seconds", "train_forward_seconds_max"),
-    (|step| step.backward_s, "train_backward_seconds", "train_backward_seconds_max"),
-    (|step| step.optimizer_s, "train_optimizer_seconds", "train_optimizer_seconds_max"),
+    (
+        |step| step.forward_s,
+        "train_forward_seconds",
+        "train_forward_seconds_max",
+    ),
+    (
+        |step| step.backward_s,
+        "train_backward_seconds",
+        "train_backward_seconds_max",
+    ),
+    (
+        |step| step.optimizer_s,
+        "train_optimizer_seconds",
+        "train_optimizer_seconds_max",
+    ),
     (|step| step.sync_s, "train_sync_seconds", "train_sync_seconds_max"),
     (host_s, "train_host_seconds", "train_host_seconds_max"),
 ];
@@ -373,8 +391,15 @@ fn computing_s(step: &Step) -> Option<f64> {
 
 /// What no part of a step explains: the script's own code between them. Unknown where a part hides, as forward and backward in compiled code.
 fn host_s(step: &Step) -> Option<f64> {
-    let others = [step.data_s, step.optimizer_s, step.sync_s, step.bubble_s, step.save_s];
-    let explained_s = computing_s(step)? - step.optimizer_s.unwrap_or(0.0) + others.into_iter().flatten().sum::<f64>();
+    let others = [
+        step.data_s,
+        step.optimizer_s,
+        step.sync_s,
+        step.bubble_s,
+        step.save_s,
+    ];
+    let explained_s =
+        computing_s(step)? - step.optimizer_s.unwrap_or(0.0) + others.into_iter().flatten().sum::<f64>();
     Some((step.step_s? - explained_s).max(0.0))
 }
 

@@ -235,11 +235,17 @@ mod tests {
         assert_eq!(steps[..30], (1..=30).map(f64::from).collect::<Vec<_>>());
         assert_eq!(
             steps[30..],
-            [32.0, 40.0, 48.0, 56.0, 64.0, 72.0, 80.0, 88.0, 96.0, 104.0, 112.0, 120.0, 128.0]
+            [
+                32.0, 40.0, 48.0, 56.0, 64.0, 72.0, 80.0, 88.0, 96.0, 104.0, 112.0, 120.0, 128.0
+            ]
         );
         assert_eq!(of("train_pool_steps")[30..32], [2.0, 8.0]);
         let at = |n: i64| 1_000_000 + n * 100;
-        assert_eq!(values(&samples, "train_step"), [(at(128), 128.0)], "the time is that of the last step");
+        assert_eq!(
+            values(&samples, "train_step"),
+            [(at(128), 128.0)],
+            "the time is that of the last step"
+        );
         let ratio = values(&samples, "train_compute_ratio")[0].1;
         assert!((ratio - 0.8).abs() < 1e-9, "{ratio}");
         let host = values(&samples, "train_host_seconds")[0].1;
@@ -309,7 +315,10 @@ mod tests {
             );
         }
         let value = |metric: &str| values(&samples, metric)[0].1;
-        assert_eq!((value("train_pool_steps"), value("train_forward_seconds")), (2.0, 0.05));
+        assert_eq!(
+            (value("train_pool_steps"), value("train_forward_seconds")),
+            (2.0, 0.05)
+        );
         assert!((value("train_compute_ratio") - 0.6).abs() < 1e-9);
     }
 

@@ -337,6 +337,7 @@ impl Follower {
             python: python.ok_or("it was told to start without having been prepared")?,
             companions: text(&around.companions),
             folder: text(folder.path()),
+            log_dir: text(&folder.file(files::RANKS)),
             probe_socket: text(&folder.file(files::PROBE_SOCKET)),
             nccl_plugin: plugin_file.map(text),
             kineto: meeting.as_deref().map(text),

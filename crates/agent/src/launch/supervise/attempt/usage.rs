@@ -232,7 +232,10 @@ mod tests {
             told(&mut usage, 2),
             [
                 r#"train_cpu_seconds_total{rank="3", run="r"} 3"#.to_owned(),
-                format!(r#"train_host_memory_bytes{{rank="3", run="r"}} {}"#, 25 * page_bytes),
+                format!(
+                    r#"train_host_memory_bytes{{rank="3", run="r"}} {}"#,
+                    25 * page_bytes
+                ),
                 r#"train_major_faults_total{rank="3", run="r"} 7"#.to_owned(),
                 r#"train_run_delay_seconds_total{rank="3", run="r"} 2"#.to_owned(),
             ]
@@ -246,7 +249,13 @@ mod tests {
         usage.note(&[started(0, 42)]);
         let mut delay_s = |threads: &[(u32, u64)]| {
             proc.has(7, 1, threads);
-            told(&mut usage, 1).pop().unwrap().rsplit(' ').next().unwrap().to_owned()
+            told(&mut usage, 1)
+                .pop()
+                .unwrap()
+                .rsplit(' ')
+                .next()
+                .unwrap()
+                .to_owned()
         };
         assert_eq!(delay_s(&[(42, 1_000_000_000), (43, 2_000_000_000)]), "3");
         assert_eq!(delay_s(&[(42, 1_500_000_000)]), "3.5");
