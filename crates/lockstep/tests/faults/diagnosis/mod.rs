@@ -57,6 +57,11 @@ fn all() {
         if known.is_some_and(|at| !needs_peer || done[at].traceml.is_some()) {
             continue;
         }
+        println!(
+            "{} #{number} of {count} begins: {}",
+            kind.name,
+            Draw::new(kind, seed, number)
+        );
         match carried_out(
             kind,
             seed,
