@@ -59,6 +59,9 @@ pub(crate) struct Options {
     /// What the trials are drawn from; below 1000 for setting thresholds, from 1000 on for scoring.
     #[arg(long, default_value_t = 1001)]
     seed: u64,
+    /// Trials at a time. Those with a busy neighbour run alone.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
+    jobs: u32,
     /// Runs another program on the same straggler faults.
     #[arg(long, value_enum)]
     beside: Option<Beside>,
@@ -104,8 +107,8 @@ impl Options {
     fn command(&self) -> String {
         let beside = self.beside.map_or("", |Beside::Traceml| " --beside traceml");
         format!(
-            "cargo xtask lab diagnosis --trials {} --seed {}{beside}",
-            self.count, self.seed
+            "cargo xtask lab diagnosis --trials {} --seed {} --jobs {}{beside}",
+            self.count, self.seed, self.jobs
         )
     }
 }
@@ -119,6 +122,7 @@ fn scored(layout: &Layout, options: &Options, revision: &str, results: &Path, ve
         ("LOCKSTEP_DIAGNOSIS_ONLY", options.only.join(",")),
         ("LOCKSTEP_DIAGNOSIS_TRIALS", options.count.to_string()),
         ("LOCKSTEP_DIAGNOSIS_SEED", options.seed.to_string()),
+        ("LOCKSTEP_DIAGNOSIS_JOBS", options.jobs.to_string()),
         ("LOCKSTEP_DIAGNOSIS_RESULTS", results.display().to_string()),
         ("LOCKSTEP_DIAGNOSIS_TRACEML", traceml),
     ];

@@ -61,12 +61,24 @@ pub(super) struct Alert {
 }
 
 impl Trial {
-    pub(super) fn is(&self, kind: &Kind, seed: u64, number: u32) -> bool {
-        self.kind == kind.name && (self.seed, self.number) == (seed, number)
-    }
-
     pub(super) fn outcome(&self, family: Family) -> Outcome {
         outcome(family, &self.draw.culprits, &self.nodes, &self.alerts)
+    }
+
+    pub(super) fn in_words(&self, family: Family) -> String {
+        let alerts: Vec<String> = self.alerts.iter().map(ToString::to_string).collect();
+        let alerts = if alerts.is_empty() {
+            "none".to_owned()
+        } else {
+            alerts.join(", ")
+        };
+        let traceml = self.traceml.as_ref();
+        let traceml = traceml.map_or_else(String::new, |said| format!("; TraceML: {said}"));
+        let outcome = self.outcome(family);
+        format!(
+            "{} #{}, {}: {outcome:?}; alerts: {alerts}{traceml}",
+            self.kind, self.number, self.draw
+        )
     }
 
     /// Whether `lockstep run why` names each culprit.
