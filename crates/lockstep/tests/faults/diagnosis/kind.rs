@@ -15,6 +15,8 @@ pub(super) struct Kind {
     /// Ranks that go wrong.
     pub(super) culprits: u32,
     pub(super) inflicted: Inflicted,
+    /// Rules that fit, beside those that mark a rank as stuck (hangs) or late (stragglers).
+    pub(super) rules: &'static [&'static str],
 }
 
 /// What comes of a fault.
@@ -78,7 +80,7 @@ pub(super) const KINDS: [Kind; 29] = [
     straggler("slow-forward", "slow-forward", DDP),
     straggler("slow-backward", "slow-backward", DDP),
     straggler("slow-optimizer", "slow-optimizer", DDP),
-    straggler("slow-data", "slow-data", DDP),
+    slow_data("slow-data", DDP),
     straggler("slow-host", "slow-host", DDP),
     straggler("slow-everywhere", "slow-everywhere", DDP),
     straggler("large-batch", "large-batch", DDP),
@@ -95,7 +97,7 @@ pub(super) const KINDS: [Kind; 29] = [
     },
     straggler("fsdp2-slow-forward", "slow-forward", FSDP2),
     straggler("fsdp2-slow-backward", "slow-backward", FSDP2),
-    straggler("fsdp2-slow-data", "slow-data", FSDP2),
+    slow_data("fsdp2-slow-data", FSDP2),
     straggler("fsdp2-slow-host", "slow-host", FSDP2),
     straggler("fsdp2-large-batch", "large-batch", FSDP2),
 ];
@@ -109,6 +111,8 @@ const fn hang(name: &'static str, sizes: &'static [(u32, u32)]) -> Kind {
         sizes,
         culprits: 1,
         inflicted: Inflicted::Script,
+        // Some hangs end the run.
+        rules: &["RunFailed", "RunRestarted"],
     }
 }
 
@@ -121,6 +125,14 @@ const fn straggler(name: &'static str, how: &'static str, strategies: &'static [
         sizes: ANY,
         culprits: 1,
         inflicted: Inflicted::Script,
+        rules: &[],
+    }
+}
+
+const fn slow_data(name: &'static str, strategies: &'static [Strategy]) -> Kind {
+    Kind {
+        rules: &["DataLoadingSlow"],
+        ..straggler(name, "slow-data", strategies)
     }
 }
 

@@ -87,7 +87,7 @@ impl Lab {
                 number,
                 ..trial::tried(kind, &draw)?
             };
-            println!("{}", trial.in_words(kind.family));
+            println!("{}", trial.in_words(kind));
             self.keep(&trial, done);
             trial
         };
@@ -95,7 +95,7 @@ impl Lab {
         if let Some(traceml) = traceml.filter(|_| trial.traceml.is_none()) {
             begins("TraceML begins");
             trial.traceml = Some(traceml.tried(kind, &draw)?);
-            println!("{}", trial.in_words(kind.family));
+            println!("{}", trial.in_words(kind));
             self.keep(&trial, done);
         }
         Ok(())

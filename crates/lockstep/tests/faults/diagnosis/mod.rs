@@ -111,8 +111,8 @@ fn is_named(name: &str, draw: &Draw) {
     let kind = kind::named(name);
     let trial = trial::tried(kind, draw).unwrap();
     assert!(
-        matches!(trial.outcome(kind.family), Outcome::Right { .. }),
+        matches!(trial.outcome(kind), Outcome::Right { .. }),
         "{}",
-        trial.in_words(kind.family)
+        trial.in_words(kind)
     );
 }

@@ -47,7 +47,7 @@ pub(super) fn rows(kinds: &[&'static Kind], trials: &[Trial]) -> Vec<Row> {
         trials
             .iter()
             .filter(|trial| trial.kind == kind.name)
-            .for_each(|trial| row.count(trial, kind.family));
+            .for_each(|trial| row.count(trial, kind));
         row
     };
     let rows = kinds.iter().map(|kind| of(&kind));
@@ -55,8 +55,8 @@ pub(super) fn rows(kinds: &[&'static Kind], trials: &[Trial]) -> Vec<Row> {
 }
 
 impl Row {
-    fn count(&mut self, trial: &Trial, family: Family) {
-        let outcome = trial.outcome(family);
+    fn count(&mut self, trial: &Trial, kind: &Kind) {
+        let outcome = trial.outcome(kind);
         self.trials += 1;
         self.detected += usize::from(outcome != Outcome::Undetected);
         self.right += usize::from(matches!(outcome, Outcome::Right { .. }));
@@ -68,7 +68,7 @@ impl Row {
         });
         self.why += usize::from(trial.why_names_it());
         self.others
-            .extend(others(family, &trial.alerts).into_iter().map(str::to_owned));
+            .extend(others(kind, &trial.alerts).into_iter().map(str::to_owned));
         if let Some(peer) = &trial.traceml {
             self.peer += 1;
             self.peer_right += usize::from(peer.is_right(&trial.draw.culprits));

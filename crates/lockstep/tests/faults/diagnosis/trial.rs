@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::draw::{Draw, burnt_core};
-use super::kind::{Family, Inflicted, Kind};
+use super::kind::{Inflicted, Kind};
 use super::peer::Verdict;
 use super::score::{Outcome, outcome};
 use crate::fleet::Fleet;
@@ -61,11 +61,11 @@ pub(super) struct Alert {
 }
 
 impl Trial {
-    pub(super) fn outcome(&self, family: Family) -> Outcome {
-        outcome(family, &self.draw.culprits, &self.nodes, &self.alerts)
+    pub(super) fn outcome(&self, kind: &Kind) -> Outcome {
+        outcome(kind, &self.draw.culprits, &self.nodes, &self.alerts)
     }
 
-    pub(super) fn in_words(&self, family: Family) -> String {
+    pub(super) fn in_words(&self, kind: &Kind) -> String {
         let alerts: Vec<String> = self.alerts.iter().map(ToString::to_string).collect();
         let alerts = if alerts.is_empty() {
             "none".to_owned()
@@ -74,7 +74,7 @@ impl Trial {
         };
         let traceml = self.traceml.as_ref();
         let traceml = traceml.map_or_else(String::new, |said| format!("; TraceML: {said}"));
-        let outcome = self.outcome(family);
+        let outcome = self.outcome(kind);
         format!(
             "{} #{}, {}: {outcome:?}; alerts: {alerts}{traceml}",
             self.kind, self.number, self.draw
@@ -136,7 +136,7 @@ pub(super) fn tried(kind: &Kind, draw: &Draw) -> Result<Trial> {
     while began.elapsed() < WATCHED && named.is_none_or(|at: Instant| at.elapsed() < WATCHED_AFTER) {
         watch.look();
         trial.alerts = watch.alerts(fault_ms);
-        if let Outcome::Right { .. } = trial.outcome(kind.family) {
+        if let Outcome::Right { .. } = trial.outcome(kind) {
             named.get_or_insert_with(Instant::now);
         }
         std::thread::sleep(POLL);
