@@ -262,15 +262,27 @@ def test_a_step_of_accumulated_gradients_tells_its_samples_and_those_of_one_batc
     assert (fields["samples"], fields["micro_batch"]) == (11, 8)
 
 
-def test_a_collective_of_the_script_is_taken_out_of_the_forward_pass():
+def test_a_wait_is_taken_out_of_the_part_it_falls_into():
     cycle = Cycle(ScriptedTimeline())
     first_step_ends_at(cycle, 0.0)
-    cycle.waited(1.0)
-    cycle.timeline.marks = [3.0, 4.0, 5.0, 5.0]
+    cycle.knows_waits = True
+    before = cycle.aside()
+    cycle.waited(0.5, 1.0)
+    cycle.fetched(0.0, 2.0, None, counts=True, aside=before)
+    cycle.waited(2.0, 3.0)
+    cycle.timeline.marks = [5.0, 9.0]
     cycle.begin_backward()
+    cycle.waited(6.0, 8.0)
     cycle.end_backward()
+    cycle.timeline.marks = [10.0, 14.0, 20.0, 20.0]
+    cycle.begin_optimizer()
+    cycle.waited(10.0, 13.0, True)
+    cycle.end_optimizer()
+    cycle.waited(15.0, 16.0)
     fields = cycle.close().fields()
-    assert (fields["forward_s"], fields["sync_s"], fields["sync_source"]) == (2.0, 1.0, "collective_wait")
+    parts = {name: fields[name + "_s"] for name in ("step", "data", "forward", "backward", "optimizer", "sync", "bubble")}
+    assert parts == {"step": 20.0, "data": 1.5, "forward": 2.0, "backward": 2.0, "optimizer": 1.0, "sync": 4.5, "bubble": 3.0}
+    assert fields["sync_source"] == "collective_wait"
 
 
 def test_a_closure_s_passes_are_taken_out_of_the_optimizer():

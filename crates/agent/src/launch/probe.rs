@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! probe/N.jsonl ──lines──▶ Reader ──Record──▶ RankSeries ──▶ Samples
-//!                                              │ token bucket: burst 30, one a second
-//!                                              └ beyond it steps are pooled until the next token
+//!                                              └ pool: about a second of steps, up to the same step number on all ranks
 //! ```
-//! The bucket runs on the records' own time, so reading late (an agent that was away) gives the same series.
+//! Pools follow the records' own numbers and times, so reading late (an agent that was away) gives the same series.
 
 mod baseline;
 mod logged;
+mod pool;
 mod rank;
 mod record;
 mod series;

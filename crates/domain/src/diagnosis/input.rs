@@ -193,3 +193,44 @@ pub struct NodeResources {
     /// Errors of network interfaces, TCP retransmissions and errors of RDMA ports, summed: whatever is known of them.
     pub network_errors_total: Option<f64>,
 }
+
+// === values of series ===
+
+impl Phase {
+    /// The phase that a value of `train_phase` stands for; `None` for one that this version does not know.
+    #[must_use]
+    pub fn from_value(value: f64) -> Option<Self> {
+        use Phase as P;
+        const ALL: [Phase; 13] = [
+            P::Starting,
+            P::TorchImported,
+            P::Rendezvous,
+            P::GroupMade,
+            P::ModelWrapped,
+            P::Data,
+            P::Forward,
+            P::Backward,
+            P::Optimizer,
+            P::Host,
+            P::Collective,
+            P::Save,
+            P::Ending,
+        ];
+        ALL.into_iter().find(|phase| f64::from(*phase as u8) == value)
+    }
+}
+
+impl ProcessCondition {
+    /// The condition that a value of `train_process_state` stands for.
+    #[must_use]
+    pub fn from_value(value: f64) -> Option<Self> {
+        [
+            (0.0, Self::Alive),
+            (1.0, Self::Stopped),
+            (2.0, Self::Uninterruptible),
+            (3.0, Self::Ended),
+        ]
+        .into_iter()
+        .find_map(|(known, condition)| (known == value).then_some(condition))
+    }
+}

@@ -17,6 +17,7 @@ mod order;
 mod rare_stall;
 mod resources;
 mod seat;
+mod sentence;
 mod spread;
 mod straggler;
 #[cfg(test)]

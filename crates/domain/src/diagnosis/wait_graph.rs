@@ -93,26 +93,58 @@ pub(super) fn read(answers: &[FlightAnswer], may_wait: impl Fn(Rank) -> bool) ->
     {
         let told = ranks.iter().take(TOLD_MAX);
         unfinished.last_enqueued = told
-            .filter_map(|rank| Some((*rank, last_enqueued(digests.get(rank)?, &unfinished.group))))
+            .filter_map(|rank| Some((*rank, last_enqueued(digests.get(rank)?, unfinished))))
             .collect();
     }
     found
 }
 
-fn last_enqueued(digest: &FlightDigest, group: &str) -> Option<u64> {
-    let group = digest.groups.iter().find(|known| known.name == group);
-    group.and_then(|group| group.last_enqueued)
+fn last_enqueued(digest: &FlightDigest, unfinished: &Unfinished) -> Option<u64> {
+    let is_meant =
+        |known: &&GroupDigest| known.name == unfinished.group && known.backend == unfinished.backend;
+    digest
+        .groups
+        .iter()
+        .find(is_meant)
+        .and_then(|group| group.last_enqueued)
+}
+
+/// Process groups as all ranks see them, by name and backend: a group may have one backend for CPUs and another one for GPUs, which
+/// count their operations apart.
+fn groups<'a>(
+    digests: &BTreeMap<Rank, &'a FlightDigest>,
+) -> BTreeMap<(&'a str, &'a str), Vec<(Rank, &'a GroupDigest)>> {
+    let mut groups: BTreeMap<(&str, &str), Vec<(Rank, &GroupDigest)>> = BTreeMap::new();
+    let all = || {
+        digests
+            .iter()
+            .flat_map(|(rank, digest)| digest.groups.iter().map(|group| (*rank, group)))
+    };
+    for (rank, group) in all().filter(|(_, group)| !group.backend.is_empty()) {
+        groups
+            .entry((&group.name, &group.backend))
+            .or_default()
+            .push((rank, group));
+    }
+    // A rank that has not used a group does not know its backend.
+    for (rank, unused) in all().filter(|(_, group)| group.backend.is_empty()) {
+        let mut of_name: Vec<_> = groups
+            .iter_mut()
+            .filter(|((name, _), _)| *name == unused.name)
+            .collect();
+        for (_, members) in &mut of_name {
+            members.push((rank, unused));
+        }
+        if of_name.is_empty() {
+            groups.insert((&unused.name, ""), vec![(rank, unused)]);
+        }
+    }
+    groups
 }
 
 fn waits<'a>(digests: &BTreeMap<Rank, &'a FlightDigest>) -> Vec<Wait<'a>> {
-    let mut groups: BTreeMap<&str, Vec<(Rank, &GroupDigest)>> = BTreeMap::new();
-    for (rank, digest) in digests {
-        for group in &digest.groups {
-            groups.entry(&group.name).or_default().push((*rank, group));
-        }
-    }
     let mut waits = Vec::new();
-    for members in groups.values() {
+    for members in groups(digests).values() {
         let mut collectives: BTreeMap<u64, Vec<(Rank, &Operation)>> = BTreeMap::new();
         for (rank, group) in members {
             let Some(operation) = &group.oldest_unfinished else {
@@ -403,5 +435,74 @@ fn all_enqueued(waits: &[Wait<'_>]) -> Waits {
         },
         silent: wait.silent.clone(),
         unfinished: unfinished(wait),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(name: &str, backend: &str, last: Option<u64>, unfinished: bool) -> GroupDigest {
+        let operation = last.filter(|_| unfinished).map(|sequence| Operation {
+            sequence,
+            name: format!("{backend}:all_reduce"),
+            ..Operation::default()
+        });
+        GroupDigest {
+            name: name.to_owned(),
+            backend: backend.to_owned(),
+            members: [0, 1, 2].map(Rank).into_iter().collect(),
+            last_enqueued: last,
+            oldest_unfinished: operation,
+            ..GroupDigest::default()
+        }
+    }
+
+    fn answer(rank: u32, groups: Vec<GroupDigest>) -> FlightAnswer {
+        FlightAnswer {
+            rank: Rank(rank),
+            at_ms: 0,
+            digest: Some(FlightDigest {
+                groups,
+                ..FlightDigest::default()
+            }),
+        }
+    }
+
+    #[test]
+    fn a_group_with_two_backends_counts_twice() {
+        let waits = |rank| {
+            let groups = vec![
+                group("0", "nccl", Some(5_000), true),
+                group("0", "gloo", Some(3), false),
+            ];
+            answer(rank, groups)
+        };
+        let late = vec![
+            group("0", "nccl", Some(4_999), false),
+            group("0", "gloo", Some(3), false),
+        ];
+        let Waits::Culprits {
+            ranks, unfinished, ..
+        } = read(&[waits(0), waits(1), answer(2, late)], |_| true)
+        else {
+            panic!("one rank is missing")
+        };
+        assert_eq!(ranks, [Rank(2)]);
+        assert_eq!(unfinished.last_enqueued, [(Rank(2), Some(4_999))]);
+        let all = read(&[waits(0), waits(1), waits(2)], |_| true);
+        assert!(matches!(all, Waits::AllEnqueued { .. }), "none is missing: {all:?}");
+    }
+
+    #[test]
+    fn a_rank_that_never_used_a_group_is_missing_in_it() {
+        let waits = |rank| answer(rank, vec![group("1", "gloo", Some(1), true)]);
+        let Waits::Culprits { ranks, .. } = read(
+            &[waits(0), waits(1), answer(2, vec![group("1", "", None, false)])],
+            |_| true,
+        ) else {
+            panic!("one rank is missing")
+        };
+        assert_eq!(ranks, [Rank(2)]);
     }
 }

@@ -53,6 +53,15 @@ impl RankSet {
         self.ranges.is_empty()
     }
 
+    /// The rank, if there is exactly one.
+    #[must_use]
+    pub fn only(&self) -> Option<Rank> {
+        match self.ranges.as_slice() {
+            [(first, last)] if first == last => Some(Rank(*first)),
+            _ => None,
+        }
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -3,12 +3,14 @@
     |-- data --|-------- forward --------|------ backward ------|~ other ~|- optimizer -|
     ^ step end                                        |- sync --|                        ^ step end
 
-`forward` runs from the end of the last fetch (or step, or backward) to the start of the backward pass. `sync` is the tail of the
-backward pass after the last local gradient is there: what the rank only waits for, hidden overlap not included; it is taken out
-of `backward`. Collectives that the script itself waits for are taken out of the span they fall into. With an LBFGS-like closure,
-forward and backward fall inside the optimizer's span and are taken out of it. A save the script stands still for is taken out of its
-span as well, collectives inside it included. So the parts never add up to more than the step.
+`forward` runs from the end of the last fetch (or step, or backward) to the start of the backward pass. `sync` is what the rank only waits for, hidden
+overlap not included: the waits of waits.py, each taken out of the span it falls into, and under DistributedDataParallel the tail of the backward pass after the
+last local gradient is there, taken out of `backward`; a wait inside that tail is part of it. Waits for neighbours in a pipeline are `bubble` instead of `sync`.
+With an LBFGS-like closure, forward and backward fall inside the optimizer's span and are taken out of it. A save the script stands still for is
+taken out of its span as well, collectives inside it included. So the parts never add up to more than the step.
 """
+
+NOTHING = (0, 0.0)
 
 
 class Cycle:
@@ -18,14 +20,16 @@ class Cycle:
         self.timeline = timeline
         self._end = None
         self._loader_seen = False
-        self._collective_seen = False
+        self._neighbours_seen = False
+        self.samples_waits = True  # the waits of the step under way are measured
+        self.knows_waits = False  # and all of them are seen: a step without any has waited 0 seconds
         self._start_from(None)
 
     def _start_from(self, mark):
         self._spans = []
+        self._waits = []  # (start, end, whether for a neighbour)
         self._forward_start = mark
-        self._forward_aside_s = 0.0
-        self._waited_s = 0.0
+        self._forward_aside = NOTHING
         self._saving = False
         self._saved_s = 0.0
         self._batch = None
@@ -40,11 +44,11 @@ class Cycle:
         self.tokens = None
         self.micro_batch = None  # samples of the largest batch
 
-    def fetched(self, start, end, batch, counts):
-        """A DataLoader was waited for; `batch` is (samples, tokens). `counts` is False for fetches outside training."""
+    def fetched(self, start, end, batch, counts, aside=None):
+        """A DataLoader was waited for; `batch` is (samples, tokens). `counts` is False for fetches outside training. `aside`: as it was at the start."""
         if counts:
             self._loader_seen = True
-            self._add("data", start, end)
+            self._add("data", start, end, self.aside() if aside is None else aside)
             self._batch = batch
         self._start_forward(end)
 
@@ -55,9 +59,10 @@ class Cycle:
     def begin_backward(self):
         mark = self.timeline.mark()
         if self._forward_start is not None:
-            self._add("forward", self._forward_start, mark, minus_s=self._aside_s() - self._forward_aside_s)
+            self._add("forward", self._forward_start, mark, self._forward_aside)
         self._count_batch()
         self._backward_start, self._gradients_ready = mark, None
+        self._backward_aside = self.aside()
 
     def gradients_ready(self):
         self._gradients_ready = self.timeline.mark()
@@ -65,15 +70,15 @@ class Cycle:
     def end_backward(self):
         mark = self.timeline.mark()
         if self._backward_start is not None:
-            self._add("backward", self._backward_start, mark)
+            self._add("backward", self._backward_start, mark, self._backward_aside)
         if self._gradients_ready is not None:
-            self._add("sync", self._gradients_ready, mark)
-        self._backward_start = None
+            self._add("sync", self._gradients_ready, mark, self.aside())
+        self._backward_start = self._gradients_ready = None
         self._start_forward(mark)
 
     def begin_optimizer(self):
         self._optimizer_start = self.timeline.mark()
-        self._optimizer_aside_s = self._aside_s()
+        self._optimizer_aside = self.aside()
         self._start_forward(self._optimizer_start)
         self._in_optimizer = True
 
@@ -81,16 +86,15 @@ class Cycle:
         self._in_optimizer = False
         if self._optimizer_start is None:
             return
-        self._add("optimizer", self._optimizer_start, self.timeline.mark(), minus_s=self._aside_s() - self._optimizer_aside_s)
+        self._add("optimizer", self._optimizer_start, self.timeline.mark(), self._optimizer_aside)
         self._optimizer_start = None
 
-    def waited(self, seconds):
-        """The script itself waited for a collective, outside the backward pass."""
-        if self._saving:  # a part of the save
+    def waited(self, start, end, for_neighbour=False):
+        """The rank stood still for others."""
+        if self._saving or self._gradients_ready is not None:  # part of the save; part of the tail
             return
-        self._collective_seen = True
-        if self._backward_start is None:
-            self._waited_s += seconds
+        self._neighbours_seen = self._neighbours_seen or for_neighbour
+        self._waits.append((start, end, for_neighbour))
 
     def begin_save(self):
         self._saving = True
@@ -98,8 +102,7 @@ class Cycle:
     def end_save(self, seconds):
         """The script saved a checkpoint and stood still for it."""
         self._saving = False
-        if self._backward_start is None:
-            self._saved_s += seconds
+        self._saved_s += seconds
 
     def forget_losses(self):
         """After a step a GradScaler skipped: its loss and norm belong to no step."""
@@ -112,15 +115,15 @@ class Cycle:
         self._start_from(mark)
         return finished
 
-    def _add(self, name, start, end, minus_s=0.0):
-        self._spans.append((name, start, end, minus_s, self._in_optimizer))
+    def aside(self):
+        """How far the step has come in what is part of no span: the waits so far, and the seconds of saves."""
+        return len(self._waits), self._saved_s
+
+    def _add(self, name, start, end, aside):
+        self._spans.append((name, start, end, aside, self.aside(), self._in_optimizer))
 
     def _start_forward(self, mark):
-        self._forward_start, self._forward_aside_s = mark, self._aside_s()
-
-    def _aside_s(self):
-        """Time so far that is neither computing nor part of a span."""
-        return self._waited_s + self._saved_s
+        self._forward_start, self._forward_aside = mark, self.aside()
 
     def _count_batch(self):
         """A batch counts when it is trained on, so that a validation loop adds nothing."""
@@ -140,7 +143,8 @@ class Finished:
         self._start, self._end = start, end
         self._spans = cycle._spans
         self._loader_seen = cycle._loader_seen
-        self._waited_s = cycle._waited_s if cycle._collective_seen else None
+        self._neighbours_seen = cycle._neighbours_seen
+        self._waits, self._knows_waits = cycle._waits, cycle.knows_waits or bool(cycle._waits)
         self._saved_s = cycle._saved_s
         self._losses, self._norms, self._norms_are_local = len(cycle.losses), len(cycle.norms), cycle.norms_are_local
         self._declared, self._declares_loss = cycle.declared, cycle.declares_loss
@@ -188,8 +192,10 @@ class Finished:
 
     def _times(self):
         totals, inside_optimizer = {}, 0.0
-        for name, start, end, minus_s, nested in self._spans:
-            seconds = max(0.0, self._timeline.seconds(start, end) - minus_s)
+        waits = [self._timeline.seconds(start, end) for start, end, _ in self._waits]
+        for name, start, end, (first, saved_before_s), (last, saved_s), nested in self._spans:
+            seconds = self._timeline.seconds(start, end) - sum(waits[first:last]) - (saved_s - saved_before_s)
+            seconds = max(0.0, seconds)
             totals[name] = totals.get(name, 0.0) + seconds
             if nested and name != "sync":
                 inside_optimizer += seconds
@@ -200,10 +206,13 @@ class Finished:
         fields = {}
         if "sync" in totals:
             fields["sync_source"] = "ddp_backward_tail"
-        elif self._waited_s is not None:
+        elif self._knows_waits:
             fields["sync_source"] = "collective_wait"
-        if self._waited_s is not None:
-            totals["sync"] = totals.get("sync", 0.0) + self._waited_s
+        if self._knows_waits:
+            for_neighbours = sum(seconds for seconds, wait in zip(waits, self._waits) if wait[2])
+            totals["sync"] = totals.get("sync", 0.0) + sum(waits) - for_neighbours
+            if self._neighbours_seen:
+                totals["bubble"] = for_neighbours
         if self._saved_s:
             totals["save"] = self._saved_s
         if self._loader_seen:

@@ -6,9 +6,8 @@ graph, break torch.compile), DDP communication hooks (replace the all-reduce; on
 """
 
 import functools
-import time
 
-from . import compiler, loggers, meshes, saves
+from . import compiler, loggers, members, meshes, page, saves, waits
 
 
 def after_import(probe):
@@ -21,7 +20,12 @@ def after_import(probe):
         "torch.nn.utils.clip_grad": watch_clipping,
         "torch.nn.parallel.distributed": watch_ddp,
         "torch.distributed.fsdp.fully_sharded_data_parallel": watch_fsdp1,
+        "torch.distributed.fsdp._fully_shard._fsdp_state": watch_fsdp2,
+        "torch.distributed._composable.fsdp._fsdp_state": watch_fsdp2,  # before torch 2.6
         "torch.distributed.distributed_c10d": watch_groups,
+        "torch.distributed._functional_collectives": waits.watch_functional,
+        "torch.distributed.fsdp._fully_shard._fsdp_param_group": waits.watch_fsdp2_group,
+        "torch.distributed._composable.fsdp._fsdp_param_group": waits.watch_fsdp2_group,  # where they live before torch 2.6
         "torch.distributed.device_mesh": meshes.watch,
         "torch.amp.grad_scaler": watch_scaler,
         "torch.cuda.amp.grad_scaler": watch_scaler,  # where the class lives before torch 2.3
@@ -91,7 +95,12 @@ def watch_data_loaders(probe, module):
         @functools.wraps(original)
         def fetch(self):
             start = probe.call(probe.fetching)
-            result = original(self)
+            try:
+                result = original(self)
+            except BaseException:  # the loader is at its end
+                if start is not None:
+                    probe.call(probe.page.rest)
+                raise
             probe.call(probe.fetched, start, result)
             return result
 
@@ -136,12 +145,14 @@ def gradients_of(torch, parameters):
 
 
 def watch_ddp(probe, module):
+    waits.watch_buffers(probe, module.dist)
     original = module.DistributedDataParallel.__init__
 
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
         original(self, *args, **kwargs)
         probe.synchronises = True
+        probe.call(probe.page.wrapped)
 
     module.DistributedDataParallel.__init__ = __init__
 
@@ -155,7 +166,7 @@ def watch_fsdp1(probe, module):
     def __init__(self, *args, **kwargs):
         original_init(self, *args, **kwargs)
         probe.call(probe.shards, self)
-        probe.note("FSDP: waiting for other ranks is not measured, it hides inside forward and backward")
+        probe.call(probe.page.wrapped)
 
     @functools.wraps(original_clip)
     def clip_grad_norm_(self, *args, **kwargs):
@@ -164,6 +175,22 @@ def watch_fsdp1(probe, module):
         return total
 
     kind.__init__, kind.clip_grad_norm_ = __init__, clip_grad_norm_
+
+
+def watch_fsdp2(probe, module):
+    """Each module that is sharded gets such a state."""
+    waits.watch_fsdp2_state(probe, module)
+    kind = getattr(module, "FSDPState", None)
+    if kind is None:
+        return
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def __init__(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        probe.call(probe.page.wrapped)
+
+    kind.__init__ = __init__
 
 
 def watch_scaler(probe, module):
@@ -202,59 +229,20 @@ def watch_spawn(probe, module):
 
 
 def watch_groups(probe, module):
+    waits.watch_works(probe, module)
     original = module.init_process_group
 
     @functools.wraps(original)
     def init_process_group(*args, **kwargs):
+        probe.call(probe.page.reach, page.RENDEZVOUS)
         result = original(*args, **kwargs)
         probe.call(group_joined, probe, module)
         return result
 
     module.init_process_group = init_process_group
+    members.watch(probe, module)
 
 
 def group_joined(probe, module):
     probe.group_joined()
-    if str(module.get_backend()) == "gloo":
-        watch_blocking_collectives(probe, module)
-
-
-BLOCKING = (
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "all_gather_into_tensor",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "all_to_all_single",
-    "barrier",
-)
-
-
-def watch_blocking_collectives(probe, module):
-    """Times what the script itself waits for. Only on Gloo: there the call blocks, while on NCCL its host time means nothing."""
-    package = probe.torch.distributed
-
-    def timed(original):
-        @functools.wraps(original)
-        def collective(*args, **kwargs):
-            if probe.torch.compiler.is_compiling():  # the compiler has a replacement for the original, and none for this
-                return original(*args, **kwargs)
-            start = time.perf_counter()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                probe.call(probe.waited, time.perf_counter() - start)
-
-        collective._lockstep = True
-        return collective
-
-    for name in BLOCKING:
-        original = getattr(module, name, None)
-        if original is None or getattr(original, "_lockstep", False):
-            continue
-        wrapper = timed(original)
-        setattr(module, name, wrapper)
-        if getattr(package, name, None) is original:
-            setattr(package, name, wrapper)
+    probe.members.note(module, module.group.WORLD)

@@ -15,7 +15,9 @@ from .imports import AfterImport
 from .leader import Leader
 from .live import LiveOrder
 from .loggers import Logged
+from .members import Members
 from .meshes import Meshes
+from .page import DATA, ENDING, GROUP_MADE, OPTIMIZER, STARTING, TORCH_IMPORTED, Page
 from .record import Envelope, head
 from .reports import Reports
 from .saved_tensors import SavedTensors
@@ -23,6 +25,7 @@ from .saves import Saves
 from .server import WorkerServer
 from .stop import StopOrder
 from .timeline import CudaTimeline, HostTimeline
+from .waits import Waits
 
 FAULTS_MAX = 10  # a probe that keeps failing inside is turned off for good
 PENDING_MAX = 64  # steps whose device times are awaited; older ones are dropped and counted
@@ -45,6 +48,8 @@ class Probe:
         self.channel = Channel(environ["LOCKSTEP_PROBE_SOCKET"])
         self.envelope = Envelope(environ)
         self.cycle = Cycle(HostTimeline())
+        self.waits = Waits(self)
+        self.missing_on_device = []  # notes that matter once the rank computes on a GPU
         self.leader = Leader()
         self.steps = self._first_step = resumed_step(environ)
         self._compiler_noted = False
@@ -55,7 +60,7 @@ class Probe:
         self._losses_before = 0  # the backward pass under way
         self.synchronises = False  # DistributedDataParallel is in use: the tail of a backward pass is waiting
         self.shard_weight = None  # of FSDP1's shards, see norms.py; None without them
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         self._pending = collections.deque()
         self._pending_dropped = 0
         self._budget = norms.Budget()
@@ -70,6 +75,8 @@ class Probe:
         self.logged = Logged(self)
         self.meshes = Meshes(self)
         self.live = LiveOrder(environ["LOCKSTEP_PROBE_SOCKET"])
+        self.page = Page(environ)
+        self.members = Members(environ)
         self.server = WorkerServer(environ)
         self.knobs = None  # what is changed in the script; nothing of it is even imported where nobody asks
         self.saved_tensors = None
@@ -77,6 +84,7 @@ class Probe:
         self._meter = Meter() if environ.get("LOCKSTEP_PROBE_DEBUG") else None
 
     def install(self, environ=os.environ):
+        self.call(self.page.reach, STARTING)
         knobs, patches = environ.get("LOCKSTEP_KNOBS"), {}
         if knobs:
             self.call(self._install_knobs, knobs)  # before the probe's own hooks: it watches what the changed script does
@@ -134,7 +142,11 @@ class Probe:
             self.turn_off()
 
     def is_training_thread(self):
-        return threading.get_ident() == self._thread
+        return threading.get_ident() == self.thread
+
+    def is_training(self):
+        """In the thread that trains, or in autograd's that runs its backward pass on a GPU."""
+        return self.in_backward or self.is_training_thread()
 
     def end_after_step(self):
         """The agreed step is over: its work on the device as well, or a rank that leaves early would take along what others need."""
@@ -153,11 +165,13 @@ class Probe:
         """In a forked child, or after too many faults."""
         self.on = False
         self.channel.close()
+        self.page.close()
 
     # === what hooks tell ===
 
     def torch_imported(self, torch):
         self.torch = torch
+        self.page.reach(TORCH_IMPORTED)
         if self.saved_tensors is not None:
             self.call(self.saved_tensors.torch_imported, torch)
         try:
@@ -167,25 +181,32 @@ class Probe:
         self.say_hello()
 
     def group_joined(self):
+        self.page.reach(GROUP_MADE)
         self._device = self._device or self._bound_gpu()
+        self.waits.joined_group(self.torch.distributed.get_world_size())
+        self.waits.step_begins(self.steps + 1, self._last_step_s)
         self.say_hello()
 
     def fetching(self):
-        """The mark from which a DataLoader is waited for, or None in a thread whose waiting holds nobody up."""
-        if threading.get_ident() != self._thread or not self.cycle.timeline.usable():
+        """From where on a DataLoader is waited for, or None in a thread whose waiting holds nobody up."""
+        if threading.get_ident() != self.thread or not self.cycle.timeline.usable():
             return None
-        return self.cycle.timeline.mark()
+        self.page.enter(DATA)
+        return self.cycle.timeline.mark(), self.cycle.aside()
 
     def fetched(self, start, batch):
+        if start is not None:
+            self.page.fetched(batch is not None)
         size = None if batch is None else measure(self.torch, batch)
         if start is not None:
-            self.cycle.fetched(start, self.cycle.timeline.mark(), size, counts=self.torch.is_grad_enabled())
+            mark, aside = start
+            self.cycle.fetched(mark, self.cycle.timeline.mark(), size, counts=self.torch.is_grad_enabled(), aside=aside)
         elif size is not None:
             self.cycle.sized(size)
 
     def begin_backward(self, tensors):
         """True when this backward pass is the rank's own, not one nested in it or one of another thread."""
-        if self.in_backward or threading.get_ident() != self._thread:
+        if self.in_backward or threading.get_ident() != self.thread:
             return False
         root = tensors if isinstance(tensors, self.torch.Tensor) or is_edge(tensors) else next(iter(tensors), None)
         if is_edge(root):
@@ -195,6 +216,7 @@ class Probe:
         self._follow_device(root.device)
         if not self.cycle.timeline.usable():
             return False
+        self.page.begin_backward()
         self._losses_before = len(self.cycle.losses)
         self._note_loss(root)
         handle = root.register_hook(self._at_backward_root) if self.synchronises and root.requires_grad else None
@@ -210,6 +232,7 @@ class Probe:
             self._follow_device(self.torch.device(self._device))
         if not self.cycle.timeline.usable():
             return False
+        self.page.begin_backward()
         self._losses_before = len(self.cycle.losses)
         self.cycle.begin_backward()
         self.in_backward = True
@@ -218,6 +241,7 @@ class Probe:
     def end_backward(self, handle, failed=None):
         """`failed`: what the pass raised, which the script may get over."""
         self.in_backward = False
+        self.page.rest()
         self.cycle.end_backward()
         if self.saved_tensors is not None:
             self.saved_tensors.end_backward()
@@ -234,7 +258,8 @@ class Probe:
 
     def begin_optimizer(self, optimizer, closure):
         self.optimizer_calls += 1
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
+        self.page.enter(OPTIMIZER)
         if not self.cycle.timeline.usable():
             return
         self.leader.saw(optimizer)
@@ -243,6 +268,7 @@ class Probe:
         self.cycle.begin_optimizer()
 
     def end_optimizer(self, optimizer, closure):
+        self.page.rest()
         if not self.cycle.timeline.usable():
             return
         self.cycle.end_optimizer()
@@ -261,6 +287,7 @@ class Probe:
 
     def shards(self, fsdp):
         """FSDP1 has sharded a module over `fsdp.process_group`, and holds copies of the shards in other such groups."""
+        self.missing_on_device.append("FSDP1: on GPUs waiting for other ranks is not measured, it hides inside forward and backward")
         ranks = 1 if fsdp.sharding_strategy.name == "NO_SHARD" else fsdp.process_group.size()
         self.shard_weight = ranks / self.torch.distributed.get_world_size()
 
@@ -298,10 +325,6 @@ class Probe:
             self.skipped = (self.skipped or 0) + 1
             self.cycle.forget_losses()
 
-    def waited(self, seconds):
-        if threading.get_ident() == self._thread:
-            self.cycle.waited(seconds)
-
     # === records ===
 
     def say_hello(self):
@@ -310,6 +333,7 @@ class Probe:
             self._hello = (self.channel.connections, len(self.notes))
 
     def at_exit(self):
+        self.page.enter(ENDING)
         self._last_words.tell_what_was_missed()
         while self._has_finished_step():
             self._flush()
@@ -324,8 +348,10 @@ class Probe:
 
     def _end_step(self):
         self.steps += 1
+        self.page.stepped(self.steps)
         self.cycle.declares_loss = self.logged.declares_loss(self.steps)
         finished = self.cycle.close()
+        self.waits.step_begins(self.steps + 1, self._last_step_s)
         counters = {"step": self.steps, "skipped_steps": self.skipped, **self.cycle.timeline.memory()}
         if self.saved_tensors is not None:
             counters["saved_tensor_bytes"] = self.saved_tensors.step_ended()
@@ -380,7 +406,15 @@ class Probe:
         if device.type == "cuda" or self.cycle.timeline.device != "cpu":
             self.cycle = Cycle(CudaTimeline(self.torch, device) if device.type == "cuda" else HostTimeline())
             self._pending.clear()
+            self.waits.step_begins(self.steps + 1, self._last_step_s)
+        if device.type == "cuda":
+            self.note_missing_on_device()
         self.say_hello()
+
+    def note_missing_on_device(self):
+        for text in self.missing_on_device:
+            self.note(text)
+        self.waits.on_device = self.waits.on_device or bool(self.missing_on_device)  # then the steps in between do not know their waits
 
     def _bound_gpu(self):
         """The GPU the script has chosen, if it has touched CUDA by now; asking must not be what initialises it."""

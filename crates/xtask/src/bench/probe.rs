@@ -13,6 +13,8 @@ use crate::layout::Layout;
 use crate::measure::machine;
 use crate::toolchain::venv;
 
+/// One rank that copies its gradients nowhere, and two under each strategy.
+const TRAININGS: u32 = 3;
 /// Pairs that begin late are let end.
 const BEYOND: Duration = Duration::from_secs(10 * 60);
 /// Fewer say too little to be kept.
@@ -21,10 +23,10 @@ const PAIRS_MIN: u32 = 20;
 /// How much of it.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Pairs of trainings; with fewer than 20 the table is only printed.
+    /// Pairs of each training; with fewer than 20 the tables are only printed.
     #[arg(long, default_value_t = PAIRS_MIN)]
     pairs: u32,
-    /// The most minutes after which another pair begins. Twenty pairs take about ten on an idle machine.
+    /// The most minutes after which another pair of a training begins. Twenty pairs take about ten on an idle machine.
     #[arg(long, default_value_t = 60)]
     minutes: u32,
     /// Only prints; leaves docs/benchmarks.md as it is.
@@ -38,7 +40,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let revision = machine::revision(layout);
     let venv = venv::ensure(layout)?;
     let file = layout.logs().join("bench-probe-table.md");
-    let limit = Duration::from_secs(u64::from(options.minutes) * 60) + BEYOND;
+    let limit = TRAININGS * (Duration::from_secs(u64::from(options.minutes) * 60) + BEYOND);
     Child::new(layout, "bench-probe", venv::python(&venv), limit)
         .args(["crates/torch-probe/tests/measure_overhead.py", "--table"])
         .args([&file])
@@ -49,14 +51,15 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let report = Report {
         heading: "Probe",
         revision,
-        about: "The recipe `ddp`, one rank, as two processes that take turns: while one trains a block of steps the other is stopped, and who \
-                goes first changes from pair to pair."
+        about: "Recipes, with the probe and without it, as two trainings that take turns: while one trains a block of steps all ranks of the \
+                other are stopped, and who goes first changes from pair to pair."
             .to_owned(),
     };
     let notes = [
         "A pair's figure is the median of its blocks after one that is not counted; intervals are of the median over the pairs, by their order \
          alone.",
-        "The probe counts its own processor time by the clock of its thread, around each of its calls.",
+        "The probe counts its own processor time by the clock of its thread, around each of its calls. Of several ranks the one counts where it \
+         is most.",
     ];
     let keep = !options.dry && options.pairs >= PAIRS_MIN;
     report.finish_table(layout, table.trim_end(), &notes.map(str::to_owned), keep)?;

@@ -1,8 +1,10 @@
 //! The series of one rank: its steps, pooled where they come faster than samples may, and its saves.
 //!
-//! Which value stands for several steps: durations their mean, counts their sum over time, the loss the last (but a non-finite
+//! Which value stands for several steps: durations their mean and their longest, counts their sum over time, the loss the last (but a non-finite
 //! one is never hidden by a later good one), the gradient norm the largest, NaN above all. Of a sharded gradient each rank knows a part, and
 //! parts add up only within one step: so all ranks take the same step of a pool, by its number.
+//!
+//! On GPUs waits for other ranks may be measured in some steps only. Then only these tell the parts of a step: in the others waits hide in them.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +13,25 @@ use domain::series::Labels;
 use domain::time::TimestampMs;
 
 use crate::launch::probe::baseline::{BestSpeed, LossNoise};
+use crate::launch::probe::pool::{PoolSchedule, Span};
 use crate::launch::probe::record::{Checkpoint, Phase, Step};
 use crate::sample::series::series;
 use crate::sample::{Samples, assignment};
 
-/// Steps that are samples of their own before pooling begins: the first minute of a run in full detail.
-const BURST: f64 = 30.0;
 /// What may be not finite.
 const NONFINITE_VALUES: [&str; 2] = ["loss", "gradient"];
-/// After the burst: samples a second.
-const REFILL_PER_MS: f64 = 1.0 / 1_000.0;
+/// A pool that no step has joined for this long is written as it is: the rank may hang, and its last step should be known.
+const QUIET_MS: i64 = 2_500;
 
 #[derive(Debug)]
 pub(super) struct RankSeries {
     labels: [(&'static str, String); 2],
     names: BTreeMap<&'static str, Labels>,
-    tokens: f64,
-    refilled_ms: TimestampMs,
     written_ms: TimestampMs,
+    schedule: PoolSchedule,
     pool: Vec<Step>,
+    /// When the pool was last seen to grow, by the clock of `tick`; absent when it has grown since.
+    quiet_since_ms: Option<TimestampMs>,
     last_step_ms: Option<TimestampMs>,
     loss_best: f64,
     /// It has no ranks to wait for.
@@ -63,10 +65,10 @@ impl RankSeries {
         Self {
             labels: [("run", run.to_string()), ("rank", rank.to_string())],
             names: BTreeMap::new(),
-            tokens: BURST,
-            refilled_ms: 0,
             written_ms: 0,
+            schedule: PoolSchedule::default(),
             pool: Vec::new(),
+            quiet_since_ms: None,
             last_step_ms: None,
             loss_best: f64::INFINITY,
             is_alone: false,
@@ -160,15 +162,16 @@ impl RankSeries {
             self.best_speed.take(at_ms, samples / step_s);
         }
         self.note_nonfinite(&step, samples);
+        self.quiet_since_ms = None;
+        let cut = self.schedule.take(number(&step), step.step_s);
+        self.write(cut.before, samples);
         self.pool.push(step);
-        self.refill(at_ms);
-        self.write_when_allowed(samples);
+        self.write(cut.after, samples);
     }
 
     pub(super) fn tick(&mut self, now_ms: TimestampMs, repeat: bool, samples: &Samples) {
-        if !self.pool.is_empty() {
-            self.refill(now_ms);
-            self.write_when_allowed(samples);
+        if now_ms - *self.quiet_since_ms.get_or_insert(now_ms) >= QUIET_MS {
+            self.write_pool(samples);
         }
         #[expect(clippy::cast_precision_loss, reason = "an age in milliseconds")]
         let age_s = self
@@ -230,53 +233,49 @@ impl RankSeries {
         )
     }
 
-    fn refill(&mut self, now_ms: TimestampMs) {
-        if self.refilled_ms > 0 && now_ms > self.refilled_ms {
-            #[expect(clippy::cast_precision_loss, reason = "a pause in milliseconds")]
-            let gained = (now_ms - self.refilled_ms) as f64 * REFILL_PER_MS;
-            self.tokens = (self.tokens + gained).min(BURST);
-        }
-        self.refilled_ms = self.refilled_ms.max(now_ms);
-    }
-
-    fn write_when_allowed(&mut self, samples: &Samples) {
-        // Two steps within a millisecond cannot be two samples.
-        let later = self
-            .pool
-            .last()
-            .is_some_and(|step| step.wall_ns / 1_000_000 > self.written_ms);
-        if self.tokens >= 1.0 && later {
-            self.tokens -= 1.0;
-            self.write_pool(samples);
-        }
+    /// Writes what is pooled, where it is not to wait for more.
+    pub(super) fn write_pool(&mut self, samples: &Samples) {
+        let span = self.schedule.close();
+        self.write(span, samples);
     }
 
     /// Writes what is pooled as one sample a series, at the time of its last step.
-    pub(super) fn write_pool(&mut self, samples: &Samples) {
+    fn write(&mut self, span: Option<Span>, samples: &Samples) {
+        let Some(span) = span else { return };
         let pool = std::mem::take(&mut self.pool);
         let Some(last) = pool.last() else { return };
         let at_ms = (last.wall_ns / 1_000_000).max(self.written_ms + 1);
         self.written_ms = at_ms;
         let step_s = mean(&pool, |step| step.step_s);
-        let parts = |step: &Step| Some(step.forward_s? + step.backward_s? + step.optimizer_s.unwrap_or(0.0));
         let rate = |count: fn(&Step) -> Option<f64>| {
             let total_s: f64 = pool.iter().filter_map(|step| step.step_s).sum();
             let counted: Vec<f64> = pool.iter().filter_map(count).collect();
             (!counted.is_empty() && total_s > 0.0).then(|| counted.iter().sum::<f64>() / total_s)
         };
-        let compute = ratio(mean(&pool, parts), step_s);
-        // Where waits for other ranks are not known, as under FSDP, they hide inside forward and backward.
-        let knows_waits = self.is_alone || pool.iter().any(|step| step.sync_s.is_some());
+        // Where waits for other ranks are not known, they hide inside forward and backward.
+        let knows_waits = pool.iter().any(|step| step.sync_s.is_some());
+        let timed = || pool.iter().filter(|step| step.sync_s.is_some() || !knows_waits);
+        let compute = ratio(mean(timed(), computing_s), mean(timed(), |step| step.step_s));
+        for (part, mean_name, max_name) in PARTS {
+            self.push(mean_name, at_ms, mean(timed(), part), samples);
+            self.push(max_name, at_ms, largest(timed().filter_map(part)), samples);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a pool holds a second of steps")]
+        let steps = span.steps as f64;
         let values = [
             ("train_step", last.step),
+            ("train_pool_steps", Some(steps)),
             ("train_step_seconds", step_s),
-            ("train_data_seconds", mean(&pool, |step| step.data_s)),
-            ("train_forward_seconds", mean(&pool, |step| step.forward_s)),
-            ("train_backward_seconds", mean(&pool, |step| step.backward_s)),
-            ("train_optimizer_seconds", mean(&pool, |step| step.optimizer_s)),
-            ("train_sync_seconds", mean(&pool, |step| step.sync_s)),
+            (
+                "train_step_seconds_max",
+                largest(pool.iter().filter_map(|step| step.step_s)),
+            ),
+            ("train_bubble_seconds", mean(timed(), |step| step.bubble_s)),
             ("train_save_seconds", mean(&pool, |step| step.save_s)),
-            ("train_compute_ratio", compute.filter(|_| knows_waits)),
+            (
+                "train_compute_ratio",
+                compute.filter(|_| knows_waits || self.is_alone),
+            ),
             ("train_loss", loss(&pool)),
             (
                 "train_loss_best",
@@ -362,8 +361,61 @@ impl RankSeries {
     }
 }
 
-fn mean(pool: &[Step], part: impl Fn(&Step) -> Option<f64>) -> Option<f64> {
-    let values: Vec<f64> = pool.iter().filter_map(part).collect();
+/// A part of a step, and the names of its mean and its longest.
+type Part = (fn(&Step) -> Option<f64>, &'static str, &'static str);
+
+const PARTS: [Part; 6] = [
+    (|step| step.data_s, "train_data_seconds", "train_data_seconds_max"),
+    (
+        |step| step.forward_s,
+        "train_forward_seconds",
+        "train_forward_seconds_max",
+    ),
+    (
+        |step| step.backward_s,
+        "train_backward_seconds",
+        "train_backward_seconds_max",
+    ),
+    (
+        |step| step.optimizer_s,
+        "train_optimizer_seconds",
+        "train_optimizer_seconds_max",
+    ),
+    (|step| step.sync_s, "train_sync_seconds", "train_sync_seconds_max"),
+    (host_s, "train_host_seconds", "train_host_seconds_max"),
+];
+
+fn computing_s(step: &Step) -> Option<f64> {
+    Some(step.forward_s? + step.backward_s? + step.optimizer_s.unwrap_or(0.0))
+}
+
+/// What no part of a step explains: the script's own code between them. Unknown where a part hides, as forward and backward in compiled code.
+fn host_s(step: &Step) -> Option<f64> {
+    let others = [
+        step.data_s,
+        step.optimizer_s,
+        step.sync_s,
+        step.bubble_s,
+        step.save_s,
+    ];
+    let explained_s =
+        computing_s(step)? - step.optimizer_s.unwrap_or(0.0) + others.into_iter().flatten().sum::<f64>();
+    Some((step.step_s? - explained_s).max(0.0))
+}
+
+/// As the probe counts; 0 without a number, which makes each step a pool of its own.
+fn number(step: &Step) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "counts of steps"
+    )]
+    let number = step.step.unwrap_or_default() as u64;
+    number
+}
+
+fn mean<'a>(pool: impl IntoIterator<Item = &'a Step>, part: impl Fn(&Step) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = pool.into_iter().filter_map(part).collect();
     #[expect(clippy::cast_precision_loss, reason = "a pool holds a second of steps")]
     let count = values.len() as f64;
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / count)
@@ -386,12 +438,6 @@ fn latest(pool: &[Step], counter: impl Fn(&Step) -> Option<f64>) -> Option<f64> 
 
 /// Of the step that is a multiple of the highest power of two: ranks whose pools differ by a step or two agree on it without a word.
 fn local_square(pool: &[Step]) -> Option<f64> {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "counts of steps"
-    )]
-    let number = |step: &Step| step.step.unwrap_or_default() as u64;
     let known = pool.iter().filter(|step| step.grad_norm_local_sq.is_some());
     known
         .max_by_key(|step| (number(step).trailing_zeros(), number(step)))?

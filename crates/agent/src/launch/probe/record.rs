@@ -86,6 +86,9 @@ pub(crate) struct Step {
     pub(crate) optimizer_s: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) sync_s: Option<f64>,
+    /// Waits for the neighbours in a pipeline.
+    #[serde(deserialize_with = "number")]
+    pub(crate) bubble_s: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) save_s: Option<f64>,
     #[serde(deserialize_with = "number")]

@@ -75,7 +75,7 @@ impl RunSeries {
         }
     }
 
-    /// Time passes: what was pooled is written when a token has come, and ages grow.
+    /// Time passes: what was pooled is written when no more steps come, and ages grow.
     pub(crate) fn tick(&mut self, now_ms: TimestampMs) {
         let repeat = now_ms - self.repeated_ms >= REPEAT_MS;
         if repeat {
@@ -220,25 +220,124 @@ mod tests {
     }
 
     #[test]
-    fn the_first_steps_are_samples_of_their_own_then_one_a_second() {
+    fn the_first_steps_are_samples_of_their_own_then_about_one_a_second() {
         let (mut series, samples) = run();
         let none = Inventory::default();
-        for n in 0..130 {
+        for n in 1..=134 {
             series.take(step(n, 1_000_000 + i64::from(n) * 100, 1.0), &none);
         }
         let all = samples.drain();
-        let times: Vec<i64> = all
-            .iter()
-            .filter(|s| s.series.metric_name() == Some("train_step"))
-            .map(|s| s.at_ms)
-            .collect();
-        // 30 at once, and 12.9 s of refill.
-        assert_eq!(times.len(), 42);
-        assert!(times.windows(2).all(|pair| pair[0] < pair[1]));
+        let of = |metric: &str| -> Vec<f64> {
+            let of_metric = all.iter().filter(|s| s.series.metric_name() == Some(metric));
+            of_metric.map(|s| s.value).collect()
+        };
+        let steps = of("train_step");
+        assert_eq!(steps[..30], (1..=30).map(f64::from).collect::<Vec<_>>());
+        assert_eq!(
+            steps[30..],
+            [
+                32.0, 40.0, 48.0, 56.0, 64.0, 72.0, 80.0, 88.0, 96.0, 104.0, 112.0, 120.0, 128.0
+            ]
+        );
+        assert_eq!(of("train_pool_steps")[30..32], [2.0, 8.0]);
+        let at = |n: i64| 1_000_000 + n * 100;
+        assert_eq!(
+            values(&samples, "train_step"),
+            [(at(128), 128.0)],
+            "the time is that of the last step"
+        );
         let ratio = values(&samples, "train_compute_ratio")[0].1;
         assert!((ratio - 0.8).abs() < 1e-9, "{ratio}");
+        let host = values(&samples, "train_host_seconds")[0].1;
+        assert!((host - 0.02).abs() < 1e-9, "{host}");
         let rate = values(&samples, "train_samples_per_second")[0].1;
         assert!((rate - 80.0).abs() < 1e-9, "{rate}");
+    }
+
+    #[test]
+    fn a_pool_has_the_mean_and_the_longest_of_each_part() {
+        let (mut series, samples) = run();
+        for n in 1..=40_u32 {
+            let slow = if n == 37 { 0.08 } else { 0.0 };
+            series.take(
+                Record::Step(Box::new(Step {
+                    wall_ns: i64::from(n) * 125_000_000,
+                    step: Some(n.into()),
+                    step_s: Some(0.125 + slow),
+                    data_s: Some(0.01 + slow),
+                    forward_s: Some(0.02),
+                    backward_s: Some(0.03),
+                    optimizer_s: Some(0.01),
+                    sync_s: Some(0.005),
+                    bubble_s: Some(0.01),
+                    save_s: Some(0.015),
+                    ..Step::default()
+                })),
+                &Inventory::default(),
+            );
+        }
+        let told = |metric: &str, expected: f64| {
+            let value = values(&samples, metric)[0].1;
+            assert!((value - expected).abs() < 1e-9, "{metric}: {value}");
+        };
+        told("train_pool_steps", 8.0);
+        for (part, mean, max) in [
+            ("step", 0.135, 0.205),
+            ("data", 0.02, 0.09),
+            ("forward", 0.02, 0.02),
+            ("backward", 0.03, 0.03),
+            ("optimizer", 0.01, 0.01),
+            ("sync", 0.005, 0.005),
+            ("host", 0.025, 0.025),
+        ] {
+            told(&format!("train_{part}_seconds"), mean);
+            told(&format!("train_{part}_seconds_max"), max);
+        }
+        told("train_bubble_seconds", 0.01);
+    }
+
+    #[test]
+    fn only_steps_whose_waits_are_known_tell_their_parts() {
+        let (mut series, samples) = run();
+        for n in 1..=32_u32 {
+            let is_sampled = n % 4 == 0;
+            series.take(
+                Record::Step(Box::new(Step {
+                    wall_ns: i64::from(n) * 250_000_000,
+                    step: Some(n.into()),
+                    step_s: Some(0.25),
+                    forward_s: Some(if is_sampled { 0.05 } else { 0.1 }),
+                    backward_s: Some(0.1),
+                    sync_s: is_sampled.then_some(0.05),
+                    ..Step::default()
+                })),
+                &Inventory::default(),
+            );
+        }
+        let value = |metric: &str| values(&samples, metric)[0].1;
+        assert_eq!(
+            (value("train_pool_steps"), value("train_forward_seconds")),
+            (2.0, 0.05)
+        );
+        assert!((value("train_compute_ratio") - 0.6).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_rank_that_falls_silent_has_its_last_step_told() {
+        let (mut series, samples) = run();
+        let none = Inventory::default();
+        for n in 1..=37 {
+            series.take(step(n, 1_000_000 + i64::from(n) * 125, 1.0), &none);
+        }
+        let last = || values(&samples, "train_step")[0].1;
+        series.tick(1_005_000);
+        series.tick(1_007_400);
+        assert_eq!(last(), 32.0);
+        series.tick(1_007_500);
+        assert_eq!((last(), values(&samples, "train_pool_steps")[0].1), (37.0, 5.0));
+        series.take(step(38, 1_010_000, 1.0), &none);
+        series.take(step(40, 1_010_200, 1.0), &none);
+        assert_eq!((last(), values(&samples, "train_pool_steps")[0].1), (40.0, 3.0));
     }
 
     #[test]
@@ -312,6 +411,7 @@ mod tests {
             };
             series.take(step(n, 1_000_000 + i64::from(n), loss), &none);
         }
+        series.tick(998_600);
         series.tick(1_001_100);
         assert!(values(&samples, "train_loss")[0].1.is_nan());
         assert_eq!(values(&samples, "train_nonfinite_steps_total")[0].1, 1.0);
@@ -326,10 +426,12 @@ mod tests {
     #[test]
     fn what_the_script_reports_is_pooled_with_its_steps() {
         let (mut series, samples) = run();
-        for n in 0..40 {
+        for n in 0..40_u32 {
             series.take(
                 Record::Step(Box::new(Step {
-                    wall_ns: (1_000_000 + n) * 1_000_000,
+                    wall_ns: (1_000_000 + i64::from(n)) * 1_000_000,
+                    step: Some(n.into()),
+                    step_s: Some(0.001),
                     rpc_s: Some(if n == 35 { 0.3 } else { 0.1 }),
                     rpc_s_max: Some(if n == 35 { 5.0 } else { 0.2 }),
                     staleness_steps: Some(if n % 2 == 0 { 0.0 } else { 2.0 }),
@@ -338,6 +440,7 @@ mod tests {
                 &Inventory::default(),
             );
         }
+        series.tick(998_600);
         series.tick(1_001_100);
         let value = |metric: &str| values(&samples, metric)[0].1;
         // The last ten of the steps are one sample.

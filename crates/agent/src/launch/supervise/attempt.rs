@@ -14,6 +14,7 @@
 mod follower;
 mod inside;
 mod reported;
+mod usage;
 
 pub(super) use follower::Follower;
 

@@ -18,11 +18,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Attempt;
 use super::inside::Inside;
+use super::usage::RankUsage;
 use crate::launch::checkpoint;
 use crate::launch::checkpoint::records::{self, FolderListing};
 use crate::launch::container::{self, Needs, Noted};
 use crate::launch::inspect::kineto;
 use crate::launch::output;
+use crate::launch::positions::Positions;
 use crate::launch::preflight::asked::{Asked, Surroundings, checkpoint_folder, token_of};
 use crate::launch::preflight::checkout::placed;
 use crate::launch::preflight::disks::{is_seen, remove_token};
@@ -60,6 +62,8 @@ pub(in crate::launch::supervise) struct Follower {
     shim_since: Option<Instant>,
     reader: Reader,
     series: RunSeries,
+    positions: Positions,
+    usage: RankUsage,
     inside: Inside,
     /// Since there is something to follow.
     nccl: Option<nccl::Watch>,
@@ -80,7 +84,9 @@ impl Follower {
     ) -> Self {
         let series = RunSeries::new(attempt.run.clone(), attempt.number, supervisor.samples.clone());
         let reader = Reader::open(&attempt.folder);
+        let positions = Positions::new(attempt.run.clone());
         let inside = Inside::open(&attempt.folder, &attempt.entries());
+        let usage = RankUsage::new(&supervisor.setting.root, &attempt.run);
         Self {
             attempt,
             supervisor,
@@ -90,6 +96,8 @@ impl Follower {
             shim_since: None,
             reader,
             series,
+            positions,
+            usage,
             inside,
             nccl: None,
             checkpoints: None,
@@ -107,7 +115,10 @@ impl Follower {
         loop {
             tokio::select! {
                 Some(command) = self.commands.recv() => self.carry_out(command).await,
-                _ = looks.tick() => self.take_records().await,
+                _ = looks.tick() => {
+                    self.take_records().await;
+                    self.positions.tick(&self.attempt.folder, now_ms(), &self.supervisor.samples);
+                }
             }
             if ticked.elapsed() >= TICK {
                 ticked = Instant::now();
@@ -326,6 +337,7 @@ impl Follower {
             python: python.ok_or("it was told to start without having been prepared")?,
             companions: text(&around.companions),
             folder: text(folder.path()),
+            log_dir: text(&folder.file(files::RANKS)),
             probe_socket: text(&folder.file(files::PROBE_SOCKET)),
             nccl_plugin: plugin_file.map(text),
             kineto: meeting.as_deref().map(text),
@@ -501,6 +513,7 @@ impl Follower {
         self.tick_checkpoints().await;
         if self.attempt.folder.has(files::LAUNCH) {
             self.series.tick(now_ms());
+            self.usage.tick(now_ms(), &self.supervisor.samples);
             let heard = self.series.hears_nccl();
             let watch = self.nccl.get_or_insert_with(|| {
                 let plan = self.attempt.folder.read(files::NCCL).unwrap_or_default();
@@ -545,7 +558,9 @@ impl Follower {
         let sizes = (size(files::AGENT_REPORTS), size(files::SHIM_REPORTS));
         if self.reports_seen != Some(sizes) {
             self.reports_seen = Some(sizes);
-            self.ended = self.attempt.entries().iter().any(|entry| entry.report.is_end());
+            let entries = self.attempt.entries();
+            self.usage.note(&entries);
+            self.ended = entries.iter().any(|entry| entry.report.is_end());
         }
         self.ended
     }
