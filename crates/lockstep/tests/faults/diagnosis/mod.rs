@@ -14,6 +14,8 @@
 //! `LOCKSTEP_DIAGNOSIS_RESULTS` is a file to which each trial is added when it is over; trials that are in it are not done again.
 //! `LOCKSTEP_DIAGNOSIS_TRACEML` is TraceML's program, when it is to run beside. The table that `all` prints is what `cargo xtask lab diagnosis`
 //! puts into docs/lab.md.
+//!
+//! To add a kind of fault: a line in kind.rs and, when the script does it, a branch in faulty.py.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
