@@ -180,7 +180,8 @@ impl Draft {
         let process = ProcessCondition::from_value(self.process?)?;
         let page = || {
             Some(Page {
-                step: whole(self.last_step?)?,
+                // Comes at other times than the position, and before the first step not at all.
+                step: self.last_step.and_then(whole).unwrap_or_default(),
                 phase: Phase::from_value(self.phase?)?,
                 in_phase_s: self.phase_age?,
                 moves: whole(self.moves?)?,
@@ -328,7 +329,6 @@ mod tests {
             &[2_000],
             &[
                 ("train_process_state", rank, &[0.0]),
-                ("train_step", rank, &[7.0]),
                 ("train_phase", rank, &[10.0]),
                 ("train_phase_age_seconds", rank, &[3.5]),
                 ("train_moves_total", rank, &[15.0]),
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(
             second.page,
             Some(Page {
-                step: 7,
+                step: 0,
                 phase: Phase::Collective,
                 in_phase_s: 3.5,
                 moves: 15
