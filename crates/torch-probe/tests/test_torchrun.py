@@ -173,6 +173,7 @@ def test_a_scaled_loss_is_reported_unscaled_and_skipped_steps_are_counted(ranks)
 
 def test_gradients_averaged_by_hand_in_a_closure(ranks):
     finished = ranks(SCRIPTS / "by_hand.py", count=1)
+    assert finished.code == ranks(SCRIPTS / "by_hand.py", count=1, probe=False).code == 0, finished.output
     assert_sound(finished, steps=5, count=1)
     for step in finished.of("step", 0):
         assert step["sync_source"] == "collective_wait" and step["sync_s"] > 0

@@ -231,6 +231,24 @@ fn the_state_of_a_run_knows_neither_its_stored_form_nor_the_api() {
 }
 
 #[test]
+fn domain_names_no_file_of_the_folder_that_agent_and_shim_share() {
+    let files = std::fs::read_to_string(workspace::root().join("crates/shim/src/files.rs")).unwrap();
+    let constants = files.lines().filter_map(|line| line.strip_prefix("pub const "));
+    let names: Vec<&str> = constants.filter_map(|line| line.split('"').nth(1)).collect();
+    assert!(names.len() > 30, "where are the names?");
+    for (path, text) in workspace::sources("domain") {
+        let production = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for name in &names {
+            let below_a_folder = format!("}}/{name}\"");
+            assert!(
+                path.contains("tests") || !production.contains(&below_a_folder),
+                "{path} names `{name}`: let the agent pass the path, made from `shim::files`"
+            );
+        }
+    }
+}
+
+#[test]
 fn what_one_crate_is_for_no_other_crate_uses() {
     for (reserved, owners) in RESERVED {
         for name in own_crates()

@@ -39,6 +39,7 @@ mod codec;
 mod column;
 mod packed;
 mod pages;
+mod ticks;
 
 mod age;
 mod chores;

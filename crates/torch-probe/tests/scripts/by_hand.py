@@ -1,7 +1,8 @@
-"""No DDP: the script averages gradients itself, in a step with a closure; also compiles a function that clips."""
+"""No DDP: the script averages gradients itself, in a step with a closure; also compiles functions that clip and that average."""
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
@@ -22,6 +23,11 @@ for _ in range(5):
     optimizer.step(closure)
 
 
+def averaged(weight):
+    dist.all_reduce(weight)
+    return functional.all_reduce(weight, "sum", dist.group.WORLD) + 1
+
+
 def clipped(weight):
     torch.nn.utils.clip_grad_norm_([weight], 1.0)
     return weight + 1
@@ -29,4 +35,5 @@ def clipped(weight):
 
 if hasattr(torch.nn.utils, "get_total_norm"):  # torch 2.6: before that, clipping does not compile without the probe either
     torch.compile(clipped, backend="eager", fullgraph=True)(model.weight)
+    torch.compile(averaged, backend="eager", fullgraph=True)(model.weight.detach())
 dist.destroy_process_group()

@@ -14,6 +14,8 @@
 //! `LOCKSTEP_DIAGNOSIS_RESULTS` is a file to which each trial is added when it is over; trials that are in it are not done again.
 //! `LOCKSTEP_DIAGNOSIS_TRACEML` is TraceML's program, when it is to run beside. The table that `all` prints is what `cargo xtask lab diagnosis`
 //! puts into docs/lab.md.
+//!
+//! To add a kind of fault: a line in kind.rs and, when the script does it, a branch in faulty.py.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
@@ -105,6 +107,32 @@ fn a_rank_with_a_slow_forward_pass_is_named_alone() {
         ..Draw::new(kind::named("slow-forward"), 1, 1)
     };
     is_named("slow-forward", &draw);
+}
+
+/// No rule of today says who did not come to the collective that all others wait in.
+#[test]
+#[ignore = "needs the analyser of hangs"]
+fn a_rank_that_skips_a_collective_is_named_alone() {
+    let draw = Draw {
+        at_step: 60,
+        ..Draw::new(kind::named("skipped-collective"), 1, 2)
+    };
+    is_named("skipped-collective", &draw);
+}
+
+/// No rule of today sees a straggler whose peers wait in their own forward passes.
+#[test]
+#[ignore = "needs the analyser of stragglers"]
+fn a_rank_that_is_slow_under_fsdp2_is_named_alone() {
+    let draw = Draw {
+        at_step: 100,
+        extra: 0.4,
+        nodes: 2,
+        ranks_per_node: 2,
+        culprits: vec![2],
+        ..Draw::new(kind::named("fsdp2-slow-forward"), 1, 1)
+    };
+    is_named("fsdp2-slow-forward", &draw);
 }
 
 fn is_named(name: &str, draw: &Draw) {
