@@ -7,6 +7,7 @@ use domain::time::TimestampMs;
 use store::{SeriesStore, StateStore, Store};
 use tokio::sync::Semaphore;
 
+use crate::analysis::Findings;
 use crate::changes::Changes;
 use crate::config::Config;
 use crate::diagnose::{Alerts, Engine};
@@ -43,6 +44,8 @@ pub struct App {
     pub alerts: Alerts,
     /// What rules are evaluated with.
     pub engine: Arc<Engine>,
+    /// What the analysers have found.
+    pub(crate) findings: Arc<Findings>,
     /// Who may do what.
     pub tokens: Arc<Tokens>,
     /// What remote write keeps between requests.

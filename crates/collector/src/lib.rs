@@ -21,6 +21,7 @@ pub mod own_series;
 pub mod self_metrics;
 pub mod tokens;
 
+mod analysis;
 mod append;
 mod event_log;
 mod space;

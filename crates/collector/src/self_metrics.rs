@@ -11,6 +11,8 @@ pub struct SelfMetrics {
     pub samples: IntCounterVec,
     /// What was not taken, by why.
     pub refused: IntCounterVec,
+    /// Messages for which the analysers had no room.
+    pub analysis_dropped: IntCounter,
     /// Streams of agents that are open.
     pub agent_streams: IntGauge,
     /// Browser tabs on the event stream.
@@ -52,6 +54,10 @@ impl Default for SelfMetrics {
                 "lockstep_ingest_refused_total",
                 "Batches, series and samples that were not taken, by why.",
                 "reason",
+            ),
+            analysis_dropped: count(
+                "lockstep_analysis_dropped_total",
+                "Messages of agents that were stored and not analysed, because the analysers were behind.",
             ),
             agent_streams: level("lockstep_agent_streams", "Open streams of agents."),
             tabs: level("lockstep_stream_tabs", "Browser tabs on the event stream."),

@@ -16,6 +16,7 @@ use store::Store;
 use store::state::StateError;
 use tokio::task::JoinHandle;
 
+use crate::analysis::{Analysts, Attempts, FedQueue, Findings, feed};
 use crate::app::{App, Checking, StartedAt};
 use crate::changes::Changes;
 use crate::config::{Config, Secret, TlsFiles};
@@ -33,7 +34,7 @@ use crate::self_metrics::SelfMetrics;
 use crate::state_series::StateSeries;
 use crate::tasks::Tasks;
 use crate::tokens::Tokens;
-use crate::{clock, live, notify, runs, space, state_series, tokens};
+use crate::{analysis, clock, live, notify, runs, space, state_series, tokens};
 
 /// How long open requests may take once the collector stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -168,6 +169,8 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
     let evaluator = Evaluator::new(series.clone(), &metrics);
     let events = EventLog::new(state.clone(), changes.clone());
     let state_series = Arc::new(StateSeries::default());
+    let (attempts, findings) = (Arc::new(Attempts::default()), Arc::new(Findings::default()));
+    let (feed, fed) = feed(metrics.analysis_dropped.clone());
     let known_alerts = alerts.clone();
     let runs = Arc::new(Runs::new(
         &config,
@@ -179,6 +182,7 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
             tasks: tasks.clone(),
             live: Arc::clone(&live),
             state_series: Arc::clone(&state_series),
+            attempts: Arc::clone(&attempts),
             metrics: Arc::clone(&metrics),
             critical_nodes: Box::new(move || known_alerts.critical_nodes()),
         },
@@ -200,6 +204,7 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
         live: Arc::clone(&live),
         runs: Arc::clone(&runs),
         tokens: Arc::clone(&tokens),
+        analysis: feed,
         events: events.clone(),
         changes: changes.clone(),
         metrics: Arc::clone(&metrics),
@@ -219,6 +224,7 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
         runs,
         alerts,
         engine,
+        findings,
         tokens,
         ingest,
         events,
@@ -229,6 +235,8 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
     let background = Background {
         own: Arc::clone(evaluator.own()),
         state_series,
+        attempts,
+        fed,
         notifier,
     };
     Ok((app, background, created))
@@ -238,6 +246,8 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
 struct Background {
     own: Arc<OwnSeries>,
     state_series: Arc<StateSeries>,
+    attempts: Arc<Attempts>,
+    fed: FedQueue,
     notifier: Notifier,
 }
 
@@ -253,6 +263,8 @@ async fn spawn_tasks(app: &App, background: Background) -> Result<(), StartError
     let Background {
         own,
         state_series,
+        attempts,
+        fed,
         notifier,
     } = background;
     let watch = live::watch(
@@ -271,6 +283,15 @@ async fn spawn_tasks(app: &App, background: Background) -> Result<(), StartError
         Arc::clone(live),
         series.clone(),
     ));
+    let analysts = Analysts {
+        attempts,
+        findings: Arc::clone(&app.findings),
+        runs: Arc::clone(&app.runs),
+        series: series.clone(),
+        events: events.clone(),
+        tasks: tasks.clone(),
+    };
+    tasks.spawn(analysis::run(analysts, fed));
     app.alerts.start(&app.engine).await?;
     notify::start(notifier, state.clone(), app.config.external_url(), tasks)
 }

@@ -31,6 +31,8 @@
 //!   heard.json       agent           the ranks whose probe has spoken
 //!   ranks/…          torchrun → agent   each rank's output
 //!   rank-N.sock      each rank       PyTorch's worker server, asked by the agent
+//!   rank-N.groups    each rank → agent   the members of its process groups, JSON
+//!   page-N           each rank → agent   where it is right now: 4 KiB that the shim makes; page.rs draws them
 //!   traces/          ranks → agent   Kineto's traces, recorded when a person asks
 //!   launcher.stdout  torchrun → agent   its own output
 //!   launcher.stderr  torchrun → shim, agent   likewise; it names the ranks that failed
@@ -65,6 +67,7 @@ pub const CONTAINER: FileName = FileName("container.json");
 pub const CONTAINER_CHECK: FileName = FileName("container.check");
 pub const CONTAINER_CHECK_ENV: FileName = FileName("container.check.env");
 pub const CONTAINER_ENV: FileName = FileName("container.env");
+pub const CONTAINER_PID: FileName = FileName("container.pid");
 pub const DONE: FileName = FileName("done");
 pub const GANG: FileName = FileName("gang.json");
 pub const HEARD: FileName = FileName("heard.json");

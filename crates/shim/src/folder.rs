@@ -117,6 +117,18 @@ impl Folder {
         self.path.join(format!("rank-{rank}.sock"))
     }
 
+    /// The mid-step page of a rank.
+    #[must_use]
+    pub fn page(&self, rank: u32) -> PathBuf {
+        self.path.join(format!("page-{rank}"))
+    }
+
+    /// The file in which a rank names the members of its process groups.
+    #[must_use]
+    pub fn rank_groups(&self, rank: u32) -> PathBuf {
+        self.path.join(format!("rank-{rank}.groups"))
+    }
+
     /// Writes a file whole or not at all.
     ///
     /// # Errors

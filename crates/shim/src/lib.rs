@@ -17,6 +17,7 @@ mod heard;
 mod memory;
 mod orders;
 mod owner;
+pub mod page;
 mod rank;
 mod reports;
 mod secrets;

@@ -48,6 +48,7 @@ use crate::folder::Folder;
 use crate::heard::{Heard, StepHead};
 use crate::memory::MemoryKills;
 use crate::owner::Owner;
+use crate::page;
 use crate::rank::{End, LastWords, RankProcess, newly_ended};
 use crate::reports::{Reports, SHIM_IDS_FROM, read_from};
 use crate::time::{now_ms, now_ns, wait_for};
@@ -129,6 +130,7 @@ fn run(folder: &Folder, setting: Setting) -> Result<(), ShimError> {
         return Ok(());
     }
     let datagrams = Datagrams::open(folder)?;
+    create_pages(folder, &launch);
     let own = Hierarchies::read(Path::new("/proc/self"));
     let group = Group::make(&own, setting.kinds, &folder.unique_name());
     let mut owner = Owner::new(group);
@@ -170,6 +172,19 @@ fn run(folder: &Folder, setting: Setting) -> Result<(), ShimError> {
         came_to_stop_step: false,
     };
     shim.watch()
+}
+
+/// A rank whose page is not there goes on without one.
+fn create_pages(folder: &Folder, launch: &Launch) {
+    for rank in launch.first_rank..launch.first_rank.saturating_add(launch.nproc) {
+        if let Err(error) = page::create(folder, rank) {
+            // The shim's stderr is DIR/shim.log.
+            eprintln!(
+                "the mid-step page of rank {rank} cannot be made, so its position is not known: {error}"
+            );
+            return;
+        }
+    }
 }
 
 fn lock(folder: &Folder) -> io::Result<Option<std::fs::File>> {

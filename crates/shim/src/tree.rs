@@ -60,7 +60,7 @@ pub struct Stat {
     /// Its parent.
     pub parent: i32,
     /// When it was started, in ticks since the machine was.
-    pub(crate) start: u64,
+    pub start: u64,
     /// Its wait status once it is a zombie; 0 where the kernel does not show it.
     pub(crate) wait_status: i32,
 }

@@ -108,6 +108,7 @@ def probe_of(timeline, synchronises=False):
     import threading
 
     probe = types.SimpleNamespace(cycle=Cycle(timeline), thread=threading.get_ident(), synchronises=synchronises, notes=[], on=True)
+    probe.page = types.SimpleNamespace(begin=lambda phase: None, end=lambda: None)
     probe.call = lambda function, *args: function(*args)
     probe.is_training = lambda: True
     probe.note = probe.notes.append

@@ -7,13 +7,14 @@ use anyhow::Result;
 use crate::child::Child;
 use crate::layout::Layout;
 
-/// A cold build of the agent's tests on two cores.
+/// A cold build of the tests of these crates on two cores.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// Writes them all.
 pub(crate) fn run(layout: &Layout) -> Result<()> {
     let tests = Child::new(layout, "generate", "cargo", LIMIT)
         .args(["test", "--locked", "--package", "domain", "--package", "agent"])
+        .args(["--package", "collector", "--package", "lockstep"])
         .args(["--", "made_from"])
         .env("LOCKSTEP_GENERATE", "1");
     tests.succeed().map(drop)

@@ -2,6 +2,7 @@
 //! came of it.
 
 mod detection;
+mod diagnosis;
 mod faults;
 mod golden;
 mod hang;
@@ -38,6 +39,9 @@ enum What {
     /// Lets a training degrade in several ways under this program and an earlier revision at the same time, and keeps how soon each finds it; goes
     /// on where it was cut off.
     Detection(detection::Options),
+    /// Lets ranks hang or be slow in 29 ways, with the culprit, moment and magnitude drawn from a seed, and keeps whom the alerts name, and when; goes
+    /// on where it was cut off.
+    Diagnosis(diagnosis::Options),
     /// Kills, stops, cuts off and starves real torchrun runs of two nodes; what must be true afterwards is checked each time.
     Faults(faults::Options),
     /// Records data folders, run folders and a backup as an earlier revision writes them.
@@ -58,6 +62,7 @@ enum What {
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     match &options.what {
         What::Detection(options) => detection::run(layout, options),
+        What::Diagnosis(options) => diagnosis::run(layout, options),
         What::Faults(options) => faults::run(layout, options),
         What::Golden(options) => golden::run(layout, options),
         What::Hang(options) => hang::run(layout, options),

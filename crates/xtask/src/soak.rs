@@ -7,7 +7,7 @@
 mod agent;
 mod disk;
 mod fuzz;
-mod quiet;
+pub(crate) mod quiet;
 mod start;
 mod store;
 mod sustained;

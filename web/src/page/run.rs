@@ -3,7 +3,9 @@
 mod attempts;
 mod charts;
 mod checkpoints;
+mod findings;
 mod head;
+mod known;
 mod log;
 mod logged;
 mod network;
@@ -24,16 +26,15 @@ use crate::ui::{DiagnosisCard, Title, Trouble, When};
 use attempts::Attempts;
 use charts::Charts;
 use checkpoints::Checkpoints;
+use findings::Findings;
 use head::Head;
+use known::Known;
 use log::Log;
 use network::Network;
 use saved::Saved;
 use topology::Topology;
 use unread::NotRead;
 use unseen::NotSeen;
-
-/// What is known of the run.
-type Known = RwSignal<Option<Run>>;
 
 /// The page.
 #[component]
@@ -62,6 +63,7 @@ fn Shown(id: String, run: Known) -> impl IntoView {
     let saved = Saved::of(&id, run);
     view! {
         <Head id=id.clone() run saved />
+        <Findings id=id.clone() run />
         <RunDiagnoses id=id.clone() run />
         <NotRead run />
         <NotSeen run />

@@ -10,7 +10,7 @@ use domain::container::{Mount, Runtime, check};
 use domain::run::container::{ContainerWish, Place};
 use domain::run::spec::{Backend, Spec};
 use serde::{Deserialize, Serialize};
-use shim::Folder;
+use shim::{Folder, files};
 use tokio::process::Command;
 
 use super::preflight::asked::{Surroundings, checkpoint_folder};
@@ -65,6 +65,8 @@ pub(crate) fn place(
     Ok(Place {
         runtime: noted.runtime,
         name: folder.unique_name(),
+        pid_file: folder.file(files::CONTAINER_PID).display().to_string(),
+        env_file: folder.file(files::CONTAINER_ENV).display().to_string(),
         mounts: mounts(spec, folder, around, needs)?,
         has_gpus: noted.has_gpus.unwrap_or(gets_gpus(spec, around)),
         user,

@@ -20,6 +20,7 @@ pub mod watched;
 pub(crate) mod checkpoint;
 pub(crate) mod inspect;
 pub mod output;
+mod positions;
 pub(crate) mod probe;
 
 #[cfg(test)]

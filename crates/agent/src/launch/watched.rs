@@ -27,12 +27,12 @@ use std::time::{Duration, Instant};
 use domain::ident::{AttemptNo, NodeName, Rank, RunId};
 use domain::run::spec::Spec;
 use domain::run::state::{EndCause, NodeEnd, NodeReport, Start, Watched};
-use domain::run::torchrun::Launch;
+use domain::run::torchrun::{FLIGHT_RECORDER_ENTRIES, FLIGHT_RECORDER_VARIABLES, Launch};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use shim::time::{now_ms, now_ns, wait_for};
 use shim::{
     Datagrams, End, Folder, Heard, Hierarchies, LastWords, MemoryKills, RankProcess, Reports, SHIM_IDS_FROM,
-    children, files, newly_ended,
+    children, files, newly_ended, page,
 };
 
 use crate::launch::Setting;
@@ -269,6 +269,9 @@ impl Watch {
             self.first_rank_noted = true;
             note_launch(&self.folder, exec, process.rank.saturating_sub(local_rank))?;
         }
+        if let Err(error) = page::create(&self.folder, process.rank) {
+            tracing::debug!(rank = process.rank, %error, "its mid-step page cannot be made");
+        }
         let (rank, pid) = (Rank(process.rank), u32::try_from(process.pid).unwrap_or(0));
         self.ranks.insert(local_rank, process);
         self.found = Instant::now();
@@ -408,6 +411,13 @@ fn variables(
     ]);
     if std::env::var_os("LOCKSTEP_PROBE").is_none() {
         variables.insert("LOCKSTEP_PROBE".to_owned(), "on".into());
+    }
+    if !FLIGHT_RECORDER_VARIABLES
+        .iter()
+        .any(|name| std::env::var_os(name).is_some())
+    {
+        let sizes = FLIGHT_RECORDER_VARIABLES.map(|name| (name.to_owned(), FLIGHT_RECORDER_ENTRIES.into()));
+        variables.extend(sizes);
     }
     let start = Start {
         spec: Spec {
@@ -564,8 +574,8 @@ mod tests {
 
     #[test]
     fn ranks_below_a_command_are_found_and_their_ends_told() {
-        let rank =
-            "RANK=5 LOCAL_RANK=1 sh -c 'test -n \"$LOCKSTEP_PROBE_SOCKET\" && sleep 0.5; exit 3'; exit 4";
+        let rank = "RANK=5 LOCAL_RANK=1 sh -c 'test \"$TORCH_FR_BUFFER_SIZE\" = 2000 || exit 5; sleep 0.5; \
+             test -s \"${LOCKSTEP_PROBE_SOCKET%/*}/page-5\" && exit 3'; test $? = 3 && exit 4";
         let (code, reports) = watched(&["sh", "-c", rank]);
         assert_eq!(code, 4);
         assert!(

@@ -17,6 +17,7 @@ use serde::Deserialize;
 use store::StateStore;
 use store::state::webhooks::Webhook;
 
+use super::description::{answers, answers_nothing};
 use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
 use crate::app::App;
@@ -61,14 +62,19 @@ pub fn routes() -> ApiRouter<App> {
         )
         .api_route(
             "/api/webhooks",
-            get_with(webhooks, needs(Role::Admin, "The webhooks"))
-                .post_with(create_webhook, needs(Role::Admin, "Creates a webhook")),
+            get_with(webhooks, needs(Role::Admin, "The webhooks")).post_with(
+                create_webhook,
+                answers::<201, Json<NewWebhook>>(needs(Role::Admin, "Creates a webhook")),
+            ),
         )
         .api_route(
             "/api/webhooks/{id}",
             delete_with(
                 delete_webhook,
-                needs(Role::Admin, "Deletes a webhook; what waits for it is dropped"),
+                answers_nothing(needs(
+                    Role::Admin,
+                    "Deletes a webhook; what waits for it is dropped",
+                )),
             ),
         )
 }

@@ -11,6 +11,7 @@ use domain::api::session::Role;
 use domain::run::checkpoint::PINS_MAX;
 use domain::run::state::Event;
 
+use super::description::body_is_optional;
 use super::runs::run_id;
 use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
@@ -35,10 +36,10 @@ pub(super) fn routes() -> ApiRouter<App> {
             "/api/runs/{id}/checkpoints/prune",
             post_with(
                 prune,
-                needs(
+                body_is_optional(needs(
                     Role::Operator,
                     "Removes checkpoints that the run wrote and nothing keeps",
-                ),
+                )),
             ),
         )
 }

@@ -1,4 +1,4 @@
-//! `POST /api/runs/{id}/stacks`, `wait-counters`, `flight`, `trace`: what the ranks answer now; `GET …/trace`: a trace's file.
+//! `POST /api/runs/{id}/stacks`, `wait-counters`, `flight`, `flight-digest`, `trace`: what the ranks answer now; `GET …/trace`: a trace's file.
 //!
 //! Nothing is kept: each request asks the ranks anew, and takes as long as the slowest of them may, 5 s.
 
@@ -20,6 +20,7 @@ use futures::stream;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::description::{answers_as, body_is_optional};
 use super::runs::run_id;
 use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
@@ -36,26 +37,51 @@ pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new()
         .api_route(
             "/api/runs/{id}/stacks",
-            post_with(stacks, needs(Role::Operator, "Where the ranks of a run are now")),
+            post_with(
+                stacks,
+                body_is_optional(needs(Role::Operator, "Where the ranks of a run are now")),
+            ),
         )
         .api_route(
             "/api/runs/{id}/wait-counters",
             post_with(
                 wait_counters,
-                needs(Role::Operator, "PyTorch's wait counters of the ranks"),
+                body_is_optional(needs(Role::Operator, "PyTorch's wait counters of the ranks")),
             ),
         )
         .api_route(
             "/api/runs/{id}/flight",
             post_with(
                 flight,
-                needs(Role::Operator, "The Flight Recorder's entries of the ranks"),
+                body_is_optional(needs(
+                    Role::Operator,
+                    "The Flight Recorder's entries of the ranks",
+                )),
+            ),
+        )
+        .api_route(
+            "/api/runs/{id}/flight-digest",
+            post_with(
+                flight_digest,
+                needs(
+                    Role::Operator,
+                    "Where the ranks are in the operations of their groups",
+                ),
             ),
         )
         .api_route(
             "/api/runs/{id}/trace",
-            post_with(trace, needs(Role::Operator, "Records a trace in the ranks"))
-                .get_with(trace_file, needs(Role::Viewer, "The file of such a trace")),
+            post_with(
+                trace,
+                body_is_optional(needs(Role::Operator, "Records a trace in the ranks")),
+            )
+            .get_with(
+                trace_file,
+                answers_as(
+                    "application/json",
+                    needs(Role::Viewer, "The file of such a trace"),
+                ),
+            ),
         )
 }
 
@@ -96,6 +122,16 @@ async fn flight(
     Ok(Json(values(answers)))
 }
 
+async fn flight_digest(
+    State(runs): State<Arc<Runs>>,
+    Path(id): Path<String>,
+    asked: Option<Json<AskRanks>>,
+) -> ApiResult<Json<RanksView>> {
+    let rank = asked.and_then(|Json(asked)| asked.rank);
+    let answers = runs.ask_ranks(&run_id(&id)?, rank, What::FlightDigest).await?;
+    Ok(Json(values(answers)))
+}
+
 /// Recording costs the ranks time, so it is noted who wished for it.
 async fn trace(
     State(runs): State<Arc<Runs>>,
@@ -129,6 +165,7 @@ fn values((attempt, answers): (AttemptNo, Vec<OfRank>)) -> RanksView {
     let value = |OfRank { node, answer }| RankValue {
         rank: answer.rank,
         node,
+        digest: answer.digest,
         value: answer.json,
         trace: answer.trace,
         problem: answer.problem,

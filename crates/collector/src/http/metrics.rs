@@ -17,6 +17,7 @@ use prometheus::{Encoder, TextEncoder};
 use query::Value;
 use store::SeriesStore;
 
+use super::description::answers_as;
 use super::exposition::families;
 use super::table::needs;
 use super::{ApiError, ApiResult};
@@ -37,9 +38,12 @@ pub(super) fn routes() -> ApiRouter<App> {
         "/metrics",
         get_with(
             metrics,
-            needs(
-                Role::Scrape,
-                "Newest samples of all series, and the collector's own metrics",
+            answers_as(
+                "text/plain",
+                needs(
+                    Role::Scrape,
+                    "Newest samples of all series, and the collector's own metrics",
+                ),
             ),
         ),
     )

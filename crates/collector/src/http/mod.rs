@@ -16,6 +16,7 @@ pub mod error;
 pub mod alerts;
 pub mod checkpoints;
 pub mod events;
+mod findings;
 pub mod inspect;
 pub mod logs;
 pub mod nodes;
@@ -36,8 +37,11 @@ pub mod table;
 
 pub(crate) mod client_address;
 
+mod description;
 mod exposition;
 mod health;
+#[cfg(test)]
+mod reference;
 
 use std::sync::Arc;
 
@@ -81,6 +85,7 @@ fn endpoints() -> (Router<App>, OpenApi) {
         .merge(events::routes())
         .merge(runs::routes())
         .merge(checkpoints::routes())
+        .merge(findings::routes())
         .merge(inspect::routes())
         .merge(logs::routes())
         .merge(alerts::routes())

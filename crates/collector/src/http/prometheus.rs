@@ -21,9 +21,11 @@ mod pages;
 
 use aide::axum::ApiRouter;
 use aide::axum::routing::{get_with, post_with};
+use aide::transform::TransformOperation;
 use domain::api::session::Role;
 use domain::time::TimeRange;
 
+use super::description::{answers_as, answers_nothing, takes};
 use super::query::Params;
 use super::table::needs;
 use super::{ApiError, ApiResult};
@@ -35,63 +37,137 @@ pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new()
         .api_route(
             "/api/v1/query",
-            get_with(queries::instant, needs(Role::Viewer, "An instant query")).post_with(
+            get_with(
                 queries::instant,
-                needs(Role::Viewer, "An instant query, as a form"),
+                reads(
+                    "An instant query",
+                    &["query", "time", "timeout", "limit", "lookback_delta", "stats"],
+                ),
+            )
+            .post_with(
+                queries::instant,
+                reads(
+                    "An instant query, as a form",
+                    &["query", "time", "timeout", "limit", "lookback_delta", "stats"],
+                ),
             ),
         )
         .api_route(
             "/api/v1/query_range",
-            get_with(queries::range, needs(Role::Viewer, "A range query"))
-                .post_with(queries::range, needs(Role::Viewer, "A range query, as a form")),
+            get_with(
+                queries::range,
+                reads(
+                    "A range query",
+                    &[
+                        "query",
+                        "start",
+                        "end",
+                        "step",
+                        "timeout",
+                        "limit",
+                        "lookback_delta",
+                        "stats",
+                    ],
+                ),
+            )
+            .post_with(
+                queries::range,
+                reads(
+                    "A range query, as a form",
+                    &[
+                        "query",
+                        "start",
+                        "end",
+                        "step",
+                        "timeout",
+                        "limit",
+                        "lookback_delta",
+                        "stats",
+                    ],
+                ),
+            ),
         )
         .api_route(
             "/api/v1/query_exemplars",
             get_with(
                 queries::exemplars,
-                needs(Role::Viewer, "Exemplars: none are kept"),
+                reads("Exemplars: none are kept", &["query", "start", "end"]),
             )
             .post_with(
                 queries::exemplars,
-                needs(Role::Viewer, "Exemplars: none are kept"),
+                reads("Exemplars: none are kept", &["query", "start", "end"]),
             ),
         )
         .api_route(
             "/api/v1/format_query",
             get_with(
                 queries::format,
-                needs(Role::Viewer, "A query in its canonical form"),
+                reads("A query in its canonical form", &["query"]),
             )
             .post_with(
                 queries::format,
-                needs(Role::Viewer, "A query in its canonical form"),
+                reads("A query in its canonical form", &["query"]),
             ),
         )
         .api_route(
             "/api/v1/series",
-            get_with(lists::series, needs(Role::Viewer, "Series that match"))
-                .post_with(lists::series, needs(Role::Viewer, "Series that match")),
+            get_with(
+                lists::series,
+                reads("Series that match", &["match[]", "start", "end", "limit"]),
+            )
+            .post_with(
+                lists::series,
+                reads("Series that match", &["match[]", "start", "end", "limit"]),
+            ),
         )
         .api_route(
             "/api/v1/labels",
-            get_with(lists::label_names, needs(Role::Viewer, "Names of labels"))
-                .post_with(lists::label_names, needs(Role::Viewer, "Names of labels")),
+            get_with(
+                lists::label_names,
+                reads("Names of labels", &["match[]", "start", "end", "limit"]),
+            )
+            .post_with(
+                lists::label_names,
+                reads("Names of labels", &["match[]", "start", "end", "limit"]),
+            ),
         )
         .api_route(
             "/api/v1/label/{name}/values",
-            get_with(lists::label_values, needs(Role::Viewer, "Values of a label")),
+            get_with(
+                lists::label_values,
+                reads("Values of a label", &["match[]", "start", "end", "limit"]),
+            ),
         )
         .api_route(
             "/api/v1/metadata",
-            get_with(lists::metadata, needs(Role::Viewer, "Type and help of metrics")),
+            get_with(
+                lists::metadata,
+                reads(
+                    "Type and help of metrics",
+                    &["metric", "limit", "limit_per_metric"],
+                ),
+            ),
         )
         .api_route(
             "/api/v1/rules",
-            get_with(rules::rules, needs(Role::Viewer, "Groups of rules")),
+            get_with(
+                rules::rules,
+                reads(
+                    "Groups of rules",
+                    &[
+                        "type",
+                        "rule_name[]",
+                        "rule_group[]",
+                        "file[]",
+                        "match[]",
+                        "exclude_alerts",
+                    ],
+                ),
+            ),
         )
         .api_route(
             "/api/v1/alerts",
-            get_with(rules::alerts, needs(Role::Viewer, "Active alerts")),
+            get_with(rules::alerts, reads("Active alerts", &[])),
         )
         .api_route(
             "/-/reload",
@@ -99,43 +175,51 @@ pub(super) fn routes() -> ApiRouter<App> {
         )
         .api_route(
             "/api/v1/status/buildinfo",
-            get_with(status::build_info, needs(Role::Viewer, "Version and application")),
+            get_with(status::build_info, reads("Version and application", &[])),
         )
         .api_route(
             "/api/v1/status/runtimeinfo",
-            get_with(
-                status::runtime_info,
-                needs(Role::Viewer, "Start time and retention"),
-            ),
+            get_with(status::runtime_info, reads("Start time and retention", &[])),
         )
         .api_route(
             "/api/v1/status/flags",
-            get_with(
-                status::flags,
-                needs(Role::Viewer, "Limits under Prometheus' names"),
-            ),
+            get_with(status::flags, reads("Limits under Prometheus' names", &[])),
         )
         .api_route(
             "/api/v1/status/config",
             get_with(
                 status::config,
-                needs(Role::Viewer, "The configuration that a Prometheus would have"),
+                reads("The configuration that a Prometheus would have", &[]),
             ),
         )
         .api_route(
             "/api/v1/status/tsdb",
             get_with(
                 status::tsdb,
-                needs(Role::Viewer, "Which names and values have the most series"),
+                reads("Which names and values have the most series", &["limit"]),
             ),
         )
         .api_route(
             "/api/v1/write",
             post_with(
                 remote_write::write,
-                needs(Role::Operator, "Prometheus remote write, versions 1.0 and 2.0"),
+                answers_nothing(needs(
+                    Role::Operator,
+                    "Prometheus remote write, versions 1.0 and 2.0",
+                )),
             ),
         )
+}
+
+/// What any viewer may ask, with the parameters it takes.
+fn reads(
+    summary: &'static str,
+    parameters: &'static [&'static str],
+) -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {
+    answers_as(
+        "application/json",
+        takes(parameters, needs(Role::Viewer, summary)),
+    )
 }
 
 /// `start` and `end`, all time when missing.

@@ -19,6 +19,7 @@ use domain::run::state::{CannotChange, Event, Wish};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::description::{answers, body_is_optional};
 use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
 use crate::app::App;
@@ -39,8 +40,10 @@ pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new()
         .api_route(
             "/api/runs",
-            get_with(list, needs(Role::Viewer, "Runs, newest first"))
-                .post_with(submit, needs(Role::Operator, "Submits a run")),
+            get_with(list, needs(Role::Viewer, "Runs, newest first")).post_with(
+                submit,
+                answers::<201, Json<RunView>>(needs(Role::Operator, "Submits a run")),
+            ),
         )
         .api_route(
             "/api/runs/compare",
@@ -54,17 +57,17 @@ pub(super) fn routes() -> ApiRouter<App> {
             "/api/runs/{id}/stop",
             post_with(
                 stop,
-                needs(
+                body_is_optional(needs(
                     Role::Operator,
                     "Stops a run, at once or after a step or a checkpoint",
-                ),
+                )),
             ),
         )
         .api_route(
             "/api/runs/{id}/resume",
             post_with(
                 resume,
-                needs(Role::Operator, "Another attempt of a run that has ended"),
+                body_is_optional(needs(Role::Operator, "Another attempt of a run that has ended")),
             ),
         )
         .api_route(
@@ -73,7 +76,10 @@ pub(super) fn routes() -> ApiRouter<App> {
         )
         .api_route(
             "/api/runs/{id}/revert",
-            post_with(revert, needs(Role::Operator, "Takes back a change of knobs")),
+            post_with(
+                revert,
+                body_is_optional(needs(Role::Operator, "Takes back a change of knobs")),
+            ),
         )
         .api_route(
             "/api/unknown-attempts",

@@ -19,6 +19,7 @@ use listener::Connection;
 use self::log_ins::LogIns;
 use super::auth::{Attempt, BadTokens, COOKIE, Caller, cookie, same_origin};
 use super::client_address::ClientAddress;
+use super::description::answers_nothing;
 use super::table::needs;
 use super::{ApiError, ApiResult};
 use crate::app::App;
@@ -35,7 +36,7 @@ pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new().api_route(
         "/api/session",
         get_with(show, needs(Role::Viewer, "Who asks"))
-            .delete_with(log_out, needs(Role::Viewer, "Ends the session")),
+            .delete_with(log_out, answers_nothing(needs(Role::Viewer, "Ends the session"))),
     )
 }
 

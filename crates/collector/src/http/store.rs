@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use aide::axum::ApiRouter;
 use aide::axum::routing::{get_with, post_with};
+use aide::transform::TransformOperation;
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -31,6 +32,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::description::{answers_as, answers_nothing, takes};
 use super::limits::LONG_WITHIN;
 use super::prometheus::span;
 use super::query::Params;
@@ -60,17 +62,23 @@ pub(super) fn routes() -> ApiRouter<App> {
             "/api/store/check",
             get_with(
                 check,
-                needs(Role::Operator, "Checks the stored files, with progress"),
+                answers_as(
+                    "application/x-ndjson",
+                    needs(Role::Operator, "Checks the stored files, with progress"),
+                ),
             ),
         )
         .api_route(
             "/api/store/backup",
             get_with(
                 backup,
-                needs_time(
-                    Role::Admin,
-                    LONG_WITHIN,
-                    "A consistent copy of everything as a tar archive",
+                answers_as(
+                    "application/x-tar",
+                    needs_time(
+                        Role::Admin,
+                        LONG_WITHIN,
+                        "A consistent copy of everything as a tar archive",
+                    ),
                 ),
             ),
         )
@@ -78,24 +86,22 @@ pub(super) fn routes() -> ApiRouter<App> {
             "/api/store/compact",
             post_with(
                 compact,
-                needs_time(
+                answers_nothing(needs_time(
                     Role::Admin,
                     LONG_WITHIN,
                     "Seals what is in memory and merges chunks",
-                ),
+                )),
             ),
         )
         .api_route(
             "/api/v1/admin/tsdb/delete_series",
-            post_with(
-                delete_series,
-                needs_time(Role::Admin, LONG_WITHIN, "Deletes samples for good"),
-            )
-            .put_with(
-                delete_series,
-                needs_time(Role::Admin, LONG_WITHIN, "Deletes samples for good"),
-            ),
+            post_with(delete_series, deletes_series()).put_with(delete_series, deletes_series()),
         )
+}
+
+fn deletes_series() -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {
+    let describe = needs_time(Role::Admin, LONG_WITHIN, "Deletes samples for good");
+    answers_nothing(takes(&["match[]", "start", "end"], describe))
 }
 
 async fn stats(State(series): State<SeriesStore>) -> ApiResult<Json<StoreStats>> {

@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use store::StateStore;
 
+use super::description::{answers, answers_nothing, body_is, body_is_optional};
 use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
 use crate::app::App;
@@ -32,18 +33,29 @@ pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new()
         .api_route(
             "/api/tokens",
-            get_with(list, needs(Role::Admin, "The tokens, without their secrets"))
-                .post_with(create, needs(Role::Admin, "Creates a token")),
+            get_with(list, needs(Role::Admin, "The tokens, without their secrets")).post_with(
+                create,
+                answers::<201, Json<NewToken>>(needs(Role::Admin, "Creates a token")),
+            ),
         )
         .api_route(
             "/api/tokens/join",
-            post_with(create_join, needs(Role::Admin, "Creates a token for agents")),
+            post_with(
+                create_join,
+                answers::<201, Json<NewToken>>(body_is_optional(body_is::<Json<CreateJoin>>(needs(
+                    Role::Admin,
+                    "Creates a token for agents",
+                )))),
+            ),
         )
         .api_route(
             "/api/tokens/{id}",
             delete_with(
                 revoke,
-                needs(Role::Admin, "Revokes a token and the browser sessions of it"),
+                answers_nothing(needs(
+                    Role::Admin,
+                    "Revokes a token and the browser sessions of it",
+                )),
             ),
         )
         .api_route(

@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 
 use super::telemetry::node_series::NodeSeries;
 use super::waiting::WaitingStreams;
+use crate::analysis::Feed;
 use crate::changes::Changes;
 use crate::event_log::EventLog;
 use crate::live::Live;
@@ -22,6 +23,7 @@ pub(crate) struct Ingest {
     pub(crate) live: Arc<Live>,
     pub(crate) runs: Arc<Runs>,
     pub(crate) tokens: Arc<Tokens>,
+    pub(crate) analysis: Feed,
     pub(crate) events: EventLog,
     pub(crate) changes: Changes,
     pub(crate) metrics: Arc<SelfMetrics>,

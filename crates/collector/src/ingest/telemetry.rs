@@ -32,6 +32,7 @@ use self::socket::{Down, Up};
 use self::writer::{Durable, Work};
 use super::handles::{Ingest, SAMPLES_TOGETHER_MAX};
 use super::hello::{self, AgentSession};
+use crate::analysis::FedFrame;
 use crate::clock::{self, now_us};
 use crate::live::Pulse;
 
@@ -75,6 +76,14 @@ struct Reader<'a> {
 
 fn no_room() -> Status {
     Status::unavailable("the collector cannot store samples right now")
+}
+
+/// A batch as the store takes it, and what of it feeds the analysers.
+struct Understood {
+    blocks: Vec<Block>,
+    fed: Vec<FedFrame>,
+    /// The time of its latest sample.
+    until_ms: TimestampMs,
 }
 
 /// Why a batch is not taken.
@@ -138,12 +147,18 @@ impl Reader<'_> {
         let room = self.room(&batch).await?;
         drop(turn); // another stream may read what will wait for room
         let work = match self.understand(&batch) {
-            Ok(blocks) => Work::Store(Durable {
+            Ok(Understood {
+                blocks,
+                fed,
+                until_ms,
+            }) => Work::Store(Durable {
                 segment: batch.segment.as_str().into(),
                 seq: batch.seq,
                 received_us,
                 cells: blocks.iter().map(|block| block.values.len()).sum(),
                 blocks: vec![blocks],
+                fed,
+                until_ms,
                 room: Some(room),
             }),
             Err(Untaken::Batch(reason)) => Work::Refuse(self.refuse(&batch, reason)),
@@ -162,7 +177,7 @@ impl Reader<'_> {
     }
 
     /// The batch's samples as the store takes them. Rows of refused series are left out; their samples are counted.
-    fn understand(&mut self, batch: &Batch) -> Result<Vec<Block>, Untaken> {
+    fn understand(&mut self, batch: &Batch) -> Result<Understood, Untaken> {
         let frames = wire::frame::decode(batch).map_err(|error| Untaken::Batch(error.to_string()))?;
         let cells: usize = frames.iter().map(|frame| frame.values.len()).sum();
         if cells > APPEND_SAMPLES_MAX {
@@ -172,9 +187,12 @@ impl Reader<'_> {
         }
         self.names.note_use(&batch.segment);
         let (mut blocks, mut left_out, mut last) = (Vec::with_capacity(frames.len()), 0, None);
+        let (mut fed, mut until_ms, now_ms) = (Vec::new(), TimestampMs::MIN, clock::now_ms());
         for frame in frames {
             let meaning = self.meaning(&batch.segment, &frame.series)?;
             last = meaning.refused.as_ref().map(|(_, reason)| *reason).or(last);
+            fed.extend(FedFrame::of(&meaning.fed, &frame, now_ms));
+            until_ms = frame.times_ms.last().map_or(until_ms, |last| until_ms.max(*last));
             let (block, without) = meaning.block(frame);
             blocks.extend(block);
             left_out += without;
@@ -188,7 +206,11 @@ impl Reader<'_> {
                 .with_label_values(&["sample_of_refused_series"])
                 .inc_by(left_out);
         }
-        Ok(blocks)
+        Ok(Understood {
+            blocks,
+            fed,
+            until_ms,
+        })
     }
 
     fn meaning(&mut self, segment: &str, indices: &[u32]) -> Result<&Meaning, Untaken> {
@@ -201,6 +223,7 @@ impl Reader<'_> {
                 indices: indices.to_vec(),
                 shape: shape.transpose().map_err(Untaken::Now)?,
                 refused: rows.refused,
+                fed: rows.fed.into(),
             })
         })
     }

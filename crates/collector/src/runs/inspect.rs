@@ -11,6 +11,7 @@ use domain::ident::{AttemptId, AttemptNo, NodeName, Rank, RunId};
 use domain::run::inspect::{
     ANSWER_WITHIN_MS, Answer, Question, RankAnswer, StackGroup, Stacks, What, group, parse_threads, rank_list,
 };
+use domain::run::ranks::RankSet;
 use domain::run::state::Machine;
 use futures::{StreamExt, stream};
 use tokio::sync::SemaphorePermit;
@@ -108,10 +109,30 @@ impl Runs {
         what: What,
     ) -> Result<(AttemptNo, Vec<OfRank>), InspectError> {
         let _turn = match (rank, &what) {
-            (None, What::Stacks | What::WaitCounters | What::Flight) => Some(self.asking_turn().await?),
+            (None, What::Stacks | What::WaitCounters | What::Flight | What::FlightDigest) => {
+                Some(self.asking_turn().await?)
+            }
             _ => None,
         };
         self.ask_ranks_at_once(run, rank, what).await
+    }
+
+    /// Asks several of the living ranks at once; waits for its turn, however long that takes.
+    ///
+    /// # Errors
+    /// When the run has no ranks now.
+    pub(crate) async fn ask_some_ranks(
+        &self,
+        run: &RunId,
+        ranks: &RankSet,
+        what: What,
+    ) -> Result<Vec<OfRank>, InspectError> {
+        let _turn = self.asking.acquire().await;
+        // A node is asked for one of its ranks or for all.
+        let rank = ranks.only();
+        let (_, mut answers) = self.ask_ranks_at_once(run, rank, what).await?;
+        answers.retain(|of| ranks.contains(of.answer.rank));
+        Ok(answers)
     }
 
     async fn asking_turn(&self) -> Result<SemaphorePermit<'_>, InspectError> {
@@ -129,7 +150,7 @@ impl Runs {
         let within = match what {
             What::Trace(_) if !view.spec.kineto => return Err(InspectError::NoKineto(run.clone())),
             What::Trace(_) => TRACE_WITHIN,
-            What::Flight => FLIGHTS_WITHIN,
+            What::Flight | What::FlightDigest => FLIGHTS_WITHIN,
             _ => WITHIN,
         };
         let (attempt, nodes) = living(&view);
@@ -387,9 +408,10 @@ impl Bounds {
             .held
             .fetch_add(bytes, Ordering::Relaxed)
             .saturating_add(bytes);
-        if held > HELD_BYTES_MAX && (answer.json.is_some() || answer.text.is_some()) {
+        let is_long = answer.json.is_some() || answer.text.is_some() || answer.digest.is_some();
+        if held > HELD_BYTES_MAX && is_long {
             self.held.fetch_sub(bytes, Ordering::Relaxed);
-            (answer.json, answer.text) = (None, None);
+            (answer.json, answer.text, answer.digest) = (None, None, None);
             answer.problem = "answered too much, with all ranks together; ask this rank alone".to_owned();
         }
         answer
@@ -405,7 +427,7 @@ async fn collect(mut asked: Answers, node: &str, bounds: &Bounds) -> (Vec<RankAn
         while let Some(answer) = asked.next().await {
             let bytes = answer.answer_json.len();
             match serde_json::from_str(&answer.answer_json) {
-                Ok(Answer::Rank(answer)) => answers.push(bounds.take(bytes, answer)),
+                Ok(Answer::Rank(answer)) => answers.push(bounds.take(bytes, *answer)),
                 Ok(Answer::Failed { message }) => problem = message,
                 Ok(Answer::Piece { .. }) | Err(_) => {
                     tracing::warn!(%node, "an agent's answer to a question cannot be read");

@@ -46,6 +46,7 @@ use self::placement::Placement;
 use self::secrets::Secrets;
 use self::stored::{new_id, read, record, stored_actions};
 use self::unknown::Unknown;
+use crate::analysis::Attempts;
 use crate::changes::Changes;
 use crate::clock;
 use crate::config::Config;
@@ -85,6 +86,8 @@ pub struct Parts {
     pub live: Arc<Live>,
     /// The state of runs, as rules see it.
     pub(crate) state_series: Arc<StateSeries>,
+    /// The attempts under way, as the analysers see them.
+    pub(crate) attempts: Arc<Attempts>,
     /// Where reports that are not read are counted.
     pub metrics: Arc<SelfMetrics>,
     /// Nodes that runs get last.

@@ -13,6 +13,7 @@ impl Runs {
     /// Tells the pages; a new state also goes to the event log.
     pub(super) async fn tell(self: &Arc<Self>, before: Option<&Machine>, after: &Machine) {
         self.parts.state_series.set_run(after);
+        self.parts.attempts.set_run(after);
         self.parts.changes.send(Change::Run(after.id.clone()));
         let now_ms = clock::now_ms();
         let news = |before: &Machine| {

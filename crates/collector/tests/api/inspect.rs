@@ -44,7 +44,7 @@ fn rank(rank: u32, text: Option<&str>, problem: &str) -> String {
         problem: problem.into(),
         ..RankAnswer::default()
     };
-    serde_json::to_string(&Said::Rank(answer)).unwrap()
+    serde_json::to_string(&Said::Rank(Box::new(answer))).unwrap()
 }
 
 async fn ask(server: &Server, run: &str, what: &str, body: Value) -> (StatusCode, Value) {
@@ -95,6 +95,22 @@ async fn ranks_are_asked_by_their_agent_and_each_has_an_answer_or_a_reason() {
         (&json!("has ended"), Some(2))
     );
 
+    let asked = ask(&server, &run, "flight-digest", json!({"rank": 0}));
+    let answering = async {
+        let (id, question) = agent.question().await;
+        assert_eq!(question.what, What::FlightDigest);
+        let told = json!({"rank": {"rank": 0, "digest": {"groups": [{"name": "0", "members": "0-1", "last_enqueued": 4}]}}});
+        agent.answers(id, told.to_string(), &[]).await;
+        agent.answers(id, String::new(), &[]).await;
+    };
+    let ((status, view), ()) = tokio::join!(asked, answering);
+    assert_eq!(status, StatusCode::OK, "{view}");
+    let group = &view["ranks"][0]["digest"]["groups"][0];
+    assert_eq!(
+        (&group["members"], &group["last_enqueued"]),
+        (&json!("0-1"), &json!(4))
+    );
+
     for (what, body, expected) in [
         ("stacks", json!({"rank": 7}), StatusCode::NOT_FOUND),
         ("stacks", json!({"rnak": 0}), StatusCode::UNPROCESSABLE_ENTITY),
@@ -140,7 +156,7 @@ async fn a_trace_is_fetched_piece_by_piece_from_the_node_that_has_it() {
             ..RankAnswer::default()
         };
         agent
-            .answers(id, serde_json::to_string(&Said::Rank(done)).unwrap(), &[])
+            .answers(id, serde_json::to_string(&Said::Rank(Box::new(done))).unwrap(), &[])
             .await;
         agent.answers(id, String::new(), &[]).await;
     };

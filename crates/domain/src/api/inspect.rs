@@ -1,11 +1,11 @@
-//! `POST /api/runs/{id}/stacks`, `/wait-counters`, `/flight`, `/trace`: what the ranks of a run answer now.
+//! `POST /api/runs/{id}/stacks`, `/wait-counters`, `/flight`, `/flight-digest`, `/trace`: what the ranks of a run answer now.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::ident::{AttemptNo, Rank};
-use crate::run::inspect::{ProcessState, StackGroup, Thread, TraceFile};
+use crate::run::inspect::{FlightDigest, ProcessState, StackGroup, Thread, TraceFile};
 use crate::time::TimestampMs;
 
 /// Whom to ask. An empty body asks all.
@@ -91,6 +91,9 @@ pub struct RankValue {
     /// PyTorch's own JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
+    /// Where it is in the operations of its process groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<FlightDigest>,
     /// A trace, which `GET /api/runs/{id}/trace?node=NODE&file=FILE` fetches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceFile>,

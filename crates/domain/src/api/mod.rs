@@ -5,6 +5,7 @@
 
 pub mod alerts;
 pub mod checkpoints;
+pub mod findings;
 pub mod inspect;
 pub mod nodes;
 pub mod prometheus;

@@ -1,7 +1,10 @@
 //! What analysers are fed with: measurements of one attempt, in the order of their event times.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::ident::{NodeName, Rank};
-use crate::run::inspect::FlightDigest;
+use crate::run::inspect::{FlightDigest, Frame};
 use crate::time::TimestampMs;
 
 /// Steps of one rank, put together. Pools of all ranks of an attempt end at the same step numbers.
@@ -75,7 +78,8 @@ pub struct Page {
 }
 
 /// What a rank does, as its probe sees it. The numbers are the values of `train_phase`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Phase {
     /// Before `import torch` has ended.
@@ -128,4 +132,105 @@ pub struct FlightAnswer {
     pub at_ms: TimestampMs,
     /// What it answered; absent when it did not answer, or its torch has no Flight Recorder for its backend.
     pub digest: Option<FlightDigest>,
+}
+
+/// Samples of one rank's stack.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StackAnswer {
+    /// Whose.
+    pub rank: Rank,
+    /// When the last sample was taken, by the collector's clock.
+    pub at_ms: TimestampMs,
+    /// The main thread's calls, the innermost first, in each sample that was answered; fewer than were asked for where the rank did not answer.
+    pub samples: Vec<Vec<Frame>>,
+}
+
+/// What a rank's process has used since it began, and how its GPU is. What is not known is absent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resources {
+    /// Whose.
+    pub rank: Rank,
+    /// When it was read, by the node's clock.
+    pub at_ms: TimestampMs,
+    /// `train_cpu_seconds_total`.
+    pub cpu_seconds_total: Option<f64>,
+    /// `train_run_delay_seconds_total`.
+    pub run_delay_seconds_total: Option<f64>,
+    /// `train_major_faults_total`.
+    pub major_faults_total: Option<f64>,
+    /// `train_host_memory_bytes`.
+    pub host_memory_bytes: Option<f64>,
+    /// Its GPU.
+    pub gpu: Option<GpuCondition>,
+}
+
+/// How a rank's GPU is.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GpuCondition {
+    /// Reasons for which it throttles now, as in `gpu_throttle`, those of an idle GPU left out; empty when it does not.
+    pub throttle_reasons: Vec<String>,
+    /// Share of time in which it computes.
+    pub utilization_ratio: Option<f64>,
+    /// SM clock as a share of the highest.
+    pub clock_ratio: Option<f64>,
+    /// Compute processes on it that are not of the run.
+    pub other_processes: Option<u32>,
+    /// PCIe lanes as a share of the most that GPU and slot have together.
+    pub pcie_width_ratio: Option<f64>,
+}
+
+/// What the kernel of a node counts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeResources {
+    /// Which.
+    pub node: NodeName,
+    /// When it was read, by the node's clock.
+    pub at_ms: TimestampMs,
+    /// Processors.
+    pub cpus: Option<f64>,
+    /// `node_cpu_seconds_total{mode="steal"}`.
+    pub steal_seconds_total: Option<f64>,
+    /// Errors of network interfaces, TCP retransmissions and errors of RDMA ports, summed: whatever is known of them.
+    pub network_errors_total: Option<f64>,
+}
+
+// === values of series ===
+
+impl Phase {
+    /// The phase that a value of `train_phase` stands for; `None` for one that this version does not know.
+    #[must_use]
+    pub fn from_value(value: f64) -> Option<Self> {
+        use Phase as P;
+        const ALL: [Phase; 13] = [
+            P::Starting,
+            P::TorchImported,
+            P::Rendezvous,
+            P::GroupMade,
+            P::ModelWrapped,
+            P::Data,
+            P::Forward,
+            P::Backward,
+            P::Optimizer,
+            P::Host,
+            P::Collective,
+            P::Save,
+            P::Ending,
+        ];
+        ALL.into_iter().find(|phase| f64::from(*phase as u8) == value)
+    }
+}
+
+impl ProcessCondition {
+    /// The condition that a value of `train_process_state` stands for.
+    #[must_use]
+    pub fn from_value(value: f64) -> Option<Self> {
+        [
+            (0.0, Self::Alive),
+            (1.0, Self::Stopped),
+            (2.0, Self::Uninterruptible),
+            (3.0, Self::Ended),
+        ]
+        .into_iter()
+        .find_map(|(known, condition)| (known == value).then_some(condition))
+    }
 }

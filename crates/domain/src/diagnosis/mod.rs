@@ -1,4 +1,26 @@
-//! What raw records mean: one file an analyser, each a pure function from records to findings.
+//! What measurements mean: pure functions from measurements to findings.
+//!
+//! ```text
+//! pools, positions, answers ──▶ analysis ──▶ hang, straggler, rare_stall ──▶ order ──▶ findings, scores (series `diagnosis_*`), questions
+//! ```
 
+pub mod analysis;
 pub mod arrival;
+mod causes;
+pub mod exchange;
+pub mod finding;
+mod found;
+mod hang;
 pub mod input;
+mod members;
+mod order;
+mod rare_stall;
+mod resources;
+mod seat;
+mod sentence;
+mod spread;
+mod straggler;
+#[cfg(test)]
+mod tests;
+mod wait_graph;
+mod window;

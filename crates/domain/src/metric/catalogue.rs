@@ -71,6 +71,7 @@ const LINK: &[&str] = &["gpu", "link"];
 const PORT: &[&str] = &["device", "port"];
 const RUN: &[&str] = &["run"];
 const RANK: &[&str] = &["run", "rank"];
+const CULPRIT: &[&str] = &["run", "rank", "phase", "cause"];
 const COLLECTIVE: &[&str] = &["run", "rank", "comm", "function"];
 
 /// The table, grouped by what is measured.
@@ -277,6 +278,8 @@ pub const CATALOGUE: &[Metric] = &[
     gauge("train_host_seconds_max", Seconds, RANK, "Longest train_host_seconds of the steps in the sample."),
     gauge("train_own_seconds", Seconds, RANK,
         "Forward, backward and optimizer of this rank together: mean of the last minute, its slowest step left out. Recorded by a rule."),
+    gauge("train_slow_rank_seconds", Seconds, RANK,
+        "The same over half a minute, of ranks that take far longer than their siblings, where no aligned pools are sent. Recorded by a rule."),
     gauge("train_sync_seconds", Seconds, RANK,
         "Exposed wait for other ranks in a step, under every strategy; hidden overlap does not count, nor do waits for neighbours in a pipeline."),
     gauge("train_sync_seconds_max", Seconds, RANK, "Longest train_sync_seconds of the steps in the sample."),
@@ -335,6 +338,13 @@ pub const CATALOGUE: &[Metric] = &[
         "Share of a pipeline schedule's step in which the rank's stage computes neither forward nor backward."),
     gauge("train_last_step_age_seconds", Seconds, RANK,
         "Time since a rank finished its last step, by the node's clock."),
+    gauge("train_phase", Count, RANK,
+        "What the rank does, as its probe sees it: 0 starting, 1 torch imported, 2 rendezvous, 3 group made, 4 model wrapped, 5 data, 6 forward, 7 backward, 8 optimizer, 9 host code, 10 collective, 11 saving, 12 ending."),
+    gauge("train_phase_age_seconds", Seconds, RANK, "How long the rank has been in this phase."),
+    counter("train_moves_total", Count, RANK,
+        "Batches fetched, backward passes begun and steps ended: grows while a rank moves, also when no step ends."),
+    gauge("train_process_state", Count, RANK,
+        "What the kernel says of the rank's process: 0 alive, 1 stopped by a signal or a debugger, 2 in an uninterruptible sleep at each of the last four looks, 3 ended."),
     gauge("train_save_seconds", Seconds, RANK,
         "Time of a step the rank stood still for saving checkpoints, mean over the steps in the sample; absent without saves."),
     gauge("train_checkpoint_save_seconds", Seconds, RANK,
@@ -364,6 +374,25 @@ pub const CATALOGUE: &[Metric] = &[
         "Always 1: how the run ended, with the rank and node where it began, for an hour after its end."),
     gauge("run_ranks", Count, &["run"], "Ranks of a run that live on this node."),
     // collectives
+    // Findings of the analysers, written by the collector while they hold
+    gauge("diagnosis_hang_seconds", Seconds, CULPRIT,
+        "How long a run has not moved because of a rank, or of all ranks of a node (without rank); without rank and node when no culprit is known."),
+    gauge("diagnosis_alone_seconds", Seconds, CULPRIT,
+        "How long all ranks have waited for one that does something by itself, such as an evaluation or a save."),
+    gauge("diagnosis_alone_longest_seconds", Seconds, CULPRIT,
+        "The longest such time before in the attempt; present beside diagnosis_alone_seconds."),
+    gauge("diagnosis_straggler_ratio", Ratio, CULPRIT,
+        "Share of the run's time that a straggler costs, over its last 16 pools of steps."),
+    gauge("diagnosis_straggler_lead_seconds", Seconds, CULPRIT,
+        "Seconds of a step for which the peers of a straggler wait and it does not: the median of its last 16 pools."),
+    gauge("diagnosis_straggler_persistence_ratio", Ratio, CULPRIT,
+        "Pools in which a straggler was waited for, as a share of those that make it one: 12 of 16, or 8 in a row with twice the lead."),
+    gauge("diagnosis_rare_stall_ratio", Ratio, CULPRIT,
+        "Share of the run's time in the last two minutes that was lost because a rank stood still now and then."),
+    gauge("diagnosis_node_blind_seconds", Seconds, &["run", "cause"],
+        "How long nothing has been heard of a node of a run. Nothing is said about its ranks meanwhile."),
+    gauge("diagnosis_suspect", Flag, &["run", "rank", "phase", "cause", "kind"],
+        "1 while only one measurement speaks for a finding: shown, and no alert."),
     counter("nccl_collectives_total", Count, COLLECTIVE,
         "Collectives and transfers a rank put into a stream, by communicator and function (nccl-probe)."),
     counter("nccl_bytes_total", Bytes, COLLECTIVE,

@@ -6,6 +6,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("training.yaml", include_str!("../../rules/training.yaml")),
     ("runs.yaml", include_str!("../../rules/runs.yaml")),
     ("collectives.yaml", include_str!("../../rules/collectives.yaml")),
+    ("diagnosis.yaml", include_str!("../../rules/diagnosis.yaml")),
     ("hardware.yaml", include_str!("../../rules/hardware.yaml")),
     ("lockstep.yaml", include_str!("../../rules/lockstep.yaml")),
 ];

@@ -101,6 +101,10 @@ pub struct Place {
     pub runtime: Runtime,
     /// The container's name on the machine.
     pub name: String,
+    /// Where its first process writes its id.
+    pub pid_file: String,
+    /// A file for the variables that the client would take for its own.
+    pub env_file: String,
     /// Folders and files that the ranks need, besides those of the wish.
     pub mounts: Vec<Mount>,
     /// Whether there are NVIDIA GPUs to be seen.

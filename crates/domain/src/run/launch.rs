@@ -36,22 +36,21 @@ impl Launch {
     }
 
     /// The same inside a container. `secrets` are the names of further variables, `inject` is the folder for
-    /// the head of `PYTHONPATH`, `folder` the attempt's.
+    /// the head of `PYTHONPATH`.
     #[must_use]
     pub(in crate::run) fn inside(
         self,
         wish: &ContainerWish,
         place: &Place,
         secrets: impl IntoIterator<Item = String>,
-        folder: &str,
         inject: &str,
         own_python_path: bool,
     ) -> Self {
         let contained = Contained {
             runtime: place.runtime,
             name: place.name.clone(),
-            pid_file: format!("{folder}/container.pid"),
-            env_file: format!("{folder}/container.env"),
+            pid_file: place.pid_file.clone(),
+            env_file: place.env_file.clone(),
         };
         let mut env = place.env.clone();
         env.extend(self.env);
@@ -102,6 +101,8 @@ mod tests {
         Place {
             runtime,
             name: "lockstep-ddp-1.2-c0ffee00".into(),
+            pid_file: "/data/runs/ddp-1.2/container.pid".into(),
+            env_file: "/data/runs/ddp-1.2/container.env".into(),
             mounts: vec![
                 same("/data/runs/ddp-1.2", false),
                 same("/data/lib/c0ffee", true),
@@ -137,7 +138,7 @@ mod tests {
     fn line(wish: &ContainerWish, place: &Place) -> Vec<String> {
         let secrets = ["WANDB_API_KEY".to_owned(), "SSH_KEY".to_owned()];
         let inject = "/data/lib/c0ffee/inject";
-        let launch = torchrun().inside(wish, place, secrets, "/data/runs/ddp-1.2", inject, false);
+        let launch = torchrun().inside(wish, place, secrets, inject, false);
         assert!(!launch.env.contains_key("PYTHONPATH") && launch.env.len() == 5);
         launch.argv
     }

@@ -53,6 +53,32 @@ impl RankSet {
         self.ranges.is_empty()
     }
 
+    /// The rank, if there is exactly one.
+    #[must_use]
+    pub fn only(&self) -> Option<Rank> {
+        match self.ranges.as_slice() {
+            [(first, last)] if first == last => Some(Rank(*first)),
+            _ => None,
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let ranks = self
+            .ranges
+            .iter()
+            .map(|(first, last)| (last - first) as usize + 1);
+        ranks.sum()
+    }
+
+    /// The ranks in order.
+    pub fn iter(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.ranges
+            .iter()
+            .flat_map(|(first, last)| (*first..=*last).map(Rank))
+    }
+
     /// For a sentence: `rank 3`, `ranks 0–7 and 9`.
     #[must_use]
     pub fn words(&self) -> String {

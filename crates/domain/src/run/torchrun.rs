@@ -17,6 +17,11 @@ use crate::run::state::Start;
 /// the dead process unreaped, the surer its exit status can still be read.
 const MONITOR_INTERVAL_S: &str = "0.5";
 
+/// Variables that say how many operations PyTorch's Flight Recorder keeps: the second is the name that older versions know.
+pub const FLIGHT_RECORDER_VARIABLES: [&str; 2] = ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"];
+/// How many operations it keeps where the user does not say: enough for a step of any model, at most 1.5 MB of JSON.
+pub const FLIGHT_RECORDER_ENTRIES: &str = "2000";
+
 /// Where things are on the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
@@ -26,6 +31,8 @@ pub struct Paths {
     pub companions: String,
     /// The attempt's own folder on the node.
     pub folder: String,
+    /// Where torchrun puts a folder with each rank's output.
+    pub log_dir: String,
     /// The probe's datagram socket.
     pub probe_socket: String,
     /// The NCCL profiler plugin, where the run is to have ours.
@@ -39,7 +46,6 @@ pub struct Paths {
 /// The command that starts one node's ranks.
 #[must_use]
 pub fn launch(attempt: &AttemptId, node: &NodeName, start: &Start, paths: &Paths) -> Launch {
-    let log_dir = format!("{}/ranks", paths.folder);
     let mut argv = vec![paths.python.clone(), "-m".into(), "torch.distributed.run".into()];
     argv.extend([
         format!("--nnodes={}", start.nnodes),
@@ -51,7 +57,7 @@ pub fn launch(attempt: &AttemptId, node: &NodeName, start: &Start, paths: &Paths
         format!("--master-addr={}", start.master_addr),
         format!("--master-port={}", start.master_port),
         format!("--monitor-interval={MONITOR_INTERVAL_S}"),
-        format!("--log-dir={log_dir}"),
+        format!("--log-dir={}", paths.log_dir),
         "--redirects=3".into(),
     ]);
     argv.extend(program(&start.spec, paths));
@@ -70,7 +76,7 @@ pub fn launch(attempt: &AttemptId, node: &NodeName, start: &Start, paths: &Paths
         workdir: start.spec.workdir.clone().unwrap_or_else(|| paths.folder.clone()),
         nproc: start.nproc,
         first_rank: start.node_rank * start.nproc,
-        log_dir,
+        log_dir: paths.log_dir.clone(),
         container: None,
     };
     match (&start.spec.container, &paths.container) {
@@ -82,7 +88,7 @@ pub fn launch(attempt: &AttemptId, node: &NodeName, start: &Start, paths: &Paths
                 .get("PYTHONPATH")
                 .is_some_and(|path| !path.is_empty());
             let inject = format!("{}/inject", paths.companions);
-            launch.inside(wish, place, secrets, &paths.folder, &inject, own_path)
+            launch.inside(wish, place, secrets, &inject, own_path)
         }
         _ => launch,
     }
@@ -148,6 +154,15 @@ fn environment(attempt: &AttemptId, node: &NodeName, spec: &Spec, paths: &Paths)
         env.entry("KINETO_LOG_LEVEL".into()).or_insert_with(|| "5".into());
     }
     env.entry("LOCKSTEP_PROBE".into()).or_insert_with(|| "on".into());
+    // PyTorch takes the first one that is set: a user who sets the other one means it.
+    if !FLIGHT_RECORDER_VARIABLES
+        .iter()
+        .any(|name| env.contains_key(*name))
+    {
+        let sizes =
+            FLIGHT_RECORDER_VARIABLES.map(|name| (name.to_owned(), FLIGHT_RECORDER_ENTRIES.to_owned()));
+        env.extend(sizes);
+    }
     env
 }
 
@@ -161,6 +176,7 @@ mod tests {
             python: "/venv/bin/python".into(),
             companions: "/lib/c0ffee".into(),
             folder: "/data/runs/ddp-1.2".into(),
+            log_dir: "/data/runs/ddp-1.2/ranks".into(),
             probe_socket: "/data/runs/ddp-1.2/probe.sock".into(),
             nccl_plugin: None,
             kineto: None,
@@ -336,7 +352,29 @@ mod tests {
                 ("NCCL_DEBUG", "INFO"),
                 ("PYTHONPATH", "/lib/c0ffee/inject:/home/a/lib"),
                 ("PYTHONUNBUFFERED", "1"),
+                ("TORCH_FR_BUFFER_SIZE", "2000"),
+                ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"),
             ])
         );
+    }
+
+    #[test]
+    fn the_flight_recorder_keeps_as_much_as_the_user_says() {
+        let sizes = |own: &[(&str, &str)]| {
+            let own = own
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            let launch = line(&Start {
+                spec: Spec {
+                    env: own.collect(),
+                    ..Spec::default()
+                },
+                ..Start::default()
+            });
+            FLIGHT_RECORDER_VARIABLES.map(|name| launch.env.get(name).cloned().unwrap_or_default())
+        };
+        assert_eq!(sizes(&[]), ["2000", "2000"]);
+        assert_eq!(sizes(&[("TORCH_FR_BUFFER_SIZE", "100")]), ["100", ""]);
+        assert_eq!(sizes(&[("TORCH_NCCL_TRACE_BUFFER_SIZE", "0")]), ["", "0"]);
     }
 }

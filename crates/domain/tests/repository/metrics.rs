@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use domain::metric::{CATALOGUE, Metric, Unit};
 
 /// The first word of names, and what such metrics are about.
-const SECTIONS: [(&str, &str); 10] = [
+const SECTIONS: [(&str, &str); 11] = [
     ("gpu", "GPUs"),
     ("nvswitch", "NVSwitches"),
     ("link", "Links of GPUs"),
@@ -13,6 +13,7 @@ const SECTIONS: [(&str, &str); 10] = [
     ("rdma", "RDMA ports"),
     ("train", "Training"),
     ("run", "Runs"),
+    ("diagnosis", "Diagnosis"),
     ("nccl", "Collectives"),
     ("agent", "Agents"),
     ("lockstep", "Lockstep itself"),

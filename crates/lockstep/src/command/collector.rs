@@ -276,3 +276,69 @@ fn web_address(text: &str) -> Result<String, String> {
         _ => Err("write an http:// or https:// address".to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use std::fmt::Write as _;
+
+    use clap::{Arg, Command, FromArgMatches as _};
+
+    use super::*;
+
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/store.md");
+    const BEGIN: &str = "<!-- settings: written by `cargo xtask generate` -->\n";
+    const END: &str = "<!-- end of settings -->\n";
+
+    #[test]
+    fn the_settings_in_the_page_on_the_store_are_made_from_its_flags() {
+        let page = std::fs::read_to_string(FILE).unwrap();
+        let (before, rest) = page.split_once(BEGIN).unwrap();
+        let (_, after) = rest.split_once(END).unwrap();
+        let mut table = "| flag, variable | default | |\n|---|---|---|\n".to_owned();
+        for flag in flags().get_arguments() {
+            let (long, variable) = (flag.get_long().unwrap(), flag.get_env().unwrap());
+            let (help, default) = said_of(flag);
+            let variable = variable.to_str().unwrap();
+            writeln!(table, "| `--{long}`, `{variable}` | {default} | {help} |").unwrap();
+        }
+        let expected = format!("{before}{BEGIN}{table}{END}{after}");
+        if std::env::var_os("LOCKSTEP_GENERATE").is_some() {
+            std::fs::write(FILE, &expected).unwrap();
+            return;
+        }
+        assert!(
+            page == expected,
+            "docs/store.md is not what the flags say: run `cargo xtask generate`"
+        );
+    }
+
+    #[test]
+    fn the_defaults_that_help_names_are_those_of_the_store() {
+        let mut given = vec!["collector".to_owned()];
+        for flag in flags().get_arguments() {
+            let value = said_of(flag).1;
+            // Others are said in words.
+            if !value.contains(' ') {
+                given.push(format!("--{}={value}", flag.get_long().unwrap()));
+            }
+        }
+        assert_eq!(given.len(), 6, "{given:?}");
+        let matches = flags().try_get_matches_from(given).unwrap();
+        let mut store = StoreConfig::new("data");
+        Keeping::from_arg_matches(&matches).unwrap().apply(&mut store);
+        assert_eq!(format!("{store:?}"), format!("{:?}", StoreConfig::new("data")));
+    }
+
+    fn flags() -> Command {
+        Keeping::augment_args(Command::new("collector"))
+    }
+
+    /// What a flag is for, and its default.
+    fn said_of(flag: &Arg) -> (String, String) {
+        let help = flag.get_help().unwrap().to_string();
+        let (help, default) = help.split_once(" Default: ").expect("help names the default");
+        (help.to_owned(), default.trim_end_matches('.').to_owned())
+    }
+}

@@ -11,7 +11,8 @@
 //! quiet.rs      healthy work that is noisy, in which nothing may be said
 //! hang.rs       a rank that does not take part any more, and who is named
 //! detection.rs  how soon a training that degrades is found, by this program and by an earlier one
-//! trials.rs     trials that are done, so that these two go on where they were cut off
+//! diagnosis/    ranks that hang or are slow, of all kinds, and who is named: cargo xtask lab diagnosis
+//! trials.rs     trials that are done, so that these go on where they were cut off
 //! ```
 //! Some of them are run with every change; `cargo xtask lab faults` runs them all and keeps the table in docs/faults.md.
 //!
@@ -24,6 +25,7 @@
 mod product;
 
 mod detection;
+mod diagnosis;
 mod fault;
 mod hang;
 mod matrix;

@@ -97,6 +97,22 @@ fn ranks_that_run_are_asked_where_they_are() {
         String::from_utf8_lossy(&flight.stdout).contains("gloo:all_reduce"),
         "{flight:?}"
     );
+    let digest = cluster.lockstep(&["run", "flight", &run, "--digest"]);
+    let digest = String::from_utf8(digest.stdout).unwrap();
+    let (waits, late) = digest.split_once("rank 1:").unwrap();
+    assert!(
+        waits.contains("0-1")
+            && waits.contains("gloo:all_reduce [[8,8]] Float")
+            && !late.contains("all_reduce"),
+        "{digest}"
+    );
+    let is_there = |series: &str, rank: u32, value: f64| {
+        let query = format!("{series}{{run={run:?},rank=\"{rank}\"}} == {value}");
+        cluster.wait_for(&query, || (!cluster.query(&query).is_empty()).then_some(()));
+    };
+    is_there("train_phase", 0, 10.0);
+    is_there("train_phase", 1, 6.0);
+    is_there("train_process_state", 1, 0.0);
     let counters = cluster.lockstep(&["run", "flight", &run, "--wait-counters"]);
     assert!(
         String::from_utf8_lossy(&counters.stdout).contains("init_process_group"),
@@ -113,6 +129,7 @@ fn ranks_that_run_are_asked_where_they_are() {
     assert!(stopped.problem.contains("its process is stopped"), "{stopped:?}");
     assert_eq!(stopped.process.as_ref().unwrap().state, "T (stopped by a signal)");
     assert_eq!(lines(&view)[0], expected[0]);
+    is_there("train_process_state", 1, 1.0);
     signal(pid, "CONT");
 
     let nobody = cluster.lockstep(&["run", "stacks", &run, "--rank", "7"]);

@@ -13,8 +13,9 @@ use std::sync::atomic::Ordering;
 use domain::time::TimestampMs;
 
 use super::chunk::Stored;
+use super::chunk_rows::{NewRow, delete, read_blobs};
 use super::codec::Corrupt;
-use super::compact::{NewRow, delete, on_all_cores, read_blobs};
+use super::cores::on_all_cores;
 use super::plan::ROW_SAMPLES;
 use super::rollup::{floor, is_counter, roll_up};
 use super::union::{cut, union};

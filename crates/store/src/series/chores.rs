@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Shared;
-use super::compact::{self, Target};
+use super::chunk_rows::Target;
+use super::compact;
 use super::retention::Pass;
 
 /// How long chores may take between two rounds of sealing.

@@ -23,7 +23,8 @@ use domain::series::{Frame, is_absent};
 
 use super::SeriesId;
 use super::codec::{Corrupt, Reader, put_ids, put_varint, seal, unseal};
-use super::column::{self, Axis, Column, Effort, Ticks, put_times, put_values};
+use super::column::{self, Axis, Column, Effort, put_times, put_values};
+use super::ticks::Ticks;
 
 pub(crate) const MAGIC: [u8; 4] = *b"LCK1";
 pub(crate) const ROLLUP_MAGIC: [u8; 4] = *b"LRU1";

@@ -17,7 +17,7 @@ use hashlink::LinkedHashMap;
 use sqlx::{Sqlite, Transaction};
 
 use super::chunk_data::ChunkData;
-use super::head::GroupId;
+use super::group_id::GroupId;
 use super::{Shared, lock};
 
 /// A share of all the memory that one group may take; a longer history is read from disk each time.
@@ -259,7 +259,7 @@ mod tests {
     use domain::series::Frame;
 
     use super::super::cut::Cut;
-    use super::super::fetch::Members;
+    use super::super::members::Members;
     use super::super::rollup::View;
     use super::super::{SeriesId, chunk};
     use super::*;

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use super::chunk::{self, OpenFrame};
 use super::codec::Corrupt;
 use super::cut::{self, Cut};
-use super::fetch::Members;
+use super::members::Members;
 use super::piece::Piece;
 use super::rollup::{self, View};
 

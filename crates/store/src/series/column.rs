@@ -23,7 +23,7 @@ mod opened;
 use pco::standalone::{simple_compress, simple_decompress};
 use pco::{ChunkConfig, DeltaSpec, ModeSpec};
 
-pub(crate) use self::opened::{Axis, Column, Ticks, first_after};
+pub(crate) use self::opened::{Axis, Column, first_after};
 use super::codec::{Corrupt, Reader, put_bytes, put_signed, put_varint};
 use super::pages;
 
@@ -377,6 +377,7 @@ mod tests {
     use domain::time::TimeRange;
 
     use super::*;
+    use crate::series::ticks::Ticks;
 
     fn written(values: &[f64], rows: usize) -> Vec<u8> {
         let mut out = Vec::new();

@@ -15,7 +15,8 @@ use domain::time::TimestampMs;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::head::Counts;
+use super::counts::Counts;
+use super::lane::Cells;
 use super::sessions::Sorted;
 use super::wal::{self, Entry, Wal};
 use super::{AppendError, Appended, Block, Shared, lock, names, read};
@@ -207,10 +208,12 @@ pub(crate) fn put(batch: u64, blocks: &[Block]) -> Counts {
     let mut counts = Counts::default();
     for block in blocks {
         for part in &block.shape.parts {
-            counts += part
-                .group
-                .lock()
-                .append(part, &block.times_ms, &block.values, batch);
+            let cells = Cells {
+                times_ms: &block.times_ms,
+                values: &block.values,
+                columns: &part.columns,
+            };
+            counts += part.group.lock().append(&part.rows, cells, batch);
         }
     }
     counts

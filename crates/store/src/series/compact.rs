@@ -8,17 +8,18 @@
 //! merge costs is counted with every sample. The merged row holds what its chunks held, so a query that runs meanwhile sees
 //! either; one that has a chunk in memory too passes over duplicates.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use domain::series::Frame;
 use domain::time::TimestampMs;
 
 use super::chunk::Stored;
+use super::chunk_rows::{NewRow, Target, delete, read_blobs};
 use super::codec::Corrupt;
-use super::head::GroupId;
+use super::cores::on_all_cores;
+use super::group_id::GroupId;
 use super::plan::{self, ROW_BUCKETS, ROW_SAMPLES, Row, SPAN_MS_MAX, Set, Terms};
-use super::sealer::Request;
+use super::request::Request;
 use super::union::{cut, union};
 use super::{AppendError, SeriesId, SeriesStore, Shared, read, retention};
 
@@ -28,9 +29,6 @@ const GROUPS_A_STEP: i64 = 24;
 const STEP_SAMPLES_MAX: u64 = 24 * ROW_SAMPLES;
 /// A row that cannot be read: no more merges are tried.
 const DAMAGED: i64 = -1;
-
-/// A group's chunks of one resolution.
-pub(crate) type Target = (i64, i64);
 
 impl SeriesStore {
     /// Merges all chunks that can be, complete hours or not; by itself only what is complete is merged. Seal first to have
@@ -160,55 +158,6 @@ struct Merged {
     new: Vec<NewRow>,
 }
 
-/// A row to be written.
-pub(crate) struct NewRow {
-    pub(crate) id: i64,
-    pub(crate) min_ms: TimestampMs,
-    pub(crate) max_ms: TimestampMs,
-    pub(crate) series: i64,
-    pub(crate) samples: i64,
-    pub(crate) data: Vec<u8>,
-}
-
-impl NewRow {
-    /// `None` for what has no samples.
-    pub(crate) fn of(id: i64, stored: &Stored) -> Option<Self> {
-        let (min_ms, max_ms) = stored.range()?;
-        Some(Self {
-            id,
-            min_ms,
-            max_ms,
-            series: stored.ids().len() as i64,
-            samples: stored.len() as i64,
-            data: stored.encode(),
-        })
-    }
-
-    pub(crate) async fn insert(
-        &self,
-        transaction: &mut sqlx::SqliteConnection,
-        (group, resolution_ms): Target,
-        level: i64,
-    ) -> Result<(), sqlx::Error> {
-        sqlx::query(
-            "INSERT INTO chunks (id, group_id, min_ms, max_ms, series, samples, data, level, resolution_ms)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        )
-        .bind(self.id)
-        .bind(group)
-        .bind(self.min_ms)
-        .bind(self.max_ms)
-        .bind(self.series)
-        .bind(self.samples)
-        .bind(&self.data)
-        .bind(level)
-        .bind(resolution_ms)
-        .execute(transaction)
-        .await?;
-        Ok(())
-    }
-}
-
 impl Merge {
     async fn read(shared: &Shared, group: i64, resolution_ms: i64, set: Set) -> Result<Self, sqlx::Error> {
         let ids: Vec<i64> = set.rows.iter().map(|row| row.id).collect();
@@ -284,40 +233,6 @@ fn split(stored: Stored, parts: usize) -> Vec<Stored> {
     (0..=at_ms.len()).map(part).collect()
 }
 
-/// The blobs of chunks, in the order of the ids.
-pub(crate) async fn read_blobs(shared: &Shared, ids: &[i64]) -> Result<Vec<Vec<u8>>, sqlx::Error> {
-    let found: Vec<(i64, Vec<u8>)> =
-        sqlx::query_as("SELECT id, data FROM chunks WHERE id IN (SELECT value FROM json_each(?))")
-            .bind(serde_json::Value::from(ids).to_string())
-            .fetch_all(&shared.database.readers)
-            .await?;
-    let mut found: BTreeMap<i64, Vec<u8>> = found.into_iter().collect();
-    ids.iter()
-        .map(|id| found.remove(id).ok_or(sqlx::Error::RowNotFound))
-        .collect()
-}
-
-/// Does some work on all cores, each part in a task of its own.
-pub(crate) async fn on_all_cores<T: Send + 'static, U: Send + 'static>(
-    work: Vec<T>,
-    each: fn(&T) -> U,
-) -> Result<Vec<U>, sqlx::Error> {
-    let share = work.len().div_ceil(super::cores::available()).max(1);
-    let mut work = work.into_iter().peekable();
-    let mut tasks = Vec::new();
-    while work.peek().is_some() {
-        let some: Vec<T> = work.by_ref().take(share).collect();
-        tasks.push(tokio::task::spawn_blocking(move || {
-            some.iter().map(each).collect::<Vec<_>>()
-        }));
-    }
-    let mut done = Vec::new();
-    for task in tasks {
-        done.extend(task.await.map_err(std::io::Error::other)?);
-    }
-    Ok(done)
-}
-
 async fn write(shared: &Shared, work: Vec<Merge>) -> Result<(), sqlx::Error> {
     let outcomes = on_all_cores(work, Merge::run).await?;
     if outcomes.is_empty() {
@@ -362,10 +277,4 @@ async fn set_level(transaction: &mut sqlx::SqliteConnection, id: i64, level: i64
         .bind(level)
         .bind(id);
     update.execute(transaction).await.map(drop)
-}
-
-pub(crate) async fn delete(transaction: &mut sqlx::SqliteConnection, ids: &[i64]) -> Result<(), sqlx::Error> {
-    let delete = sqlx::query("DELETE FROM chunks WHERE id IN (SELECT value FROM json_each(?))")
-        .bind(serde_json::Value::from(ids).to_string());
-    delete.execute(transaction).await.map(drop)
 }

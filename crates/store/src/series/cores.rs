@@ -198,6 +198,27 @@ impl<T, F> Queue<T, F> {
     }
 }
 
+/// Does some work on all cores, each part in a task of its own.
+pub(crate) async fn on_all_cores<T: Send + 'static, U: Send + 'static>(
+    work: Vec<T>,
+    each: fn(&T) -> U,
+) -> Result<Vec<U>, sqlx::Error> {
+    let share = work.len().div_ceil(available()).max(1);
+    let mut work = work.into_iter().peekable();
+    let mut tasks = Vec::new();
+    while work.peek().is_some() {
+        let some: Vec<T> = work.by_ref().take(share).collect();
+        tasks.push(tokio::task::spawn_blocking(move || {
+            some.iter().map(each).collect::<Vec<_>>()
+        }));
+    }
+    let mut done = Vec::new();
+    for task in tasks {
+        done.extend(task.await.map_err(std::io::Error::other)?);
+    }
+    Ok(done)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]

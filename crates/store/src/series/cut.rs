@@ -17,9 +17,10 @@ use domain::time::{TimeRange, TimestampMs};
 
 use super::SeriesId;
 use super::chunk::OpenFrame;
-use super::column::{Ticks, first_after};
-use super::fetch::Members;
+use super::column::first_after;
 use super::lane::range_of;
+use super::members::Members;
+use super::ticks::Ticks;
 
 /// Thinning pays when it leaves no more than this part of the ticks: to find one of them takes as long as to copy some.
 const WORTH_IT: usize = 4;

@@ -17,64 +17,18 @@ use domain::time::{TimeRange, TimestampMs};
 use tokio::sync::oneshot;
 
 use super::chunk::Stored;
+use super::chunk_rows::{NewRow, delete, read_blobs};
 use super::codec::Corrupt;
-use super::compact::{NewRow, delete, on_all_cores, read_blobs};
+use super::cores::on_all_cores;
 use super::head::Group;
 use super::plan::ROW_SAMPLES;
-use super::sealer::{self, Request};
+use super::request::{DeleteError, Deleted, Deletion, Request};
+use super::seal;
 use super::union::union;
 use super::{SeriesId, SeriesStore, Shared, lock, read};
 
 /// Samples read and written anew in one transaction.
 const STEP_SAMPLES_MAX: u64 = 16 * ROW_SAMPLES;
-
-/// What was deleted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Deleted {
-    /// Series that lost something.
-    pub series: u64,
-    /// Samples and buckets of roll-ups that were stored.
-    pub samples: u64,
-}
-
-/// Why not everything that matches was deleted. What was deleted until then stays deleted; repeat it to delete the rest.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum DeleteError {
-    /// No set, or one that holds for every series.
-    #[error(
-        "each set of matchers needs one that does not hold for an empty value; it would delete every series"
-    )]
-    Everything,
-    /// A matcher that cannot be used.
-    #[error("{0}")]
-    Matcher(String),
-    /// The database failed.
-    #[error("the samples could not be deleted; look at the free space and health of the data folder's disk")]
-    Write(#[source] Arc<sqlx::Error>),
-    /// A chunk that cannot be read, so that nobody knows what is in it.
-    #[error("chunk {chunk} cannot be read and was left as it is; check the disk")]
-    Damaged {
-        /// Its id.
-        chunk: i64,
-    },
-    /// The store is closing.
-    #[error("the store is closed")]
-    Closed,
-}
-
-impl From<sqlx::Error> for DeleteError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Write(Arc::new(error))
-    }
-}
-
-/// A deletion on its way to the sealer.
-#[derive(Debug)]
-pub(crate) struct Deletion {
-    sets: Vec<Vec<CompiledMatcher>>,
-    range: TimeRange,
-    pub(crate) reply: oneshot::Sender<Result<Deleted, DeleteError>>,
-}
 
 impl SeriesStore {
     /// Deletes the samples within a range of the series that match any of the sets, for good.
@@ -117,7 +71,7 @@ type Wanted = HashMap<SeriesId, u32>;
 impl Deletion {
     /// Runs in the sealer's task, so that no chunk is written or merged meanwhile.
     pub(crate) async fn run(&self, shared: &Arc<Shared>) -> Result<Deleted, DeleteError> {
-        sealer::seal_all(shared).await?;
+        seal::seal_all(shared).await?;
         let mut sealed = Instant::now();
         let mut deleted = Deleted::default();
         for (group, wanted) in self.wanted(shared) {
@@ -125,7 +79,7 @@ impl Deletion {
             let (lost, samples) = self.delete_from(shared, &group, &wanted).await?;
             deleted.series += lost.len() as u64;
             deleted.samples += samples;
-            sealer::seal_if_due(shared, &mut sealed).await?;
+            seal::seal_if_due(shared, &mut sealed).await?;
         }
         Ok(deleted)
     }

@@ -13,6 +13,7 @@ use super::codec::Corrupt;
 use super::cores::Cores;
 use super::cut::{Cut, trim};
 use super::head::{Group, Latest, Snapshot};
+use super::members::Members;
 use super::piece::Piece;
 use super::rollup::View;
 use super::{SeriesId, Shared, lock};
@@ -24,34 +25,6 @@ const CHUNKS: &str = "SELECT id, level, min_ms, max_ms, series, samples, data FR
 
 /// After so many bytes of a group another core decompresses them while the next ones are read.
 const OVERLAPPED_FROM: usize = 32 << 10;
-
-/// The wanted series of a group and their rows there, ascending by id.
-#[derive(Debug, Clone)]
-pub(crate) struct Members(Arc<[(SeriesId, u32)]>);
-
-impl Members {
-    /// From series in the order of their ids.
-    pub(crate) fn new(members: impl Iterator<Item = (SeriesId, u32)>) -> Self {
-        Self(members.collect())
-    }
-
-    /// The place of a series among the wanted ones.
-    pub(crate) fn place(&self, id: SeriesId) -> Option<usize> {
-        self.0.binary_search_by_key(&id, |(id, _)| *id).ok()
-    }
-
-    pub(crate) fn has(&self, id: SeriesId) -> bool {
-        self.place(id).is_some()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (SeriesId, u32)> {
-        self.0.iter().copied()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-}
 
 /// What is read of one group.
 #[derive(Debug)]

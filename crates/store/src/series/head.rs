@@ -15,14 +15,12 @@ use std::time::Instant;
 use domain::series::{Frame, is_absent};
 use domain::time::{TimeRange, TimestampMs};
 
+use super::SeriesId;
+use super::counts::Counts;
+use super::group_id::GroupId;
 use super::lane::{Cells, Lane, Put, range_of};
 use super::row::{Place, Row};
 use super::segment::Segment;
-use super::{SeriesId, shape::Part};
-
-/// Number of a group; the key of its rows on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct GroupId(pub(crate) i64);
 
 /// One node's series of one metric.
 #[derive(Debug)]
@@ -49,25 +47,6 @@ pub(crate) struct GroupSamples {
     sealed_batch: u64,
     /// The latest sample that is on disk only.
     on_disk_max_ms: Option<TimestampMs>,
-}
-
-/// What became of samples.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) accepted: u64,
-    pub(crate) duplicates: u64,
-    pub(crate) conflicts: u64,
-    /// Cells that memory holds more than before.
-    pub(crate) cells: i64,
-}
-
-impl std::ops::AddAssign for Counts {
-    fn add_assign(&mut self, other: Self) {
-        self.accepted += other.accepted;
-        self.duplicates += other.duplicates;
-        self.conflicts += other.conflicts;
-        self.cells += other.cells;
-    }
 }
 
 /// What a query gets of a group's memory.
@@ -135,28 +114,17 @@ impl GroupSamples {
         self.on_disk_max_ms = on_disk_max_ms;
     }
 
-    /// Takes the samples of its series out of a batch. A batch whose samples are in chunks is passed over.
-    pub(crate) fn append(
-        &mut self,
-        part: &Part,
-        times_ms: &[TimestampMs],
-        values: &[f64],
-        batch: u64,
-    ) -> Counts {
-        let cells = Cells {
-            times_ms,
-            values,
-            columns: &part.columns,
-        };
-        let (Some(first_ms), Some(last_ms)) = (times_ms.first(), times_ms.last()) else {
+    /// Takes the samples of some rows out of a batch; the cells are theirs, in the same order. A batch whose samples are in chunks is passed over.
+    pub(crate) fn append(&mut self, rows: &[u32], cells: Cells<'_>, batch: u64) -> Counts {
+        let (Some(first_ms), Some(last_ms)) = (cells.times_ms.first(), cells.times_ms.last()) else {
             return Counts::default();
         };
         if batch <= self.sealed_batch {
             return Counts::default();
         }
-        let counts = match self.lane_to_extend(&part.rows, *first_ms, *last_ms) {
+        let counts = match self.lane_to_extend(rows, *first_ms, *last_ms) {
             Some(lane) => self.lanes[lane].extend(cells),
-            None => self.put(&part.rows, cells),
+            None => self.put(rows, cells),
         };
         if counts.accepted > 0 {
             self.batches = Some((self.batches.map_or(batch, |(first, _)| first), batch));
@@ -466,7 +434,7 @@ mod tests {
     use crate::series::chunk;
     use crate::series::chunk_data::ChunkData;
     use crate::series::cut::Cut;
-    use crate::series::fetch::Members;
+    use crate::series::members::Members;
     use crate::series::piece::Piece;
 
     fn group(rows: u32) -> GroupSamples {
@@ -485,12 +453,13 @@ mod tests {
         values: &[f64],
         batch: u64,
     ) -> Counts {
-        let part = Part {
-            group: Arc::new(Group::new(GroupId(1), "n".into(), "m".into())),
-            rows: rows.into(),
-            columns: (0..rows.len() as u32).collect(),
+        let columns: Vec<u32> = (0..rows.len() as u32).collect();
+        let cells = Cells {
+            times_ms,
+            values,
+            columns: &columns,
         };
-        group.append(&part, times_ms, values, batch)
+        group.append(rows, cells, batch)
     }
 
     fn counts(accepted: u64, duplicates: u64, conflicts: u64, cells: i64) -> Counts {

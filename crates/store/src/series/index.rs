@@ -19,7 +19,8 @@ use domain::series::matcher::CompiledMatcher;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use roaring::RoaringBitmap;
 
-use super::head::{Group, GroupId};
+use super::group_id::GroupId;
+use super::head::Group;
 use super::postings::bitmap_bytes;
 use super::vocabulary::{PairId, Vocabulary};
 use super::{SeriesId, SeriesLimit};

@@ -13,7 +13,7 @@ use domain::series::{ABSENT, Frame, is_absent};
 use domain::time::{TimeRange, TimestampMs};
 
 use super::SeriesId;
-use super::head::Counts;
+use super::counts::Counts;
 
 /// Ticks of a block: a lane never holds much more memory than it uses.
 const BLOCK_TICKS: usize = 16;

@@ -13,7 +13,8 @@ use sqlx::SqlitePool;
 use tokio::sync::mpsc;
 
 use super::SeriesId;
-use super::head::{Group, GroupId};
+use super::group_id::GroupId;
+use super::head::Group;
 use super::index::Index;
 use crate::sqlite::Database;
 

@@ -213,8 +213,9 @@ fn is_of<'a>(axis: &[TimestampMs], pieces: impl Iterator<Item = &'a Piece>) -> b
 mod tests {
     use domain::series::{ABSENT, Frame};
 
-    use super::super::fetch::Members;
-    use super::super::head::{Group, GroupId};
+    use super::super::group_id::GroupId;
+    use super::super::head::Group;
+    use super::super::members::Members;
     use super::*;
 
     fn piece(chunk: i64, ids: &[u32], times_ms: &[i64], values: &[f64]) -> Piece {

@@ -7,11 +7,15 @@
 //! ```
 
 mod committer;
+mod request;
+mod seal;
 mod sealer;
 
 mod sessions;
 mod window;
 
+mod counts;
+mod group_id;
 mod head;
 mod lane;
 mod memory;
@@ -30,10 +34,12 @@ mod vocabulary;
 mod chunk;
 mod chunk_cache;
 mod chunk_data;
+mod chunk_rows;
 mod codec;
 mod column;
 mod packed;
 mod pages;
+mod ticks;
 
 mod age;
 mod chores;
@@ -55,6 +61,7 @@ mod reading;
 mod cores;
 mod cut;
 mod fetch;
+mod members;
 mod merge;
 mod piece;
 
@@ -79,8 +86,8 @@ use tokio::task::JoinHandle;
 use crate::OpenError;
 use crate::sqlite::Database;
 
-pub use delete::{DeleteError, Deleted};
 pub use join::joined;
+pub use request::{DeleteError, Deleted};
 pub use select::Prefetched;
 pub use shape::{Block, Shape};
 pub use stats::{Latency, Stats};
@@ -261,7 +268,7 @@ pub struct SeriesStore {
 #[derive(Debug)]
 struct Doors {
     appends: Mutex<Option<mpsc::Sender<committer::Request>>>,
-    passes: Mutex<Option<mpsc::Sender<sealer::Request>>>,
+    passes: Mutex<Option<mpsc::Sender<request::Request>>>,
     queue: Arc<Semaphore>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -417,7 +424,7 @@ impl SeriesStore {
     /// # Errors
     /// When the database cannot be written; the samples then stay in memory and in the write-ahead.
     pub async fn seal_now(&self) -> Result<(), AppendError> {
-        self.pass(|reply| sealer::Request::Seal { reply }).await
+        self.pass(|reply| request::Request::Seal { reply }).await
     }
 
     /// Drops what is older than the retention now, as happens by itself every few minutes.
@@ -425,12 +432,13 @@ impl SeriesStore {
     /// # Errors
     /// When the database cannot be written.
     pub async fn retain_now(&self, now_ms: TimestampMs) -> Result<(), AppendError> {
-        self.pass(|reply| sealer::Request::Retain { now_ms, reply }).await
+        self.pass(|reply| request::Request::Retain { now_ms, reply })
+            .await
     }
 
     async fn pass<T>(
         &self,
-        request: impl FnOnce(sealer::Reply<T>) -> sealer::Request,
+        request: impl FnOnce(request::Reply<T>) -> request::Request,
     ) -> Result<T, AppendError> {
         let (reply, answer) = oneshot::channel();
         let door = lock(&self.doors.passes).clone().ok_or(AppendError::Closed)?;

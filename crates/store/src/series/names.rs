@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use domain::series::{Labels, SelectError};
 
-use super::head::{Group, GroupId};
+use super::group_id::GroupId;
+use super::head::Group;
 use super::{Metadata, SeriesId, SeriesStore, Shared, read, write};
 
 /// Metrics whose TYPE and HELP are kept: ten times what a large site has. A flood of them is an error somewhere.

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::thread::LocalKey;
 
-use super::column::Ticks;
+use super::ticks::Ticks;
 
 /// A number that can be told from any other of its type by 64 bits.
 pub(crate) trait Word: Copy + Default + 'static {

@@ -9,7 +9,7 @@ use domain::time::TimestampMs;
 use super::SeriesId;
 use super::chunk::OpenFrame;
 use super::chunk_data::ChunkData;
-use super::column::Ticks;
+use super::ticks::Ticks;
 
 #[derive(Debug)]
 pub(crate) struct Piece {

@@ -15,7 +15,7 @@ use sqlx::sqlite::SqliteQueryResult;
 use super::age::Ageing;
 use super::index::Entry;
 use super::rollup::{HOUR_MS, MINUTE_MS, Tier, floor, tiers};
-use super::{SeriesId, Shared, lock, read, sealer, write};
+use super::{SeriesId, Shared, lock, read, seal, write};
 
 /// Series or groups deleted in one transaction, so that nobody waits long for the lock.
 const NAMES_A_COMMIT: usize = 500;
@@ -228,7 +228,7 @@ pub(crate) async fn give_back(shared: &Shared) -> Result<bool, sqlx::Error> {
     let step = if more { VACUUM_PAGES } else { TRUNCATE_JOURNAL };
     sqlx::query(step).execute(shared.database.writer()).await?;
     if !more {
-        sealer::empty_write_ahead(shared).await?;
+        seal::empty_write_ahead(shared).await?;
     }
     Ok(more)
 }

@@ -12,8 +12,8 @@ use super::SeriesId;
 use super::chunk_data::ChunkData;
 use super::codec::Corrupt;
 use super::cut::{self, Cut};
-use super::fetch::Members;
 use super::lane::{Lane, range_of};
+use super::members::Members;
 use super::piece::Piece;
 use super::rollup::View;
 

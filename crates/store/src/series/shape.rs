@@ -12,7 +12,8 @@ use domain::series::batch::FrameError;
 use domain::time::TimestampMs;
 
 use super::codec::put_ids;
-use super::head::{Group, GroupId};
+use super::group_id::GroupId;
+use super::head::Group;
 use super::index::Index;
 use super::{AppendError, SeriesId, SeriesStore, read};
 

@@ -11,6 +11,7 @@
     loggers  what the script logs itself              memory   what there was when it was too little
     saved_tensors  bytes kept for the backward pass   knobs    what is changed in the script, where LOCKSTEP_KNOBS asks for it
     live     knobs turned while a run goes on         meshes   how the script arranges its ranks
+    page     what the rank does right now             members  the ranks of each process group
     waits    time spent waiting for other ranks       server   stacks and counters, for whoever asks from outside
 
 Rules: never raise into user code, never wait, drop and count instead; LOCKSTEP_PROBE=off turns everything off. Standard

@@ -7,7 +7,7 @@ graph, break torch.compile), DDP communication hooks (replace the all-reduce; on
 
 import functools
 
-from . import compiler, loggers, meshes, saves, waits
+from . import compiler, loggers, members, meshes, page, saves, waits
 
 
 def after_import(probe):
@@ -20,12 +20,12 @@ def after_import(probe):
         "torch.nn.utils.clip_grad": watch_clipping,
         "torch.nn.parallel.distributed": watch_ddp,
         "torch.distributed.fsdp.fully_sharded_data_parallel": watch_fsdp1,
+        "torch.distributed.fsdp._fully_shard._fsdp_state": watch_fsdp2,
+        "torch.distributed._composable.fsdp._fsdp_state": watch_fsdp2,  # before torch 2.6
         "torch.distributed.distributed_c10d": watch_groups,
         "torch.distributed._functional_collectives": waits.watch_functional,
         "torch.distributed.fsdp._fully_shard._fsdp_param_group": waits.watch_fsdp2_group,
-        "torch.distributed.fsdp._fully_shard._fsdp_state": waits.watch_fsdp2_state,
         "torch.distributed._composable.fsdp._fsdp_param_group": waits.watch_fsdp2_group,  # where they live before torch 2.6
-        "torch.distributed._composable.fsdp._fsdp_state": waits.watch_fsdp2_state,
         "torch.distributed.device_mesh": meshes.watch,
         "torch.amp.grad_scaler": watch_scaler,
         "torch.cuda.amp.grad_scaler": watch_scaler,  # where the class lives before torch 2.3
@@ -95,7 +95,12 @@ def watch_data_loaders(probe, module):
         @functools.wraps(original)
         def fetch(self):
             start = probe.call(probe.fetching)
-            result = original(self)
+            try:
+                result = original(self)
+            except BaseException:  # the loader is at its end
+                if start is not None:
+                    probe.call(probe.page.rest)
+                raise
             probe.call(probe.fetched, start, result)
             return result
 
@@ -147,6 +152,7 @@ def watch_ddp(probe, module):
     def __init__(self, *args, **kwargs):
         original(self, *args, **kwargs)
         probe.synchronises = True
+        probe.call(probe.page.wrapped)
 
     module.DistributedDataParallel.__init__ = __init__
 
@@ -160,6 +166,7 @@ def watch_fsdp1(probe, module):
     def __init__(self, *args, **kwargs):
         original_init(self, *args, **kwargs)
         probe.call(probe.shards, self)
+        probe.call(probe.page.wrapped)
 
     @functools.wraps(original_clip)
     def clip_grad_norm_(self, *args, **kwargs):
@@ -168,6 +175,22 @@ def watch_fsdp1(probe, module):
         return total
 
     kind.__init__, kind.clip_grad_norm_ = __init__, clip_grad_norm_
+
+
+def watch_fsdp2(probe, module):
+    """Each module that is sharded gets such a state."""
+    waits.watch_fsdp2_state(probe, module)
+    kind = getattr(module, "FSDPState", None)
+    if kind is None:
+        return
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def __init__(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        probe.call(probe.page.wrapped)
+
+    kind.__init__ = __init__
 
 
 def watch_scaler(probe, module):
@@ -211,8 +234,15 @@ def watch_groups(probe, module):
 
     @functools.wraps(original)
     def init_process_group(*args, **kwargs):
+        probe.call(probe.page.reach, page.RENDEZVOUS)
         result = original(*args, **kwargs)
-        probe.call(probe.group_joined)
+        probe.call(group_joined, probe, module)
         return result
 
     module.init_process_group = init_process_group
+    members.watch(probe, module)
+
+
+def group_joined(probe, module):
+    probe.group_joined()
+    probe.members.note(module, module.group.WORLD)

@@ -15,7 +15,9 @@ from .imports import AfterImport
 from .leader import Leader
 from .live import LiveOrder
 from .loggers import Logged
+from .members import Members
 from .meshes import Meshes
+from .page import DATA, ENDING, GROUP_MADE, OPTIMIZER, STARTING, TORCH_IMPORTED, Page
 from .record import Envelope, head
 from .reports import Reports
 from .saved_tensors import SavedTensors
@@ -73,6 +75,8 @@ class Probe:
         self.logged = Logged(self)
         self.meshes = Meshes(self)
         self.live = LiveOrder(environ["LOCKSTEP_PROBE_SOCKET"])
+        self.page = Page(environ)
+        self.members = Members(environ)
         self.server = WorkerServer(environ)
         self.knobs = None  # what is changed in the script; nothing of it is even imported where nobody asks
         self.saved_tensors = None
@@ -80,6 +84,7 @@ class Probe:
         self._meter = Meter() if environ.get("LOCKSTEP_PROBE_DEBUG") else None
 
     def install(self, environ=os.environ):
+        self.call(self.page.reach, STARTING)
         knobs, patches = environ.get("LOCKSTEP_KNOBS"), {}
         if knobs:
             self.call(self._install_knobs, knobs)  # before the probe's own hooks: it watches what the changed script does
@@ -160,11 +165,13 @@ class Probe:
         """In a forked child, or after too many faults."""
         self.on = False
         self.channel.close()
+        self.page.close()
 
     # === what hooks tell ===
 
     def torch_imported(self, torch):
         self.torch = torch
+        self.page.reach(TORCH_IMPORTED)
         if self.saved_tensors is not None:
             self.call(self.saved_tensors.torch_imported, torch)
         try:
@@ -174,6 +181,7 @@ class Probe:
         self.say_hello()
 
     def group_joined(self):
+        self.page.reach(GROUP_MADE)
         self._device = self._device or self._bound_gpu()
         self.waits.joined_group(self.torch.distributed.get_world_size())
         self.waits.step_begins(self.steps + 1, self._last_step_s)
@@ -183,9 +191,12 @@ class Probe:
         """From where on a DataLoader is waited for, or None in a thread whose waiting holds nobody up."""
         if threading.get_ident() != self.thread or not self.cycle.timeline.usable():
             return None
+        self.page.enter(DATA)
         return self.cycle.timeline.mark(), self.cycle.aside()
 
     def fetched(self, start, batch):
+        if start is not None:
+            self.page.fetched(batch is not None)
         size = None if batch is None else measure(self.torch, batch)
         if start is not None:
             mark, aside = start
@@ -205,6 +216,7 @@ class Probe:
         self._follow_device(root.device)
         if not self.cycle.timeline.usable():
             return False
+        self.page.begin_backward()
         self._losses_before = len(self.cycle.losses)
         self._note_loss(root)
         handle = root.register_hook(self._at_backward_root) if self.synchronises and root.requires_grad else None
@@ -220,6 +232,7 @@ class Probe:
             self._follow_device(self.torch.device(self._device))
         if not self.cycle.timeline.usable():
             return False
+        self.page.begin_backward()
         self._losses_before = len(self.cycle.losses)
         self.cycle.begin_backward()
         self.in_backward = True
@@ -228,6 +241,7 @@ class Probe:
     def end_backward(self, handle, failed=None):
         """`failed`: what the pass raised, which the script may get over."""
         self.in_backward = False
+        self.page.rest()
         self.cycle.end_backward()
         if self.saved_tensors is not None:
             self.saved_tensors.end_backward()
@@ -245,6 +259,7 @@ class Probe:
     def begin_optimizer(self, optimizer, closure):
         self.optimizer_calls += 1
         self.thread = threading.get_ident()
+        self.page.enter(OPTIMIZER)
         if not self.cycle.timeline.usable():
             return
         self.leader.saw(optimizer)
@@ -253,6 +268,7 @@ class Probe:
         self.cycle.begin_optimizer()
 
     def end_optimizer(self, optimizer, closure):
+        self.page.rest()
         if not self.cycle.timeline.usable():
             return
         self.cycle.end_optimizer()
@@ -317,6 +333,7 @@ class Probe:
             self._hello = (self.channel.connections, len(self.notes))
 
     def at_exit(self):
+        self.page.enter(ENDING)
         self._last_words.tell_what_was_missed()
         while self._has_finished_step():
             self._flush()
@@ -331,6 +348,7 @@ class Probe:
 
     def _end_step(self):
         self.steps += 1
+        self.page.stepped(self.steps)
         self.cycle.declares_loss = self.logged.declares_loss(self.steps)
         finished = self.cycle.close()
         self.waits.step_begins(self.steps + 1, self._last_step_s)

@@ -12,6 +12,7 @@ import os
 import time
 
 from . import record
+from .page import SAVE
 from .written import Written
 
 PATH_BYTES = 4096  # PATH_MAX
@@ -79,6 +80,7 @@ class Save:
         saves.under_way.append(self)
         if self._holds_up:
             saves.probe.cycle.begin_save()
+            saves.probe.page.begin(SAVE)
         self._say("begin", {})
 
     def returned(self, result):
@@ -97,6 +99,7 @@ class Save:
         self._blocked_s = time.perf_counter() - self._start
         if self._holds_up:
             self._saves.probe.cycle.end_save(self._blocked_s)
+            self._saves.probe.page.end()
 
     def _settled(self, future):
         if future.cancelled():

@@ -12,6 +12,8 @@ Waits for a neighbour of a pipeline (send and receive) are its bubble, which bel
 import functools
 import threading
 
+from .page import COLLECTIVE
+
 SEND, RECEIVE, RECEIVE_FROM_ANY, COALESCED = 12, 13, 14, 17  # c10d::OpType
 BLOCKING_INSIDE = ("monitored_barrier",)  # functions of torch.distributed that wait in C++, without a Work
 NO_KIND = "this torch does not say what a wait is for: waits for neighbours in a pipeline count as waits for all ranks"
@@ -40,6 +42,7 @@ class Waits:
         if self._inside or not probe.on or threading.get_ident() != probe.thread:
             return None
         self._inside = True
+        probe.page.begin(COLLECTIVE)
         return timeline.mark()
 
     def begin_on_device(self):
@@ -58,6 +61,8 @@ class Waits:
     def end(self, start, work=None):
         cycle = self._probe.cycle
         self._inside = False
+        if cycle.timeline.device == "cpu":
+            self._probe.page.end()
         cycle.waited(start, cycle.timeline.mark(), work is not None and self._is_for_neighbour(work))
 
     def joined_group(self, size):

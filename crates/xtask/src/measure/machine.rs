@@ -52,6 +52,7 @@ pub(crate) fn revision(layout: &Layout) -> String {
         ":!docs/benchmarks.md",
         ":!docs/soak.md",
         ":!docs/faults.md",
+        ":!docs/lab.md",
         ":!docs/recipes.md",
         ":!docs/upgrade.md",
         ":!docs/hardware.md",

@@ -1,5 +1,6 @@
 //! Healthy but noisy training: the test in crates/lockstep/tests/faults/quiet.rs, in which no alert above info may fire.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -35,8 +36,7 @@ impl Default for Options {
 /// Runs it.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
     let venv = venv::ensure(layout)?;
-    let settings = [("LOCKSTEP_QUIET_MINUTES", options.minutes.to_string())];
-    let (table, well) = MATRIX.run(layout, &venv, &settings)?;
+    let (table, well) = table(layout, &venv, options.minutes)?;
     let mut seen = Seen::new("quiet", format!("quiet --minutes {}", options.minutes));
     seen.must(
         well,
@@ -47,4 +47,10 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
     );
     seen.note(format!("by work:\n\n{table}\n"));
     Ok(seen)
+}
+
+/// What fired by kind of work, and whether nothing did.
+pub(crate) fn table(layout: &Layout, venv: &Path, minutes: u32) -> Result<(String, bool)> {
+    let settings = [("LOCKSTEP_QUIET_MINUTES", minutes.to_string())];
+    MATRIX.run(layout, venv, &settings)
 }

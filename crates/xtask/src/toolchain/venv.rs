@@ -99,22 +99,31 @@ fn requirements_with_torch(ours: &str, release: &str) -> Result<String> {
 
 /// A program from the Python package index, with an environment of its own: PyTorch's stays as its tests need it.
 pub(crate) struct Tool {
-    /// The package, which is also its program's name.
     pub(crate) package: &'static str,
+    /// The package's program.
+    pub(crate) program: &'static str,
     pub(crate) version: &'static str,
 }
 
 /// Somebody else's exporter of NVML.
 pub(crate) const NVITOP_EXPORTER: Tool = Tool {
     package: "nvitop-exporter",
+    program: "nvitop-exporter",
     version: "1.7.2",
+};
+
+/// Somebody else's diagnosis of slow training.
+pub(crate) const TRACEML: Tool = Tool {
+    package: "traceml-ai",
+    program: "traceml",
+    version: "0.5.0",
 };
 
 /// The program of a package, installed now if it was not before.
 pub(crate) fn tool(layout: &Layout, tool: &Tool) -> Result<PathBuf> {
     let _lock = lock::hold(&layout.cache, tool.package)?;
     let home = layout.cache.join(format!("{}-{}", tool.package, tool.version));
-    let program = home.join("bin").join(tool.package);
+    let program = home.join("bin").join(tool.program);
     if is_complete(&home, tool.version) && program.is_file() {
         return Ok(program);
     }

@@ -1,6 +1,7 @@
 //! Attempts of a run: why each was made, from where it went on, what it ran on, how it ended and who began that.
 
 mod change;
+mod followed;
 mod node;
 mod provenance;
 
@@ -8,9 +9,10 @@ use domain::api::runs::{AttemptView, ExcludedNode, ResumedFrom};
 use domain::ident::Rank;
 use leptos::prelude::*;
 
-use super::Known;
-use crate::live::{Keyed, List, Row, each};
-use crate::ui::{Heading, changing, clock, nothing, text, whenever};
+use super::known::Known;
+use crate::live::{Row, each};
+use crate::ui::{Heading, changing, clock, nothing, text};
+use followed::followed;
 use node::Node;
 use provenance::shown as provenance_shown;
 
@@ -102,11 +104,4 @@ fn resumed(from: &ResumedFrom) -> String {
 fn not_given(excluded: &ExcludedNode) -> AnyView {
     view! { <p class="text-sm break-words">"Not given " <span class="font-mono">{excluded.node.clone()}</span> ": " {excluded.reason.clone()}</p> }
         .into_any()
-}
-
-/// Rows that keep their identity while what they are taken from changes.
-fn followed<T: Keyed + PartialEq + Send + Sync + 'static>(items: impl Fn() -> Vec<T> + 'static) -> List<T> {
-    let list = List::new();
-    whenever(move || list.take(items()));
-    list
 }

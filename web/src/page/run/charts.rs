@@ -4,7 +4,7 @@ use domain::api::runs::AttemptView;
 use domain::metric::{Unit, unit_of};
 use leptos::prelude::*;
 
-use super::Known;
+use super::known::Known;
 use super::logged::Logged;
 use super::span::SPANS;
 use crate::chart::{Chart, Marks, Window};

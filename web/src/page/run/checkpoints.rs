@@ -6,7 +6,7 @@ use domain::api::checkpoints::{CheckpointView, PinCheckpoint, PruneAnswer};
 use domain::api::session::Role;
 use leptos::prelude::*;
 
-use super::Known;
+use super::known::Known;
 use super::saved::{Saved, name};
 use crate::live::{Row, each};
 use crate::session::Who;

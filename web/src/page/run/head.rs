@@ -4,7 +4,7 @@ use domain::api::session::Role;
 use domain::run::state::RunState;
 use leptos::prelude::*;
 
-use super::Known;
+use super::known::Known;
 use super::resume::ResumeButton;
 use super::saved::Saved;
 use super::stacks::StacksButton;

@@ -2,7 +2,9 @@
 
 mod choice;
 mod follow;
+mod look;
 mod past;
+mod place;
 mod plain;
 mod search;
 mod tail;
@@ -10,28 +12,14 @@ mod tail;
 use domain::api::runs::LogSource;
 use leptos::prelude::*;
 
-use super::Known;
+use super::known::Known;
 use crate::ui::{Heading, When, changing, nothing};
 use choice::{attempts, sources, title};
 use follow::Follow;
+use look::Look;
 use past::Past;
+use place::Place;
 use search::Search;
-
-/// What is read: a log's end as it grows, or a piece of it.
-#[derive(Clone, Default, PartialEq)]
-struct Place {
-    /// Which log; the first where none was chosen.
-    source: Option<LogSource>,
-    /// From which byte; none follows the end.
-    offset: Option<u64>,
-}
-
-/// How a log is written on the page.
-#[derive(Clone, Copy)]
-struct Look {
-    /// Whether long lines are broken.
-    wrapped: RwSignal<bool>,
-}
 
 /// The section.
 #[component]
@@ -116,18 +104,5 @@ pub(super) fn Log(
             <When on=move || shown.with(Option::is_none)><p class="opacity-70">"Nothing runs yet."</p></When>
             {reading}
         </section>
-    }
-}
-
-impl Look {
-    /// The classes of the text's frame.
-    fn class(self) -> Signal<String> {
-        crate::ui::text(move || {
-            if self.wrapped.get() {
-                "bg-base-200 rounded p-2 text-xs h-72 overflow-auto whitespace-pre-wrap"
-            } else {
-                "bg-base-200 rounded p-2 text-xs h-72 overflow-auto"
-            }
-        })
     }
 }

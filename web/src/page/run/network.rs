@@ -4,7 +4,7 @@ use domain::api::runs::{BandwidthFigure, BandwidthView};
 use domain::run::bandwidth::SLOW_SHARE;
 use leptos::prelude::*;
 
-use super::Known;
+use super::known::Known;
 use crate::ui::{Heading, changing, fixed, nothing};
 
 /// A table of more nodes would be no picture any more.

@@ -6,7 +6,7 @@ use leptos::prelude::*;
 use leptos::task::spawn_local;
 use serde::Deserialize;
 
-use super::Known;
+use super::known::Known;
 use crate::live::{List, Live, Row};
 use crate::session::Who;
 use crate::ui::whenever;

@@ -3,7 +3,7 @@
 use domain::api::runs::{StopAfter, StopRun, StopView};
 use leptos::prelude::*;
 
-use super::Known;
+use super::known::Known;
 use super::saved::Saved;
 use crate::ui::{Dialog, Question, Trouble, Wish, choice, text};
 

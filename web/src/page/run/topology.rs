@@ -10,7 +10,7 @@ use domain::ident::Rank;
 use domain::run::mesh::{Mesh, MeshPlace, Plane};
 use leptos::prelude::*;
 
-use super::Known;
+use super::known::Known;
 use crate::live::Live;
 use crate::ui::{Heading, changing, nothing, text};
 use state::{Around, Standing, State, standings};

@@ -3,7 +3,7 @@
 use domain::api::runs::UnreadReport;
 use leptos::prelude::*;
 
-use super::Known;
+use super::known::Known;
 use crate::ui::{Heading, When, changing};
 
 /// Nothing where every report was read.

@@ -3,7 +3,7 @@
 use domain::run::unseen::UnseenLine;
 use leptos::prelude::*;
 
-use super::Known;
+use super::known::Known;
 use crate::ui::{Heading, When, changing};
 
 /// Nothing where nothing is hidden.

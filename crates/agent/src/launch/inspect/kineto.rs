@@ -186,7 +186,7 @@ impl Recording {
                 self.tell(pid, &client)?;
             }
             for answer in self.finished() {
-                let _nobody_waits = said.blocking_send((Answer::Rank(answer), Vec::new()));
+                let _nobody_waits = said.blocking_send((Answer::Rank(Box::new(answer)), Vec::new()));
             }
         }
         let seconds = WITHIN.as_secs();
@@ -208,7 +208,7 @@ impl Recording {
                 problem,
                 ..RankAnswer::default()
             };
-            let _nobody_waits = said.blocking_send((Answer::Rank(answer), Vec::new()));
+            let _nobody_waits = said.blocking_send((Answer::Rank(Box::new(answer)), Vec::new()));
         }
         Ok(())
     }

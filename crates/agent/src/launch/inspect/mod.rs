@@ -3,6 +3,7 @@
 //!
 //! Nothing here is kept: a question that cannot be answered in its time is answered with why not.
 
+mod digest;
 pub(crate) mod kineto;
 mod process;
 mod server;
@@ -14,8 +15,8 @@ use std::time::Duration;
 
 use domain::ident::Rank;
 use domain::run::inspect::{
-    ANSWER_WITHIN_MS, Answer, JSON_BYTES_MAX, PIECE_BYTES_MAX, Question, RankAnswer, STACKS_BYTES_MAX,
-    TRACE_BYTES_MAX, What, newest_entries,
+    ANSWER_WITHIN_MS, Answer, JSON_BYTES_MAX, PIECE_BYTES_MAX, Question, RankAnswer, RecorderDump,
+    STACKS_BYTES_MAX, TRACE_BYTES_MAX, What, newest_entries,
 };
 use domain::run::state::{NodeReport, Start};
 use shim::{Folder, Owner, Process, Secrets, files, read_from};
@@ -60,7 +61,7 @@ pub(crate) async fn answer(folder: &Folder, question: Question, said: &mpsc::Sen
         };
     }
     let at_once = Semaphore::new(match question.what {
-        What::Flight => FLIGHTS_AT_ONCE,
+        What::Flight | What::FlightDigest => FLIGHTS_AT_ONCE,
         _ => ranks.len(),
     });
     let secrets = match kept_secrets(folder) {
@@ -71,7 +72,7 @@ pub(crate) async fn answer(folder: &Folder, question: Question, said: &mpsc::Sen
         let (at_once, secrets, what) = (&at_once, &secrets, &question.what);
         async move {
             let answer = ask(folder, (rank, process), what, secrets, at_once).await;
-            let _nobody_waits = said.send((Answer::Rank(answer), Vec::new())).await;
+            let _nobody_waits = said.send((Answer::Rank(Box::new(answer)), Vec::new())).await;
         }
     });
     futures::future::join_all(asked).await;
@@ -147,12 +148,18 @@ async fn ask(
     match bodies(&socket, what).await {
         Ok((bodies, problem)) => {
             answer.problem = problem.map(|error| error.to_string()).unwrap_or_default();
-            fill(&mut answer, what, bodies, secrets);
+            if *what == What::FlightDigest {
+                let dumps = dumps(&mut answer, bodies, secrets);
+                digest::fill(&mut answer, &dumps, folder, process.pid);
+            } else {
+                let bodies = bodies.into_iter().map(|(_, body)| body).collect();
+                fill(&mut answer, what, bodies, secrets);
+            }
         }
         Err(AskError::NoHandler) => {
             let since = match what {
                 What::WaitCounters => "2.10",
-                What::Flight => "2.8, or 2.6 with NCCL,",
+                What::Flight | What::FlightDigest => "2.8, or 2.6 with NCCL,",
                 _ => "2.6",
             };
             answer.problem = format!("its PyTorch does not tell; {since} or later does");
@@ -166,12 +173,20 @@ async fn ask(
     answer
 }
 
+/// The handler of the recorder of all backends but NCCL.
+const RECORDER: &str = "fr_trace_json";
+/// The handler of NCCL's own recorder.
+const NCCL_RECORDER: &str = "dump_nccl_trace_json";
+
+/// What a handler says.
+type Body = (&'static str, Vec<u8>);
+
 /// What the rank's server says, and why it does not say all. NCCL records its collectives apart from those of all other backends, and has
 /// a handler of its own for them.
-async fn bodies(socket: &Path, what: &What) -> Result<(Vec<Vec<u8>>, Option<AskError>), AskError> {
-    let handlers: &[&str] = match what {
+async fn bodies(socket: &Path, what: &What) -> Result<(Vec<Body>, Option<AskError>), AskError> {
+    let handlers: &[&'static str] = match what {
         What::WaitCounters => &["wait_counter_values"],
-        What::Flight => &["fr_trace_json", "dump_nccl_trace_json"],
+        What::Flight | What::FlightDigest => &[RECORDER, NCCL_RECORDER],
         _ => &["dump_traceback"],
     };
     let within = Duration::from_millis(ANSWER_WITHIN_MS);
@@ -179,9 +194,9 @@ async fn bodies(socket: &Path, what: &What) -> Result<(Vec<Vec<u8>>, Option<AskE
         .iter()
         .map(|handler| server::ask(socket, handler, within));
     let (mut bodies, mut problem) = (Vec::new(), None);
-    for said in futures::future::join_all(asked).await {
+    for (handler, said) in handlers.iter().zip(futures::future::join_all(asked).await) {
         match said {
-            Ok(body) => bodies.push(body),
+            Ok(body) => bodies.push((*handler, body)),
             Err(AskError::NoHandler) => {}
             Err(error) => problem = problem.or(Some(error)),
         }
@@ -226,6 +241,22 @@ fn fill(answer: &mut RankAnswer, what: &What, bodies: Vec<Vec<u8>>, secrets: &Se
     } else {
         answer.json = Some(value);
     }
+}
+
+/// What the recorders say, as JSON and without secrets.
+fn dumps(answer: &mut RankAnswer, bodies: Vec<Body>, secrets: &Secrets) -> Vec<RecorderDump> {
+    let mut dumps = Vec::new();
+    for (handler, body) in bodies {
+        let backend = if handler == NCCL_RECORDER { "nccl" } else { "" };
+        match serde_json::from_slice(&body) {
+            Ok(mut json) => {
+                secrets.redact_names_too(&mut json);
+                dumps.push(RecorderDump { backend, json });
+            }
+            Err(error) => answer.problem = format!("answered with what is no JSON: {error}"),
+        }
+    }
+    dumps
 }
 
 /// Reads a piece of a trace. Secrets in it are hidden whatever the pieces are.

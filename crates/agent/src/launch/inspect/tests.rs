@@ -79,7 +79,7 @@ impl Scene {
 
     async fn ask_rank(&self, what: What) -> RankAnswer {
         match &self.ask(what).await[..] {
-            [Answer::Rank(answer)] => answer.clone(),
+            [Answer::Rank(answer)] => (**answer).clone(),
             other => panic!("one rank, one answer: {other:?}"),
         }
     }
@@ -239,7 +239,7 @@ async fn answers_are_read_as_what_they_are_and_secrets_stay_hidden() {
     }
     let of = async |what| {
         let answers = scene.ask(what).await.into_iter().map(|answer| match answer {
-            Answer::Rank(answer) => answer,
+            Answer::Rank(answer) => *answer,
             other => panic!("{other:?}"),
         });
         let mut all: Vec<RankAnswer> = answers.collect();
@@ -402,7 +402,7 @@ async fn a_rank_with_torch_tells_its_stacks_and_one_that_holds_pythons_lock_is_t
         };
         let of = |rank| {
             answers.iter().find_map(|answer| match answer {
-                Answer::Rank(answer) if answer.rank == Rank(rank) => Some(answer.clone()),
+                Answer::Rank(answer) if answer.rank == Rank(rank) => Some((**answer).clone()),
                 _ => None,
             })
         };
@@ -648,4 +648,234 @@ fn a_folder_too_deep_for_the_profilers_sockets_is_refused_with_what_to_do() {
     assert!(error.contains("shorter --data-dir"), "{error}");
     let usual = Folder::at("/home/somebody/.local/share/lockstep/agent/runs/a-very-long-name.1");
     assert!(kineto::meeting_folder(&usual).is_ok());
+}
+
+// === digests of the Flight Recorder ===
+
+/// A recorder's answer with these collectives of the world: number, retired.
+fn recorded(collectives: &[(u64, bool)]) -> String {
+    let entry = |(sequence, retired): &(u64, bool)| {
+        serde_json::json!({
+            "process_group": ["0", "default_pg"], "profiling_name": "gloo:all_reduce", "collective_seq_id": sequence,
+            "is_p2p": false, "retired": retired, "state": "scheduled", "input_sizes": [[4]], "input_dtypes": ["Float"],
+        })
+    };
+    let entries: Vec<_> = collectives.iter().map(entry).collect();
+    http("200 OK", &serde_json::json!({"entries": entries}).to_string())
+}
+
+#[tokio::test]
+async fn a_digest_is_given_only_where_it_accuses_nobody_wrongly() {
+    let nothing = recorded(&[]);
+    let sleeping = |kept: Option<&str>| {
+        let mut command = Command::new("sleep");
+        command.arg("600").env_remove("TORCH_FR_BUFFER_SIZE");
+        kept.into_iter().for_each(|kept| {
+            command.env("TORCH_FR_BUFFER_SIZE", kept);
+        });
+        command
+    };
+    for (kept, recorder, expected) in [
+        (Some("2000"), Some(recorded(&[(1, true), (2, false)])), Ok(2)),
+        (None, Some(recorded(&[(1, true)])), Ok(1)),
+        (Some("2000"), Some(nothing.clone()), Ok(0)),
+        (
+            Some("0"),
+            Some(nothing.clone()),
+            Err("records nothing: TORCH_FR_BUFFER_SIZE is 0"),
+        ),
+        (None, Some(nothing.clone()), Err("may record nothing")),
+        (
+            Some("2000"),
+            None,
+            Err("has recorded nothing: with Gloo its PyTorch has no Flight Recorder; 2.8"),
+        ),
+        (
+            Some("2000"),
+            Some(http("500 Internal Server Error", "")),
+            Err("answered with HTTP status 500"),
+        ),
+        (
+            Some("2000"),
+            Some(http("200 OK", "{")),
+            Err("answered with what is no JSON"),
+        ),
+    ] {
+        let mut scene = Scene::new();
+        scene.spawn(0, &mut sleeping(kept));
+        let mut handlers = vec![("dump_nccl_trace_json", nothing.clone())];
+        handlers.extend(recorder.map(|answer| ("fr_trace_json", answer)));
+        serve_handlers(&scene.folder.rank_socket(0), &handlers);
+        std::fs::write(
+            scene.folder.rank_groups(0),
+            r#"{"0": "0-3", "1": "0,2", "2": "x"}"#,
+        )
+        .unwrap();
+        let answer = scene.ask_rank(What::FlightDigest).await;
+        assert_eq!(answer.json, None);
+        match (answer.digest, expected) {
+            (Some(digest), Ok(last)) => {
+                assert_eq!(answer.problem, "");
+                let told: Vec<_> = digest
+                    .groups
+                    .iter()
+                    .map(|group| (&*group.name, group.members.to_string()))
+                    .collect();
+                assert_eq!(told, [("0", "0-3".to_owned()), ("1", "0,2".to_owned())]);
+                assert_eq!(digest.groups[0].last_enqueued.unwrap_or(0), last);
+            }
+            (None, Err(problem)) => assert!(answer.problem.starts_with(problem), "{}", answer.problem),
+            (digest, _) => panic!("{kept:?}: {digest:?} {}", answer.problem),
+        }
+    }
+}
+
+const HANGS: &str = r#"
+import ctypes, os, signal
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+pair = dist.new_group([0, 3], group_desc="pair")
+rank = dist.get_rank()
+for _ in range(3):
+    dist.all_reduce(torch.ones(4))
+if rank in (0, 3):
+    dist.all_reduce(torch.ones(2), group=pair)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+if rank == 2:
+    ctypes.PyDLL(None).sleep(600)
+dist.all_reduce(torch.ones(2, 3))
+"#;
+
+/// Ranks below a torchrun; killed at the end, whatever their launcher does.
+struct Torchrun(Vec<Process>);
+
+impl Drop for Torchrun {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|rank| rank.signal(Signal::KILL));
+    }
+}
+
+impl Torchrun {
+    async fn of(scene: &mut Scene, python: &Path, script: &str, count: u32) -> Self {
+        let inject = companions::unpack(scene.data.path()).unwrap().join("inject");
+        let file = scene.data.path().join("train.py");
+        std::fs::write(&file, script).unwrap();
+        let launcher = Command::new(python)
+            .args(["-m", "torch.distributed.run", "--standalone"])
+            .arg(format!("--nproc-per-node={count}"))
+            .arg(file)
+            .envs([
+                ("PYTHONPATH", inject.as_os_str()),
+                (
+                    "LOCKSTEP_PROBE_SOCKET",
+                    scene.folder.file(files::PROBE_SOCKET).as_os_str(),
+                ),
+                ("TORCH_FR_BUFFER_SIZE", "2000".as_ref()),
+                ("OMP_NUM_THREADS", "1".as_ref()),
+            ])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = i32::try_from(launcher.id()).unwrap();
+        scene.children.push(launcher);
+        let (mut ranks, began) = (Self(Vec::new()), Instant::now());
+        while ranks.0.len() < count as usize {
+            assert!(began.elapsed() < PATIENCE, "torchrun has not started its ranks");
+            for child in shim::children(pid) {
+                let process = Process::of(child).filter(|process| !ranks.0.contains(process));
+                if let (Some(process), Some((_, rank))) = (process, shim::RankProcess::recognise(child)) {
+                    shim::page::create(&scene.folder, rank.rank).unwrap();
+                    scene.has_rank(rank.rank, child.unsigned_abs());
+                    ranks.0.push(process);
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        ranks
+    }
+}
+
+#[tokio::test]
+async fn of_ranks_that_hang_the_digest_tells_who_waits_and_who_has_not_come() {
+    let Some(python) = python_with_torch() else { return };
+    let mut scene = Scene::new();
+    let _ranks = Torchrun::of(&mut scene, &python, HANGS, 4).await;
+    let began = Instant::now();
+    let is_there = |answers: &[RankAnswer]| {
+        let world = |rank: usize| answers.get(rank)?.digest.as_ref()?.groups.first();
+        let waits = |rank| world(rank).is_some_and(|group| group.oldest_unfinished.is_some());
+        let has_come = world(2).is_some_and(|group| group.last_enqueued == Some(3));
+        waits(0) && waits(3) && has_come && answers[1].problem.contains("is stopped")
+    };
+    let answers = loop {
+        let all = scene
+            .ask(What::FlightDigest)
+            .await
+            .into_iter()
+            .map(|answer| match answer {
+                Answer::Rank(answer) => *answer,
+                other => panic!("{other:?}"),
+            });
+        let mut answers: Vec<RankAnswer> = all.collect();
+        answers.sort_by_key(|answer| answer.rank);
+        if is_there(&answers) {
+            break answers;
+        }
+        assert!(
+            began.elapsed() < PATIENCE * 2,
+            "the ranks never came to their places: {answers:#?}"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let world = |rank: usize| answers[rank].digest.as_ref().unwrap().groups[0].clone();
+    for rank in [0, 3] {
+        let group = world(rank);
+        let unfinished = group.oldest_unfinished.clone().unwrap();
+        assert_eq!(
+            (
+                group.members.to_string(),
+                group.last_enqueued,
+                group.last_completed
+            ),
+            ("0-3".into(), Some(4), Some(3))
+        );
+        assert_eq!(
+            (
+                unfinished.sequence,
+                &*unfinished.name,
+                &*unfinished.sizes,
+                &*unfinished.dtypes
+            ),
+            (4, "gloo:all_reduce", "[[2,3]]", "Float")
+        );
+        let pair = &answers[rank].digest.as_ref().unwrap().groups[1];
+        assert_eq!(
+            (&*pair.description, pair.members.to_string()),
+            ("pair", "0,3".into())
+        );
+    }
+    let spinning = world(2);
+    assert_eq!(
+        (
+            spinning.members.to_string(),
+            spinning.last_enqueued,
+            spinning.oldest_unfinished
+        ),
+        ("0-3".into(), Some(3), None)
+    );
+    assert_eq!(answers[1].digest, None);
+    let groups: Vec<usize> = [0, 2, 3]
+        .map(|rank| answers[rank].digest.as_ref().unwrap().groups.len())
+        .into();
+    assert_eq!(groups, [2, 1, 2]);
+    // The pages say the same of the ranks that can be asked nothing.
+    let phase = |rank: u32| {
+        shim::page::Page::open(&scene.folder, rank)
+            .unwrap()
+            .read()
+            .unwrap()
+            .phase
+    };
+    assert_eq!([0, 1, 2, 3].map(phase), [10, 3, 3, 10]);
 }

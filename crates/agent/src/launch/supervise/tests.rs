@@ -244,6 +244,14 @@ async fn a_run_is_prepared_started_watched_and_stopped() {
     let agent = Agent::new();
     agent.train().await;
     assert_eq!(agent.value("train_loss", "1").await, 2.5);
+    for rank in ["0", "1"] {
+        assert_eq!(agent.value("train_process_state", rank).await, 0.0);
+        assert_eq!(
+            agent.value("train_phase", rank).await,
+            0.0,
+            "it never imports torch"
+        );
+    }
     agent.command(4, NodeCommand::Stop { grace_ms: 5_000 }).unwrap();
     assert_eq!(agent.end().await.cause, EndCause::Stopped);
     let deadline = Instant::now() + PATIENCE;

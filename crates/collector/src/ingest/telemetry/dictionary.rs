@@ -2,7 +2,7 @@
 //!
 //! A name that cannot be used spoils its own row, never the batch: one label flood must not cost the node its temperatures.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use domain::ident::NodeName;
@@ -11,6 +11,7 @@ use store::series::{SeriesId, SeriesLimit};
 use wire::proto::Definitions;
 
 use super::node_series::SERIES_MAX;
+use crate::analysis::{Column, FedColumn};
 
 /// The highest number of a series in a segment, plus one. How many series the node may have in all segments is limited beside it, see
 /// [`NodeSeries`](super::node_series::NodeSeries).
@@ -23,7 +24,15 @@ const SEGMENT_BYTES_MAX: usize = 128;
 
 /// Names by segment, the most recently used last.
 #[derive(Default)]
-pub(super) struct Dictionaries(Vec<(String, Vec<Name>)>);
+pub(super) struct Dictionaries(Vec<(String, Names)>);
+
+/// The names of one segment.
+#[derive(Default)]
+struct Names {
+    series: Vec<Name>,
+    /// What some of them tell the analysers, by index.
+    columns: HashMap<u32, Column>,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Name {
@@ -38,6 +47,8 @@ pub(super) struct Rows {
     pub(super) series: Vec<SeriesId>,
     /// Where the indices are that stand for none, in rising order, and why the last of them does.
     pub(super) refused: Option<(Vec<usize>, Reason)>,
+    /// The rows that feed the analysers.
+    pub(super) fed: Vec<FedColumn>,
 }
 
 /// Why a series is not taken.
@@ -85,7 +96,7 @@ impl Dictionaries {
         mut admit: impl FnMut(&Labels) -> bool,
         resolve: impl Fn(&Labels) -> Result<SeriesId, SeriesLimit>,
     ) -> BTreeMap<Reason, u64> {
-        let mut refused = BTreeMap::new();
+        let (mut refused, mut columns) = (BTreeMap::new(), Vec::new());
         let Some(names) = self.segment_to_define(&definitions.segment) else {
             refused.insert(Reason::Labels, definitions.series.len() as u64);
             return refused;
@@ -97,17 +108,23 @@ impl Dictionaries {
                 Err(_) => Name::Refused(Reason::Labels),
                 Ok(labels) if labels.metric_name().is_none() => Name::Refused(Reason::Labels),
                 Ok(labels) if !admit(&labels) => Name::Refused(Reason::NodeLimit),
-                Ok(labels) => resolve(&labels).map_or(Name::Refused(Reason::StoreLimit), Name::Known),
+                Ok(labels) => {
+                    columns.extend(Column::of(&labels).map(|column| (index, column)));
+                    resolve(&labels).map_or(Name::Refused(Reason::StoreLimit), Name::Known)
+                }
             };
             if let Name::Refused(reason) = name {
                 *refused.entry(reason).or_default() += 1;
             }
             if index < INDEX_MAX {
-                if names.len() <= index {
-                    names.resize(index + 1, Name::Undefined);
+                if names.series.len() <= index {
+                    names.series.resize(index + 1, Name::Undefined);
                 }
-                names[index] = name;
+                names.series[index] = name;
             }
+        }
+        for (index, column) in columns {
+            names.columns.insert(index as u32, column);
         }
         refused
     }
@@ -118,11 +135,16 @@ impl Dictionaries {
     /// When some of them were never defined.
     pub(super) fn rows(&self, segment: &str, indices: &[u32]) -> Result<Rows, String> {
         let names = self.0.iter().find(|(name, _)| name == segment);
-        let names = names.map_or(&[][..], |(_, names)| names.as_slice());
+        let nothing = Names::default();
+        let names = names.map_or(&nothing, |(_, names)| names);
         let mut rows = Rows::default();
         for (row, &index) in indices.iter().enumerate() {
-            match lookup(names, index) {
-                Name::Known(id) => rows.series.push(id),
+            match lookup(&names.series, index) {
+                Name::Known(id) => {
+                    rows.series.push(id);
+                    let column = names.columns.get(&index).cloned();
+                    rows.fed.extend(column.map(|column| FedColumn { row, column }));
+                }
                 Name::Undefined => {
                     return Err(format!("series {index} of segment {segment:?} is not defined"));
                 }
@@ -141,7 +163,7 @@ impl Dictionaries {
         self.used(segment);
     }
 
-    fn segment_to_define(&mut self, segment: &str) -> Option<&mut Vec<Name>> {
+    fn segment_to_define(&mut self, segment: &str) -> Option<&mut Names> {
         if segment.is_empty() || segment.len() > SEGMENT_BYTES_MAX {
             return None;
         }
@@ -149,13 +171,13 @@ impl Dictionaries {
             if self.0.len() >= SEGMENTS_MAX {
                 self.0.remove(0);
             }
-            self.0.push((segment.to_owned(), Vec::new()));
+            self.0.push((segment.to_owned(), Names::default()));
         }
         self.0.last_mut().map(|(_, names)| names)
     }
 
     /// Finds a segment and makes it the most recently used.
-    fn used(&mut self, segment: &str) -> Option<&Vec<Name>> {
+    fn used(&mut self, segment: &str) -> Option<&Names> {
         let at = self.0.iter().position(|(name, _)| name == segment)?;
         self.0[at..].rotate_left(1);
         self.0.last().map(|(_, names)| names)

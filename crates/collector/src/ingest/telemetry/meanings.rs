@@ -7,6 +7,7 @@ use domain::series::Frame;
 use store::series::{Block, Shape};
 
 use super::dictionary::Reason;
+use crate::analysis::FedColumn;
 
 /// Lists of rows a connection keeps the meaning of: one for each tier of readings, live and backfill, and some to spare.
 const MEANINGS_MAX: usize = 16;
@@ -24,6 +25,8 @@ pub(super) struct Meaning {
     pub(super) shape: Option<Arc<Shape>>,
     /// Where the others are, and why the last of them is not taken.
     pub(super) refused: Option<(Vec<usize>, Reason)>,
+    /// The rows of the frame that feed the analysers.
+    pub(super) fed: Arc<[FedColumn]>,
 }
 
 impl Meanings {

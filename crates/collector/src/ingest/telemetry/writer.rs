@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use domain::ident::NodeName;
+use domain::time::TimestampMs;
 use sha2::{Digest, Sha256};
 use store::series::{Append, AppendError, Appended, Block, joined};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -10,6 +11,7 @@ use tonic::Status;
 use wire::proto::{Ack, Refusal, telemetry_down};
 
 use super::socket::Down;
+use crate::analysis::FedFrame;
 use crate::clock::{self, now_us};
 use crate::ingest::handles::Ingest;
 
@@ -29,6 +31,10 @@ pub(super) struct Durable {
     pub(super) blocks: Vec<Vec<Block>>,
     /// Cells of the blocks.
     pub(super) cells: usize,
+    /// What feeds the analysers, once it is stored.
+    pub(super) fed: Vec<FedFrame>,
+    /// The time of the latest sample.
+    pub(super) until_ms: TimestampMs,
     /// Their room, given back when they are stored.
     pub(super) room: Option<OwnedSemaphorePermit>,
 }
@@ -137,6 +143,8 @@ fn gather(first: Durable, waiting: &mut mpsc::Receiver<Work>) -> (Durable, u64, 
                     (room, more) => *room = room.take().or(more),
                 }
                 group.blocks.extend(batch.blocks);
+                group.fed.extend(batch.fed);
+                group.until_ms = group.until_ms.max(batch.until_ms);
                 batches += 1;
             }
             other => return (group, batches, Some(other)),
@@ -160,6 +168,8 @@ async fn store(ingest: &Ingest, node: &NodeName, group: Durable, batches: u64) -
         received_us,
         blocks,
         cells: _,
+        fed,
+        until_ms,
         room: _until_it_is_stored,
     } = group;
     let append = Append {
@@ -172,6 +182,7 @@ async fn store(ingest: &Ingest, node: &NodeName, group: Durable, batches: u64) -
         .await
         .map_err(|error| refused(node, &error))?;
     ingest.metrics.batches.inc_by(batches);
+    ingest.analysis.send(node, until_ms, fed);
     count(ingest, &appended);
     Ok(Ack {
         segment: segment.to_string(),
@@ -233,6 +244,8 @@ mod tests {
             seq,
             received_us: 0,
             blocks: vec![],
+            fed: vec![],
+            until_ms: 0,
             cells,
             room: None,
         })

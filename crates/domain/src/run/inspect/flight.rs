@@ -14,7 +14,7 @@ pub const GROUPS_MAX: usize = 64;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FlightDigest {
-    /// In the recorder's order.
+    /// Groups with an unfinished operation first, then those with operations, then those without any.
     pub groups: Vec<GroupDigest>,
     /// Process groups that were left out, beyond `GROUPS_MAX`.
     #[serde(skip_serializing_if = "is_zero")]
@@ -33,15 +33,17 @@ pub struct GroupDigest {
     /// `nccl` or `gloo`; empty where the recorder does not say.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub backend: String,
-    /// Its members, as ranks of the world.
+    /// Its members, as ranks of the world. Empty where neither the recorder nor the probe knows them, or where they do not fit into
+    /// `GROUP_DIGEST_BYTES_MAX`.
     pub members: RankSet,
-    /// Sequence number of the last operation that this rank enqueued. Absent before the first one.
+    /// Sequence number of the last collective that this rank enqueued. Absent before the first one, and where the recorder does not hold it
+    /// any more because other groups filled it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_enqueued: Option<u64>,
-    /// Sequence number of the last operation that completed on this rank.
+    /// Sequence number of the last collective that completed on this rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_completed: Option<u64>,
-    /// The oldest operation that this rank enqueued and that has not completed.
+    /// The oldest operation that this rank enqueued and that has not completed. Gloo does not record sends and receives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_unfinished: Option<Operation>,
 }

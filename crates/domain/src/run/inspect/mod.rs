@@ -8,10 +8,12 @@
 
 mod flight;
 mod group;
+mod recorder;
 mod stacks;
 
 pub use flight::{FlightDigest, GROUP_DIGEST_BYTES_MAX, GROUPS_MAX, GroupDigest, Operation};
 pub use group::{StackGroup, group, rank_list};
+pub use recorder::{RecorderDump, digest};
 pub use stacks::{Frame, Stacks, Thread, parse_threads};
 
 use schemars::JsonSchema;
@@ -60,6 +62,8 @@ pub enum What {
     WaitCounters,
     /// The last collectives.
     Flight,
+    /// Of the Flight Recorder only where the rank is in the operations of each of its process groups.
+    FlightDigest,
     /// Record a Kineto trace; answered with the name of its file, which stays on the node.
     Trace(TraceWish),
     /// A piece of such a file.
@@ -115,6 +119,9 @@ pub struct RankAnswer {
     /// Counters, or what the Flight Recorder holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub json: Option<Value>,
+    /// Where the rank is in the operations of its process groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<FlightDigest>,
     /// A trace's file on the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceFile>,
@@ -158,7 +165,7 @@ pub struct ProcessState {
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// Of one rank.
-    Rank(RankAnswer),
+    Rank(Box<RankAnswer>),
     /// The piece, and how long the file is.
     Piece {
         /// Its length.

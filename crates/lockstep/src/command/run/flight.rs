@@ -1,8 +1,9 @@
-//! `lockstep run flight`: the last collectives of each rank, or its wait counters.
+//! `lockstep run flight`: the last collectives of each rank, where it is in those of each group, or its wait counters.
 
 use clap::Args;
 use domain::api::inspect::{AskRanks, RankValue, RanksView};
 use domain::ident::Rank;
+use domain::run::inspect::FlightDigest;
 use serde_json::Value;
 
 use super::run_path;
@@ -23,6 +24,7 @@ records collectives too, and does not see when they begin and end; it says nothi
 Examples:
   lockstep run flight RUN
   lockstep run flight RUN --rank 1 --json
+  lockstep run flight RUN --digest
   lockstep run flight RUN --wait-counters"
 )]
 pub(super) struct Flight {
@@ -31,6 +33,9 @@ pub(super) struct Flight {
     /// One rank alone.
     #[arg(long)]
     rank: Option<u32>,
+    /// Of each process group only where the rank is: last collective enqueued, last one completed, oldest one unfinished.
+    #[arg(long, conflicts_with = "wait_counters")]
+    digest: bool,
     /// How often and how long each rank has waited in PyTorch's own places, instead of its collectives.
     #[arg(long)]
     wait_counters: bool,
@@ -43,6 +48,8 @@ impl Flight {
     pub(super) async fn execute(self, client: &Client) -> Result<(), Failure> {
         let what = if self.wait_counters {
             "wait-counters"
+        } else if self.digest {
+            "flight-digest"
         } else {
             "flight"
         };
@@ -57,6 +64,10 @@ impl Flight {
             return Ok(());
         }
         for of in &view.ranks {
+            if let Some(digest) = &of.digest {
+                groups(of.rank, digest);
+                continue;
+            }
             match &of.value {
                 Some(value) if self.wait_counters => counters(of.rank, value),
                 Some(value) => collectives(of.rank, value),
@@ -113,6 +124,43 @@ fn collectives(Rank(rank): Rank, value: &Value) {
         say!(
             "{}",
             render(&["  NUMBER", "COLLECTIVE", "STATE", "SIZES", "GROUP"], &rows).trim_end()
+        );
+    }
+}
+
+fn groups(Rank(rank): Rank, digest: &FlightDigest) {
+    say!("rank {rank}: {} process groups", digest.groups.len());
+    let number = |number: Option<u64>| number.map_or(String::new(), |number| number.to_string());
+    let rows: Vec<Vec<String>> = digest
+        .groups
+        .iter()
+        .map(|group| {
+            let unfinished = group.oldest_unfinished.as_ref().map_or(String::new(), |oldest| {
+                format!(
+                    "{} {} {} {}",
+                    oldest.sequence, oldest.name, oldest.sizes, oldest.dtypes
+                )
+            });
+            vec![
+                format!(
+                    "  {}",
+                    printable(&format!("{} {}", group.name, group.description))
+                ),
+                group.members.to_string(),
+                number(group.last_enqueued),
+                number(group.last_completed),
+                printable(unfinished.trim_end()),
+            ]
+        })
+        .collect();
+    if !rows.is_empty() {
+        let head = ["  GROUP", "RANKS", "ENQUEUED", "COMPLETED", "OLDEST UNFINISHED"];
+        say!("{}", render(&head, &rows).trim_end());
+    }
+    if digest.groups_left_out > 0 {
+        say!(
+            "  and {} groups without an unfinished operation",
+            digest.groups_left_out
         );
     }
 }

@@ -1,6 +1,7 @@
 //! `lockstep run why RUN`: the diagnosis in a terminal.
 
 use domain::api::alerts::Diagnosis;
+use domain::api::findings::RunFindings;
 use domain::api::runs::RunView;
 use domain::event::Event;
 
@@ -30,6 +31,8 @@ pub(super) async fn why(client: &Client, run: &str) -> Result<(), Failure> {
     for event in client.get::<Vec<Event>>("/api/events", &query).await? {
         say!("\n{}: {}", show::time(event.at_ms), printable(&event.message));
     }
+    let found: RunFindings = client.get(&format!("{}/findings", run_path(run)?), &[]).await?;
+    print_findings(&found);
     if ours.is_empty() {
         say!("\nNo diagnosis is active for this run.");
     }
@@ -47,6 +50,34 @@ pub(super) async fn why(client: &Client, run: &str) -> Result<(), Failure> {
         print(diagnosis);
     }
     Ok(())
+}
+
+/// What the analysers have found: who, since when, by which measurements.
+fn print_findings(found: &RunFindings) {
+    if found.findings.is_empty() {
+        return;
+    }
+    match found.over_since_ms {
+        None => say!("\nFound:"),
+        Some(since) => say!("\nFound before the attempt ended ({}):", show::time(since)),
+    }
+    for finding in &found.findings {
+        say!("\n{}", printable(&finding.sentence()));
+        let step = finding
+            .since_step
+            .map(|step| format!(", step {step}"))
+            .unwrap_or_default();
+        say!("  since   {}{step}", show::time(finding.since_ms));
+        if finding.lost_seconds >= 0.05 {
+            say!("  lost    {:.1} s of the run", finding.lost_seconds);
+        }
+        if finding.is_symptom {
+            say!("  note    another finding of this run explains it");
+        }
+        for witness in &finding.witnesses {
+            say!("  seen    {}", printable(&witness.words()));
+        }
+    }
 }
 
 /// Whether it is about a node, or a GPU of a node, that holds ranks of this run, and about no run.

@@ -5,7 +5,7 @@ use domain::ident::Rank;
 use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
 
-use super::followed;
+use super::followed::followed;
 use crate::live::{Row, each};
 use crate::ui::{When, text};
 

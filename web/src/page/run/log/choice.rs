@@ -4,7 +4,7 @@ use domain::api::runs::LogSource;
 use domain::ident::Rank;
 use leptos::prelude::*;
 
-use super::super::Known;
+use super::super::known::Known;
 use crate::live::Run;
 
 /// The numbers of the attempts, oldest first; tracked.

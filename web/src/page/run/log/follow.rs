@@ -5,7 +5,7 @@ use domain::api::stream::Request;
 use leptos::html::Pre;
 use leptos::prelude::*;
 
-use super::Look;
+use super::look::Look;
 use super::plain::plain;
 use super::tail::Tail;
 use crate::live::{Live, News};

@@ -5,8 +5,9 @@ use leptos::prelude::*;
 use leptos::task::spawn_local;
 
 use super::choice::{query, title};
+use super::look::Look;
+use super::place::Place;
 use super::plain::plain;
-use super::{Look, Place};
 use crate::session::Who;
 use crate::ui::{Trouble, text};
 

@@ -5,8 +5,8 @@ use leptos::ev::SubmitEvent;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 
-use super::Place;
 use super::choice::title;
+use super::place::Place;
 use super::plain::plain;
 use crate::session::Who;
 use crate::ui::{Trouble, changing, nothing};

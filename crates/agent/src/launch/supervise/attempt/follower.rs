@@ -24,6 +24,7 @@ use crate::launch::checkpoint::records::{self, FolderListing};
 use crate::launch::container::{self, Needs, Noted};
 use crate::launch::inspect::kineto;
 use crate::launch::output;
+use crate::launch::positions::Positions;
 use crate::launch::preflight::asked::{Asked, Surroundings, checkpoint_folder, token_of};
 use crate::launch::preflight::checkout::placed;
 use crate::launch::preflight::disks::{is_seen, remove_token};
@@ -61,6 +62,7 @@ pub(in crate::launch::supervise) struct Follower {
     shim_since: Option<Instant>,
     reader: Reader,
     series: RunSeries,
+    positions: Positions,
     usage: RankUsage,
     inside: Inside,
     /// Since there is something to follow.
@@ -82,6 +84,7 @@ impl Follower {
     ) -> Self {
         let series = RunSeries::new(attempt.run.clone(), attempt.number, supervisor.samples.clone());
         let reader = Reader::open(&attempt.folder);
+        let positions = Positions::new(attempt.run.clone());
         let inside = Inside::open(&attempt.folder, &attempt.entries());
         let usage = RankUsage::new(&supervisor.setting.root, &attempt.run);
         Self {
@@ -93,6 +96,7 @@ impl Follower {
             shim_since: None,
             reader,
             series,
+            positions,
             usage,
             inside,
             nccl: None,
@@ -111,7 +115,10 @@ impl Follower {
         loop {
             tokio::select! {
                 Some(command) = self.commands.recv() => self.carry_out(command).await,
-                _ = looks.tick() => self.take_records().await,
+                _ = looks.tick() => {
+                    self.take_records().await;
+                    self.positions.tick(&self.attempt.folder, now_ms(), &self.supervisor.samples);
+                }
             }
             if ticked.elapsed() >= TICK {
                 ticked = Instant::now();
@@ -330,6 +337,7 @@ impl Follower {
             python: python.ok_or("it was told to start without having been prepared")?,
             companions: text(&around.companions),
             folder: text(folder.path()),
+            log_dir: text(&folder.file(files::RANKS)),
             probe_socket: text(&folder.file(files::PROBE_SOCKET)),
             nccl_plugin: plugin_file.map(text),
             kineto: meeting.as_deref().map(text),

@@ -1,0 +1,198 @@
+//! Which series feed the analysers, and as what.
+
+use domain::ident::{Rank, RunId};
+use domain::series::Labels;
+
+/// What one series tells the analysers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Column {
+    pub(super) subject: Subject,
+    pub(super) field: Field,
+}
+
+/// Whom a series is about. The node is the one whose agent sent it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    /// A rank of a run.
+    Rank { run: RunId, rank: Rank },
+    /// A GPU of the node, by the value of the label `gpu`.
+    Gpu(String),
+    /// The node.
+    Node,
+}
+
+/// Parts of a step, as in [`StepParts`](domain::diagnosis::input::StepParts).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Step,
+    Data,
+    Forward,
+    Backward,
+    Optimizer,
+    Save,
+    Sync,
+    Host,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Field {
+    PoolSteps,
+    LastStep,
+    Mean(Part),
+    Max(Part),
+    MicroBatch,
+    PipelineBubble,
+    Phase,
+    PhaseAge,
+    Moves,
+    ProcessState,
+    CpuSeconds,
+    RunDelaySeconds,
+    MajorFaults,
+    HostMemory,
+    /// The rank computes on this GPU.
+    Gpu(String),
+    /// The GPU throttles for this reason.
+    Throttle(String),
+    Cpus,
+    StealSeconds,
+}
+
+/// Throttle reasons of a GPU that has nothing to do, or that does as it was told.
+const HARMLESS_THROTTLE: [&str; 2] = ["idle", "applications_clocks_setting"];
+
+impl Column {
+    /// What a series tells the analysers; `None` for nearly all series.
+    pub(crate) fn of(labels: &Labels) -> Option<Self> {
+        let metric = labels.metric_name()?;
+        match metric.split_once('_')?.0 {
+            "train" => of_rank(metric, labels),
+            "gpu" => of_gpu(metric, labels),
+            "node" => of_node(metric, labels),
+            _ => None,
+        }
+    }
+}
+
+fn of_rank(metric: &str, labels: &Labels) -> Option<Column> {
+    let field = match metric.strip_prefix("train_")? {
+        "pool_steps" => Field::PoolSteps,
+        "step" => Field::LastStep,
+        "micro_batch" => Field::MicroBatch,
+        "pipeline_bubble_ratio" => Field::PipelineBubble,
+        "phase" => Field::Phase,
+        "phase_age_seconds" => Field::PhaseAge,
+        "moves_total" => Field::Moves,
+        "process_state" => Field::ProcessState,
+        "cpu_seconds_total" => Field::CpuSeconds,
+        "run_delay_seconds_total" => Field::RunDelaySeconds,
+        "major_faults_total" => Field::MajorFaults,
+        "host_memory_bytes" => Field::HostMemory,
+        part => match part.strip_suffix("_seconds_max") {
+            Some(part) => Field::Max(Part::of(part)?),
+            None => Field::Mean(Part::of(part.strip_suffix("_seconds")?)?),
+        },
+    };
+    Some(Column {
+        subject: rank(labels)?,
+        field,
+    })
+}
+
+fn of_gpu(metric: &str, labels: &Labels) -> Option<Column> {
+    let gpu = labels.get("gpu")?.to_owned();
+    match metric {
+        "gpu_assignment_info" => Some(Column {
+            subject: rank(labels)?,
+            field: Field::Gpu(gpu),
+        }),
+        "gpu_throttle" => {
+            let reason = labels
+                .get("reason")
+                .filter(|reason| !HARMLESS_THROTTLE.contains(reason))?;
+            Some(Column {
+                subject: Subject::Gpu(gpu),
+                field: Field::Throttle(reason.to_owned()),
+            })
+        }
+        _ => None,
+    }
+}
+
+fn of_node(metric: &str, labels: &Labels) -> Option<Column> {
+    let field = match metric {
+        "node_cpus" => Field::Cpus,
+        "node_cpu_seconds_total" if labels.get("mode") == Some("steal") => Field::StealSeconds,
+        _ => return None,
+    };
+    Some(Column {
+        subject: Subject::Node,
+        field,
+    })
+}
+
+fn rank(labels: &Labels) -> Option<Subject> {
+    Some(Subject::Rank {
+        run: RunId::new(labels.get("run")?).ok()?,
+        rank: Rank(labels.get("rank")?.parse().ok()?),
+    })
+}
+
+impl Part {
+    fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "step" => Self::Step,
+            "data" => Self::Data,
+            "forward" => Self::Forward,
+            "backward" => Self::Backward,
+            "optimizer" => Self::Optimizer,
+            "save" => Self::Save,
+            "sync" => Self::Sync,
+            "host" => Self::Host,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(metric: &str, labels: &[(&str, &str)]) -> Option<Field> {
+        let all = [("__name__", metric)].into_iter().chain(labels.iter().copied());
+        Column::of(&Labels::new(all).expect("well-formed labels")).map(|column| column.field)
+    }
+
+    #[test]
+    fn the_series_of_the_analysers_are_known_by_name_and_labels() {
+        let rank = [("run", "r1"), ("rank", "3")];
+        assert_eq!(field("train_pool_steps", &rank), Some(Field::PoolSteps));
+        assert_eq!(field("train_sync_seconds", &rank), Some(Field::Mean(Part::Sync)));
+        assert_eq!(
+            field("train_sync_seconds_max", &rank),
+            Some(Field::Max(Part::Sync))
+        );
+        assert_eq!(field("train_loss", &rank), None);
+        assert_eq!(field("train_rpc_seconds_max", &rank), None);
+        assert_eq!(field("train_step", &[("run", "r1")]), None, "without a rank");
+        assert_eq!(field("train_step", &[("run", "r1"), ("rank", "x")]), None);
+        assert_eq!(field("node_cpu_seconds_total", &[("mode", "user")]), None);
+        assert_eq!(
+            field("node_cpu_seconds_total", &[("mode", "steal")]),
+            Some(Field::StealSeconds)
+        );
+        assert_eq!(field("gpu_throttle", &[("gpu", "0"), ("reason", "idle")]), None);
+        assert_eq!(
+            field("gpu_throttle", &[("gpu", "0"), ("reason", "hw_thermal_slowdown")]),
+            Some(Field::Throttle("hw_thermal_slowdown".into()))
+        );
+        assert_eq!(
+            field(
+                "gpu_assignment_info",
+                &[("gpu", "GPU-1"), ("run", "r1"), ("rank", "0")]
+            ),
+            Some(Field::Gpu("GPU-1".into()))
+        );
+    }
+}

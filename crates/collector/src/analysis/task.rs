@@ -1,0 +1,298 @@
+//! The task that owns the analysers of all attempts.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::api::findings::RunFindings;
+use domain::diagnosis::analysis::{Analysis, Member, Progress, Tick};
+use domain::diagnosis::finding::Finding;
+use domain::event::Event;
+use domain::ident::{AttemptNo, NodeName, Rank, RunId};
+use domain::series::Labels;
+use domain::time::TimestampMs;
+use store::SeriesStore;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::assembly::{NodeMemory, Told, assemble};
+use super::attempts::{Attempt, Attempts};
+use super::feed::{Fed, FedQueue};
+use super::findings::Findings;
+use super::questions::{self, ANSWERS_MAX, Answered, RUNS_AT_ONCE};
+use super::scores;
+use crate::event_log::EventLog;
+use crate::runs::Runs;
+use crate::tasks::Tasks;
+use crate::{append, clock};
+
+/// How often the analysers decide.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Messages taken before others get their turn.
+const MESSAGES_AT_ONCE: usize = 64;
+
+/// What the analysers' task uses.
+pub(crate) struct Analysts {
+    pub(crate) attempts: Arc<Attempts>,
+    pub(crate) findings: Arc<Findings>,
+    pub(crate) runs: Arc<Runs>,
+    pub(crate) series: SeriesStore,
+    pub(crate) events: EventLog,
+    pub(crate) tasks: Tasks,
+}
+
+/// The analysers of one attempt.
+struct UnderWay {
+    no: AttemptNo,
+    members: Arc<[Member]>,
+    analysis: Analysis,
+    /// Ranks whose role follows from what they measure, as no mesh names it.
+    stages: HashSet<Rank>,
+    findings: Vec<Finding>,
+}
+
+/// Feeds the analysers and publishes what they find, until the collector stops.
+pub(crate) async fn run(analysts: Analysts, queue: FedQueue) {
+    let (answers, mut answered) = mpsc::channel(ANSWERS_MAX);
+    let FedQueue(mut queue) = queue;
+    let mut all = All {
+        analysts,
+        runs: HashMap::new(),
+        nodes: HashMap::new(),
+        memories: HashMap::new(),
+        written: HashSet::new(),
+        append_failed: false,
+        asking: Arc::new(Semaphore::new(RUNS_AT_ONCE)),
+        answers,
+    };
+    let mut ticks = interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut messages = Vec::with_capacity(MESSAGES_AT_ONCE);
+    loop {
+        tokio::select! {
+            count = queue.recv_many(&mut messages, MESSAGES_AT_ONCE) => {
+                if count == 0 {
+                    return;
+                }
+                messages.drain(..).for_each(|fed| all.take(&fed));
+            }
+            // What was asked decides: nobody waits for the next tick.
+            Some(answered) = answered.recv() => {
+                all.answer(answered);
+                all.advance().await;
+            }
+            _ = ticks.tick() => all.advance().await,
+        }
+    }
+}
+
+struct All {
+    analysts: Analysts,
+    runs: HashMap<RunId, UnderWay>,
+    /// The runs of each node.
+    nodes: HashMap<NodeName, Vec<RunId>>,
+    memories: HashMap<NodeName, NodeMemory>,
+    written: HashSet<Labels>,
+    append_failed: bool,
+    asking: Arc<Semaphore>,
+    answers: mpsc::Sender<Answered>,
+}
+
+impl All {
+    fn take(&mut self, fed: &Fed) {
+        let Some(of_node) = self.nodes.get(&fed.node) else {
+            return;
+        };
+        let memory = self.memories.entry(fed.node.clone()).or_default();
+        let runs = &mut self.runs;
+        let own = assemble(&fed.node, &fed.frames, memory, |run, rank, told| {
+            // A node speaks for its own ranks only.
+            let of_run = runs.get_mut(run).filter(|of_run| of_run.is_on(rank, &fed.node));
+            if let Some(of_run) = of_run {
+                of_run.take(rank, told);
+            }
+        });
+        for run in of_node {
+            let Some(of_run) = runs.get_mut(run) else { continue };
+            if let Some(own) = &own {
+                of_run.analysis.take(Tick::Node(own.clone()));
+            }
+            of_run.analysis.take(Tick::Heard {
+                node: fed.node.clone(),
+                at_ms: fed.until_ms,
+            });
+        }
+    }
+
+    fn answer(&mut self, answered: Answered) {
+        let of_run = self.runs.get_mut(&answered.run);
+        if let Some(of_run) = of_run.filter(|of_run| of_run.no == answered.attempt) {
+            of_run.analysis.take(answered.tick);
+        }
+    }
+
+    async fn advance(&mut self) {
+        let now_ms = clock::now_ms();
+        self.follow(&self.analysts.attempts.all());
+        let (mut series, mut events) = (Vec::new(), Vec::new());
+        for (run, of_run) in &mut self.runs {
+            let progress = of_run.analysis.advance(now_ms);
+            series.extend(progress.scores.iter().map(|score| scores::series(run, score)));
+            events.extend(of_run.news(run, &progress, now_ms));
+            for question in progress.questions {
+                let (runs, answers) = (Arc::clone(&self.analysts.runs), self.answers.clone());
+                let asked = questions::ask(runs, run.clone(), of_run.no, question, answers);
+                let turns = Arc::clone(&self.asking);
+                self.analysts.tasks.spawn(async move {
+                    let _turn = turns.acquire_owned().await;
+                    asked.await;
+                });
+            }
+            of_run.findings = progress.findings;
+            let found = RunFindings {
+                attempt: Some(of_run.no),
+                at_ms: now_ms,
+                over_since_ms: None,
+                findings: of_run.findings.clone(),
+            };
+            self.analysts.findings.set(run, found);
+        }
+        let runs = &self.runs;
+        self.analysts
+            .findings
+            .keep_over(now_ms, |run| runs.contains_key(run));
+        for event in events {
+            self.analysts.events.append(event).await;
+        }
+        self.publish(series, now_ms).await;
+    }
+
+    /// Begins with attempts that are new, and forgets those that are over.
+    fn follow(&mut self, attempts: &BTreeMap<RunId, Attempt>) {
+        let count = self.runs.len();
+        self.runs
+            .retain(|run, of_run| attempts.get(run).is_some_and(|attempt| of_run.is_of(attempt)));
+        let mut has_changed = self.runs.len() != count;
+        for (run, attempt) in attempts {
+            if let Some(of_run) = self.runs.get_mut(run) {
+                of_run.set_roles(attempt);
+            } else {
+                self.runs.insert(run.clone(), UnderWay::new(attempt));
+                has_changed = true;
+            }
+        }
+        if !has_changed {
+            return;
+        }
+        self.nodes.clear();
+        for (run, of_run) in &self.runs {
+            let nodes: HashSet<&NodeName> = of_run.members.iter().map(|member| &member.node).collect();
+            for node in nodes {
+                self.nodes.entry(node.clone()).or_default().push(run.clone());
+            }
+        }
+        let (nodes, runs) = (&self.nodes, &self.runs);
+        self.memories.retain(|node, memory| {
+            memory.retain(|run| runs.contains_key(run));
+            nodes.contains_key(node)
+        });
+    }
+
+    async fn publish(&mut self, series: Vec<(Labels, f64)>, now_ms: TimestampMs) {
+        let (series, is) = append::with_ends(series, &self.written);
+        if series.is_empty() {
+            return;
+        }
+        match append::append(&self.analysts.series, series, now_ms).await {
+            Ok(_) => (self.written, self.append_failed) = (is, false),
+            Err(error) if !self.append_failed => {
+                tracing::warn!(%error, "scores of the analysers cannot be stored");
+                self.append_failed = true;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+impl UnderWay {
+    fn new(attempt: &Attempt) -> Self {
+        Self {
+            no: attempt.no,
+            members: Arc::clone(&attempt.members),
+            analysis: Analysis::new(attempt.members.to_vec()),
+            stages: HashSet::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// Whether it is this attempt with these ranks in the same places.
+    fn is_of(&self, attempt: &Attempt) -> bool {
+        let places = |members: &Arc<[Member]>| -> Vec<(Rank, NodeName)> {
+            members
+                .iter()
+                .map(|member| (member.rank, member.node.clone()))
+                .collect()
+        };
+        self.no == attempt.no
+            && (Arc::ptr_eq(&self.members, &attempt.members)
+                || places(&self.members) == places(&attempt.members))
+    }
+
+    /// The mesh is known some time after the ranks.
+    fn set_roles(&mut self, attempt: &Attempt) {
+        if Arc::ptr_eq(&self.members, &attempt.members) {
+            return;
+        }
+        self.members = Arc::clone(&attempt.members);
+        let with_roles = self.members.iter().filter(|member| member.role.is_some());
+        let roles: Vec<_> = with_roles
+            .map(|member| (member.rank, member.role.clone()))
+            .collect();
+        self.analysis.set_roles(&roles);
+    }
+
+    fn is_on(&self, rank: Rank, node: &NodeName) -> bool {
+        let at = self.members.binary_search_by_key(&rank, |member| member.rank);
+        at.is_ok_and(|at| self.members[at].node == *node)
+    }
+
+    fn take(&mut self, rank: Rank, told: Told) {
+        match told {
+            Told::Tick(tick) => self.analysis.take(tick),
+            Told::PipelineStage => {
+                let at = self.members.binary_search_by_key(&rank, |member| member.rank);
+                let is_named = at.is_ok_and(|at| self.members[at].role.is_some());
+                if !is_named && self.stages.insert(rank) {
+                    self.analysis
+                        .set_roles(&[(rank, Some(format!("stage of rank {}", rank.0)))]);
+                }
+            }
+        }
+    }
+
+    /// A line for the event log per finding that is new, and certain enough that someone may be woken for it.
+    fn news(&self, run: &RunId, progress: &Progress, now_ms: TimestampMs) -> Vec<Event> {
+        let is_told = |finding: &&Finding| !finding.is_suspect && !finding.is_symptom;
+        let was_told = |finding: &Finding| {
+            let before = self.findings.iter().filter(is_told);
+            before
+                .into_iter()
+                .any(|before| (&before.kind, &before.culprit) == (&finding.kind, &finding.culprit))
+        };
+        let new = progress
+            .findings
+            .iter()
+            .filter(is_told)
+            .filter(|finding| !was_told(finding));
+        new.map(|finding| Event {
+            at_ms: now_ms,
+            severity: finding.severity,
+            kind: "finding".to_owned(),
+            node: finding.culprit.only_node().map(str::to_owned),
+            gpu: None,
+            run: Some(run.to_string()),
+            message: finding.sentence(),
+        })
+        .collect()
+    }
+}

@@ -1,0 +1,96 @@
+//! What the OpenAPI document says of an endpoint that the types of its handler do not.
+
+use aide::openapi::{MediaType, Operation, Parameter, ReferenceOr, Response, StatusCode};
+use aide::transform::TransformOperation;
+use aide::{OperationInput, OperationOutput};
+use serde_json::json;
+
+/// It answers with another status than 200.
+pub(super) fn answers<const STATUS: u16, T: OperationOutput>(
+    describe: impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_>,
+) -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {
+    move |operation| describe(operation).response::<STATUS, T>()
+}
+
+/// It answers 204, without a body.
+pub(super) fn answers_nothing(
+    describe: impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_>,
+) -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {
+    move |operation| {
+        let mut operation = describe(operation);
+        respond(operation.inner_mut(), 204, Response::default());
+        operation
+    }
+}
+
+/// It answers with a body that has no type of the API.
+pub(super) fn answers_as(
+    media_type: &'static str,
+    describe: impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_>,
+) -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {
+    move |operation| {
+        let mut operation = describe(operation);
+        let mut response = Response::default();
+        response
+            .content
+            .insert(media_type.to_owned(), MediaType::default());
+        respond(operation.inner_mut(), 200, response);
+        operation
+    }
+}
+
+/// It takes these parameters, in the address or in a form. None of them is marked as required.
+pub(super) fn takes(
+    names: &'static [&'static str],
+    describe: impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_>,
+) -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {
+    move |operation| {
+        let mut operation = describe(operation);
+        let parameters = names.iter().map(|name| ReferenceOr::Item(parameter(name)));
+        operation.inner_mut().parameters.extend(parameters);
+        operation
+    }
+}
+
+/// Its body may be empty.
+pub(super) fn body_is_optional(
+    describe: impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_>,
+) -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {
+    move |operation| {
+        let mut operation = describe(operation);
+        if let Some(ReferenceOr::Item(body)) = &mut operation.inner_mut().request_body {
+            body.required = false;
+        }
+        operation
+    }
+}
+
+/// Its handler reads the body itself, as this type.
+pub(super) fn body_is<T: OperationInput>(
+    describe: impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_>,
+) -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {
+    move |operation| {
+        let mut operation = describe(operation);
+        operation.inner_mut().request_body = None;
+        operation.input::<T>()
+    }
+}
+
+fn respond(operation: &mut Operation, status: u16, response: Response) {
+    let responses = operation.responses.get_or_insert_default();
+    responses
+        .responses
+        .insert(StatusCode::Code(status), ReferenceOr::Item(response));
+}
+
+fn parameter(name: &str) -> Parameter {
+    let is_list = name.ends_with("[]");
+    let text = json!({"type": "string"});
+    let schema = if is_list {
+        json!({"type": "array", "items": text})
+    } else {
+        text
+    };
+    let parameter = json!({"in": "query", "name": name, "schema": schema});
+    serde_json::from_value(parameter).expect("a parameter as OpenAPI has it")
+}

@@ -1,0 +1,24 @@
+//! `GET /api/runs/{id}/findings`: what the analysers have found.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::diagnosis::finding::Finding;
+use crate::ident::AttemptNo;
+use crate::time::TimestampMs;
+
+/// What the analysers have found in the current attempt of a run, or in its last one.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct RunFindings {
+    /// The attempt; absent where nothing was analysed yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<AttemptNo>,
+    /// When the analysers looked last, by the collector's clock.
+    pub at_ms: TimestampMs,
+    /// Since when the attempt is over. The findings are the last ones before, and stay for an hour.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over_since_ms: Option<TimestampMs>,
+    /// Root causes first, then suspects and symptoms.
+    pub findings: Vec<Finding>,
+}

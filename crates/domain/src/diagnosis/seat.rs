@@ -1,0 +1,123 @@
+//! Where each rank is and when it last moved.
+
+use crate::diagnosis::input::{Page, Phase, Position, ProcessCondition};
+use crate::time::TimestampMs;
+
+/// Readings of a phase's beginning differ by less than this while the phase is the same.
+const PHASE_JITTER_MS: i64 = 250;
+
+/// One rank, as its page, its process and its pools show it.
+#[derive(Debug, Clone)]
+pub(super) struct Seat {
+    pub(super) condition: ProcessCondition,
+    pub(super) page: Option<Page>,
+    /// Since when the rank is in the page's phase.
+    pub(super) phase_since_ms: TimestampMs,
+    /// When it last moved, by its node's clock; absent while nothing is known.
+    pub(super) moved_ms: Option<TimestampMs>,
+    /// The last step known to have ended.
+    pub(super) step: Option<u64>,
+}
+
+impl Default for Seat {
+    fn default() -> Self {
+        Self {
+            condition: ProcessCondition::Alive,
+            page: None,
+            phase_since_ms: 0,
+            moved_ms: None,
+            step: None,
+        }
+    }
+}
+
+impl Seat {
+    pub(super) fn take(&mut self, position: &Position) {
+        self.condition = position.process;
+        let Some(page) = position.page else { return };
+        let since_ms = position.at_ms - (page.in_phase_s * 1e3) as i64;
+        let moved_ms = match &self.page {
+            None => Some(since_ms),
+            Some(before) if before.phase != page.phase => Some(since_ms),
+            Some(before) if (before.step, before.moves) != (page.step, page.moves) => Some(position.at_ms),
+            Some(_) if since_ms > self.phase_since_ms + PHASE_JITTER_MS => Some(since_ms),
+            Some(_) => None,
+        };
+        if let Some(moved_ms) = moved_ms {
+            self.moved(moved_ms);
+            self.phase_since_ms = since_ms;
+        }
+        self.step = self.step.max((page.step > 0).then_some(page.step));
+        self.page = Some(page);
+    }
+
+    /// A step has ended.
+    pub(super) fn stepped(&mut self, step: u64, at_ms: TimestampMs) {
+        if self.step.is_none_or(|known| known < step) {
+            self.step = Some(step);
+            self.moved(at_ms);
+        }
+    }
+
+    fn moved(&mut self, at_ms: TimestampMs) {
+        self.moved_ms = Some(self.moved_ms.map_or(at_ms, |moved| moved.max(at_ms)));
+    }
+
+    pub(super) fn phase(&self) -> Option<Phase> {
+        self.page.map(|page| page.phase)
+    }
+
+    /// Whether the rank waits for others by its page.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.phase(), Some(Phase::Collective | Phase::Rendezvous))
+    }
+
+    /// Whether it may wait: the reducer of DDP waits at the end of the backward pass without the page showing it, and without a page nothing is known.
+    pub(super) fn may_wait(&self) -> bool {
+        self.waits() || matches!(self.phase(), Some(Phase::Backward) | None)
+    }
+
+    /// Whether its first step has not ended.
+    pub(super) fn is_before_first_step(&self) -> bool {
+        self.step.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ident::{NodeName, Rank};
+
+    fn position(at_ms: i64, phase: Phase, in_phase_s: f64, moves: u64) -> Position {
+        Position {
+            rank: Rank(0),
+            node: NodeName::new("a").expect("name"),
+            at_ms,
+            process: ProcessCondition::Alive,
+            page: Some(Page {
+                step: 3,
+                phase,
+                in_phase_s,
+                moves,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_rank_moves_when_its_phase_its_counts_or_the_beginning_of_its_phase_change() {
+        let mut seat = Seat::default();
+        for (at_ms, phase, in_phase_s, moves, moved_ms) in [
+            (10_000, Phase::Forward, 0.2, 7, 9_800),
+            (10_500, Phase::Forward, 0.7, 7, 9_800),
+            (11_000, Phase::Collective, 0.1, 7, 10_900),
+            (11_500, Phase::Collective, 0.65, 7, 10_900),
+            // It has left the collective and entered another one.
+            (12_000, Phase::Collective, 0.3, 7, 11_700),
+            (12_500, Phase::Collective, 0.8, 8, 12_500),
+            (13_000, Phase::Collective, 1.3, 8, 12_500),
+        ] {
+            seat.take(&position(at_ms, phase, in_phase_s, moves));
+            assert_eq!(seat.moved_ms, Some(moved_ms), "at {at_ms}");
+        }
+    }
+}

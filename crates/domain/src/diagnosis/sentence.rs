@@ -1,0 +1,273 @@
+//! Findings in words, for terminals, logs and pages.
+
+use crate::diagnosis::finding::{Cause, Culprit, Evidence, Finding, FindingKind, Source, Witness};
+use crate::diagnosis::input::Phase;
+
+impl Finding {
+    /// One sentence: who, what, where, why.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let who = self.culprit.words();
+        let does = match &self.kind {
+            FindingKind::Hang => "holds up the run, which does not advance",
+            FindingKind::WorksAlone => "works by itself while the others wait",
+            FindingKind::Straggler => "is slower than its peers",
+            FindingKind::RareStalls => "stands still now and then while the others wait",
+            FindingKind::NodeBlind => "is not heard; nothing is known of its ranks",
+            FindingKind::Other(kind) => kind,
+        };
+        let phase = self
+            .phase
+            .map(|phase| format!(" in the phase {}", phase.words()))
+            .unwrap_or_default();
+        let cause = self
+            .cause
+            .words()
+            .map(|cause| format!(": {cause}"))
+            .unwrap_or_default();
+        let who = match &self.culprit {
+            Culprit::Unknown if self.kind == FindingKind::Hang => {
+                return format!("The run does not advance, and no rank can be named{cause}.");
+            }
+            Culprit::Sides { .. } => {
+                return format!("The run does not advance; its ranks disagree: {who}{cause}.");
+            }
+            _ => capitalised(&who),
+        };
+        let suspect = if self.is_suspect {
+            " (suspect: one witness)"
+        } else {
+            ""
+        };
+        format!("{who} {does}{phase}{cause}{suspect}.")
+    }
+}
+
+impl Culprit {
+    /// `rank 3 on node-b`, `ranks 0–7 on node-a`, `node node-a`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        match self {
+            Self::Ranks { ranks, nodes } => match nodes.as_slice() {
+                [] => ranks.words(),
+                nodes => format!("{} on {}", ranks.words(), nodes.join(", ")),
+            },
+            Self::Node { node, .. } => format!("node {node}"),
+            Self::Sides { sides } => {
+                let sides: Vec<String> = sides.iter().map(crate::run::ranks::RankSet::words).collect();
+                sides.join(" against ")
+            }
+            Self::Unknown => "a rank that is not known".to_owned(),
+        }
+    }
+
+    /// The node, where all culprits are on one.
+    #[must_use]
+    pub fn only_node(&self) -> Option<&str> {
+        match self {
+            Self::Ranks { nodes, .. } => match nodes.as_slice() {
+                [node] => Some(node),
+                _ => None,
+            },
+            Self::Node { node, .. } => Some(node),
+            Self::Sides { .. } | Self::Unknown => None,
+        }
+    }
+}
+
+impl Witness {
+    /// `rank 2: waits in a collective 7.21 s, its peers 0.02 s (all_reduce)`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let unit = if self.unit.is_empty() {
+            String::new()
+        } else {
+            format!(" {}", self.unit)
+        };
+        let compared = self
+            .compared_with
+            .map(|with| format!(", compared with {}{unit}", short(with)))
+            .unwrap_or_default();
+        let detail = if self.detail.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", self.detail)
+        };
+        format!(
+            "{}: {} {}{unit}{compared}{detail}",
+            self.source.words(),
+            self.what.words(),
+            short(self.value)
+        )
+    }
+}
+
+/// Three digits behind the point at most, none that say nothing.
+fn short(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+impl Source {
+    /// `rank 2`, `kernel of node-a`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        match self {
+            Self::Rank { rank } => format!("rank {}", rank.0),
+            Self::Peers { ranks } => ranks.words(),
+            Self::Kernel { node } => format!("kernel of {node}"),
+            Self::Driver { node } => format!("GPU driver of {node}"),
+            Self::Nic { node } => format!("network interfaces of {node}"),
+            Self::Agent { node } => format!("agent of {node}"),
+        }
+    }
+}
+
+impl Evidence {
+    /// What was measured, as a noun.
+    #[must_use]
+    pub fn words(&self) -> &str {
+        match self {
+            Self::SecondsWithoutMove => "time without progress",
+            Self::WaitsInCollective => "wait in a collective",
+            Self::ProcessState => "state of the process",
+            Self::LastEnqueued => "last operation enqueued",
+            Self::UnfinishedOperation => "unfinished operation",
+            Self::DifferentStacks => "different stacks",
+            Self::CpuShare => "processors used",
+            Self::PeersWait => "wait of the peers per step beyond its own",
+            Self::PhaseSeconds => "time per step in this phase",
+            Self::OwnUsualSeconds => "time per step that is usual for it",
+            Self::LostPerMinute => "time lost per minute",
+            Self::Throttled => "GPU throttles",
+            Self::ClockRatio => "GPU clock as a share of the highest",
+            Self::RunDelay => "share of time it waits for a processor",
+            Self::Steal => "share of processor time taken by the hypervisor",
+            Self::OtherProcesses => "other processes on the GPU",
+            Self::PcieWidthRatio => "PCIe lanes as a share of the most possible",
+            Self::MajorFaults => "major page faults per second",
+            Self::MicroBatch => "samples in a micro-batch",
+            Self::NetworkErrors => "network errors per second",
+            Self::KernelStarted => "kernel of the operation has started",
+            Self::NotHeard => "time since it was heard",
+            Self::Other(what) => what,
+        }
+    }
+}
+
+impl Phase {
+    /// `waiting for data`, `forward pass`.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Starting => "start of the process",
+            Self::TorchImported => "after the import of torch",
+            Self::Rendezvous => "rendezvous",
+            Self::GroupMade => "set-up of the model",
+            Self::ModelWrapped => "set-up of the data",
+            Self::Data => "data loading",
+            Self::Forward => "forward pass",
+            Self::Backward => "backward pass",
+            Self::Optimizer => "optimizer step",
+            Self::Host => "code between steps",
+            Self::Collective => "collective",
+            Self::Save => "saving a checkpoint",
+            Self::Ending => "end of the script",
+        }
+    }
+}
+
+impl Cause {
+    /// Why, as a part of a sentence; `None` if it is not known.
+    #[must_use]
+    pub fn words(&self) -> Option<&str> {
+        Some(match self {
+            Self::Ended => "its process has ended",
+            Self::Stopped => "its process is stopped by a signal or a debugger",
+            Self::Uninterruptible => {
+                "its process waits in the kernel for a disk, a network file system or a driver"
+            }
+            Self::NotEnqueued => "it has not entered the collective in which the others wait",
+            Self::HoldsInterpreter => "it holds Python's interpreter lock",
+            Self::MessageMissing => "it waits for a message that no rank sends",
+            Self::Desynchronised => "ranks do different operations, or operations of other sizes or types",
+            Self::GroupOrder => "ranks entered two process groups in different orders",
+            Self::Network => "all ranks have entered the collective, and the network has errors",
+            Self::KernelNotStarted => "the kernel of the collective has not started on its GPU",
+            Self::Working => "it works on something else, as its changing stack shows",
+            Self::Saving => "it saves a checkpoint",
+            Self::Throttled => "its GPU throttles",
+            Self::LowClock => "its GPU runs at a lower clock than the others",
+            Self::RunDelay => "its process waits for a free processor",
+            Self::Steal => "the hypervisor takes processor time from its node",
+            Self::OtherProcess => "another process uses its GPU",
+            Self::PcieWidth => "its GPU has fewer PCIe lanes than it could have",
+            Self::MajorFaults => "its memory is read back from disk",
+            Self::LargerBatch => "its batches are larger",
+            Self::Data => "its data loader is slow",
+            Self::Computing => "its own computing takes longer",
+            Self::HostCode => "the script's own code between steps takes longer",
+            Self::NotHeard => "its node is not heard",
+            Self::Unknown => return None,
+            Self::Other(cause) => cause,
+        })
+    }
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters
+        .next()
+        .map(|first| first.to_uppercase().chain(letters).collect())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Severity;
+    use crate::ident::Rank;
+
+    fn finding(kind: FindingKind, culprit: Culprit, phase: Option<Phase>, cause: Cause) -> Finding {
+        Finding {
+            kind,
+            culprit,
+            phase,
+            cause,
+            since_ms: 0,
+            since_step: None,
+            witnesses: vec![],
+            is_suspect: false,
+            is_symptom: false,
+            severity: Severity::Warning,
+            lost_seconds: 0.0,
+        }
+    }
+
+    #[test]
+    fn findings_are_told_in_one_sentence() {
+        let rank = |rank| Culprit::Ranks {
+            ranks: [Rank(rank)].into_iter().collect(),
+            nodes: vec!["b".into()],
+        };
+        let hang = finding(FindingKind::Hang, rank(3), Some(Phase::Backward), Cause::Stopped);
+        assert_eq!(
+            hang.sentence(),
+            "Rank 3 on b holds up the run, which does not advance in the phase backward pass: its process is stopped by a signal or a debugger."
+        );
+        assert_eq!(hang.culprit.only_node(), Some("b"));
+        let slow = Finding {
+            is_suspect: true,
+            ..finding(FindingKind::Straggler, rank(0), None, Cause::Unknown)
+        };
+        assert_eq!(
+            slow.sentence(),
+            "Rank 0 on b is slower than its peers (suspect: one witness)."
+        );
+        let unknown = finding(FindingKind::Hang, Culprit::Unknown, None, Cause::Unknown);
+        assert_eq!(
+            unknown.sentence(),
+            "The run does not advance, and no rank can be named."
+        );
+    }
+}

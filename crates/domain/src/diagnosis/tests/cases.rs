@@ -1,0 +1,174 @@
+//! Runs the cases.
+
+use super::script::{Case, Expected, parse};
+use super::world::{BEGIN_MS, World};
+use crate::diagnosis::analysis::Progress;
+use crate::diagnosis::finding::{Culprit, Finding};
+use crate::diagnosis::found::word;
+use crate::event::Severity;
+
+const FILES: &[(&str, &str)] = &[
+    (
+        "healthy.test",
+        include_str!("../../../testdata/diagnosis/healthy.test"),
+    ),
+    ("hang.test", include_str!("../../../testdata/diagnosis/hang.test")),
+    (
+        "straggler.test",
+        include_str!("../../../testdata/diagnosis/straggler.test"),
+    ),
+];
+
+#[test]
+fn every_case_finds_what_it_expects_and_nothing_else() {
+    let mut failures = Vec::new();
+    let mut count = 0;
+    for (file, text) in FILES {
+        for case in parse(text) {
+            count += 1;
+            let wrong = run(&case);
+            if !wrong.is_empty() {
+                failures.push(format!("{file}: {}\n  {}", case.name, wrong.join("\n  ")));
+            }
+        }
+    }
+    assert!(count >= 30, "only {count} cases");
+    assert!(
+        failures.is_empty(),
+        "{} of {count} cases:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+}
+
+/// What differs from what is expected.
+fn run(case: &Case) -> Vec<String> {
+    let mut world = World::new(case);
+    let mut met_s: Vec<Option<f64>> = vec![None; case.expected.len()];
+    let mut wrong: Vec<String> = Vec::new();
+    for tick in 0..=(case.watch_s * 2.0) as i64 {
+        let now_s = tick as f64 / 2.0;
+        let Some(progress) = world.tick(tick) else {
+            continue;
+        };
+        for finding in &progress.findings {
+            let expected = case
+                .expected
+                .iter()
+                .position(|expected| matches(expected, finding));
+            if let Some(at) = expected {
+                met_s[at].get_or_insert(now_s);
+                let is_over = case.expected[at].until_s.is_some_and(|until_s| now_s > until_s);
+                if is_over && wrong.is_empty() {
+                    wrong.push(format!("still at {now_s} s: {}", case.expected[at].text));
+                }
+            } else if is_sent(finding) && wrong.is_empty() {
+                wrong.push(format!("at {now_s} s unexpected: {}", told(finding)));
+            }
+        }
+        wrong.extend(scores_without_findings(&progress));
+    }
+    for (expected, met_s) in case.expected.iter().zip(met_s) {
+        match met_s {
+            None => wrong.push(format!("never: {}", expected.text)),
+            Some(met_s)
+                if expected.by_s.is_some_and(|by_s| met_s > by_s) || met_s < expected.not_before_s =>
+            {
+                wrong.push(format!("at {met_s} s: {}", expected.text));
+            }
+            Some(_) => {}
+        }
+    }
+    wrong
+}
+
+fn is_sent(finding: &Finding) -> bool {
+    !finding.is_suspect && !finding.is_symptom && finding.severity >= Severity::Warning
+}
+
+fn scores_without_findings(progress: &Progress) -> Option<String> {
+    let scored = progress.findings.iter().any(|finding| !finding.is_symptom);
+    (!scored && !progress.scores.is_empty())
+        .then(|| format!("scores without findings: {:?}", progress.scores))
+}
+
+fn matches(expected: &Expected, finding: &Finding) -> bool {
+    let is = |wanted: &Option<String>, had: String| wanted.as_ref().is_none_or(|wanted| *wanted == had);
+    let steps = expected.since_step.is_none_or(|(first, last)| {
+        finding
+            .since_step
+            .is_some_and(|step| (first..=last).contains(&step))
+    });
+    word(&finding.kind) == expected.kind
+        && who(finding) == expected.who
+        && is(
+            &expected.phase,
+            finding.phase.map_or_else(String::new, |phase| word(&phase)),
+        )
+        && is(&expected.cause, word(&finding.cause))
+        && finding.is_suspect == expected.is_suspect
+        && (finding.severity == Severity::Info) == expected.is_info
+        && !finding.is_symptom
+        && steps
+}
+
+fn who(finding: &Finding) -> String {
+    match &finding.culprit {
+        Culprit::Ranks { ranks, .. } => ranks.to_string(),
+        Culprit::Node { node, .. } => format!("node {node}"),
+        Culprit::Sides { sides } => {
+            let sides: Vec<String> = sides.iter().map(ToString::to_string).collect();
+            sides.join(" | ")
+        }
+        Culprit::Unknown => "nobody".to_owned(),
+    }
+}
+
+fn told(finding: &Finding) -> String {
+    let phase = finding.phase.map_or_else(String::new, |phase| word(&phase));
+    format!(
+        "{} {} phase {phase} cause {} since {} s, step {:?}: {}",
+        word(&finding.kind),
+        who(finding),
+        word(&finding.cause),
+        (finding.since_ms - BEGIN_MS) as f64 / 1e3,
+        finding.since_step,
+        serde_json::to_string(&finding.witnesses).unwrap_or_default()
+    )
+}
+
+#[test]
+fn a_suspicion_asks_once() {
+    let case = parse("case x\nhalt 2 in forward at 20s\nwatch 120s\n").remove(0);
+    let mut world = World::new(&case);
+    for tick in 0..240 {
+        world.tick(tick);
+    }
+    let mut asked: Vec<&str> = world
+        .questions
+        .iter()
+        .map(|question| match question {
+            crate::diagnosis::analysis::Question::Flight { .. } => "flight",
+            crate::diagnosis::analysis::Question::Stacks { .. } => "stacks",
+        })
+        .collect();
+    asked.sort_unstable();
+    assert_eq!(asked, ["flight", "stacks"]);
+}
+
+#[test]
+fn findings_read_back_as_they_were_written() {
+    let case = parse("case x\nhalt 2 in forward at 20s stopped\nwatch 40s\n").remove(0);
+    let mut world = World::new(&case);
+    let findings: Vec<Finding> = (0..80)
+        .filter_map(|tick| world.tick(tick))
+        .flat_map(|progress| progress.findings)
+        .collect();
+    assert!(!findings.is_empty());
+    let text = serde_json::to_string(&findings).expect("findings");
+    let back: Vec<Finding> = serde_json::from_str(&text).expect("the same");
+    assert_eq!(back, findings);
+    let newer = text.replace("\"stopped\"", "\"petrified\"");
+    let back: Vec<Finding> = serde_json::from_str(&newer).expect("a cause of a newer version");
+    assert_eq!(word(&back[0].cause), "petrified");
+}

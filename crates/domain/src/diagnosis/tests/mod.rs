@@ -1,0 +1,6 @@
+//! The analysers against cases in text files: `testdata/diagnosis/*.test`.
+
+mod cases;
+mod large;
+mod script;
+mod world;

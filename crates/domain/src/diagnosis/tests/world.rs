@@ -1,0 +1,493 @@
+//! Ranks that step together, as far as analysers see them: pools, positions twice per second, answers to questions.
+
+use std::collections::VecDeque;
+
+use crate::diagnosis::analysis::{Analysis, Member, Progress, Question, STACK_SAMPLES, Tick};
+use crate::diagnosis::input::{
+    FlightAnswer, GpuCondition, NodeResources, Page, Phase, Pool, Position, ProcessCondition, Resources,
+    StackAnswer, StepParts,
+};
+use crate::ident::{NodeName, Rank};
+use crate::run::inspect::{FlightDigest, Frame, GroupDigest, Operation};
+use crate::run::ranks::RankSet;
+
+use super::script::{Case, Every, FlightLine, PARTS, holds};
+
+/// The case begins at this time.
+pub(super) const BEGIN_MS: i64 = 1_700_000_000_000;
+const TICK_MS: i64 = 500;
+/// From a measurement to the collector.
+const LATENCY_MS: i64 = 300;
+const SYNC: usize = 5;
+const PHASES: [Phase; 6] = [
+    Phase::Data,
+    Phase::Forward,
+    Phase::Backward,
+    Phase::Optimizer,
+    Phase::Host,
+    Phase::Collective,
+];
+
+/// One step of all ranks: when it begins, and how long each part takes on each rank.
+struct Step {
+    number: u64,
+    begin_s: f64,
+    parts: Vec<[f64; 6]>,
+    /// When it ends; never, if a rank halts in it.
+    end_s: f64,
+}
+
+pub(super) struct World<'a> {
+    case: &'a Case,
+    analysis: Analysis,
+    step: Step,
+    random: u64,
+    /// When each time-based slowness strikes next.
+    strikes: Vec<f64>,
+    /// Steps that wait for the end of their pool, by rank.
+    pooled: Vec<Vec<[f64; 7]>>,
+    pool_steps: u64,
+    answers: VecDeque<(f64, Question)>,
+    cpu: Vec<f64>,
+    pub(super) questions: Vec<Question>,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(case: &'a Case) -> Self {
+        let ranks = case.ranks as usize;
+        let step_s: f64 = case.parts.iter().sum();
+        let exponent = (1.0 / step_s).log2().round().max(0.0) as u32;
+        let members = (0..case.ranks).map(|rank| Member {
+            rank: Rank(rank),
+            node: node_of(case, rank),
+            role: case
+                .roles
+                .iter()
+                .find(|(ranks, _)| holds(ranks, rank))
+                .map(|(_, role)| role.clone()),
+        });
+        let mut world = Self {
+            analysis: Analysis::new(members.collect()),
+            step: Step {
+                number: 0,
+                begin_s: 0.0,
+                parts: Vec::new(),
+                end_s: 0.0,
+            },
+            random: 7,
+            strikes: case.slow.iter().map(|slow| slow.from_s).collect(),
+            pooled: vec![Vec::new(); ranks],
+            pool_steps: 1 << exponent,
+            answers: VecDeque::new(),
+            cpu: vec![0.0; ranks],
+            questions: Vec::new(),
+            case,
+        };
+        world.begin_step(case.startup_s);
+        world
+    }
+
+    /// Goes on by half a second. Every second time the analysers decide.
+    pub(super) fn tick(&mut self, tick: i64) -> Option<Progress> {
+        let now_s = (tick * TICK_MS) as f64 / 1e3;
+        while self.step.end_s <= now_s {
+            self.end_step();
+            self.begin_step(self.step.end_s);
+        }
+        for rank in 0..self.case.ranks {
+            if self.is_heard(rank, now_s) {
+                let position = self.position(rank, now_s);
+                self.analysis.take(Tick::Position(position));
+            }
+        }
+        if tick % 2 != 0 {
+            return None;
+        }
+        self.resources(now_s);
+        while self.answers.front().is_some_and(|(at_s, _)| *at_s <= now_s) {
+            let question = self.answers.pop_front().map(|(_, question)| question);
+            self.answer(question, now_s);
+        }
+        let progress = self.analysis.advance(at_ms(now_s) + LATENCY_MS);
+        for question in &progress.questions {
+            let takes_s = match question {
+                Question::Flight { .. } => 1.0,
+                Question::Stacks { .. } => 5.0,
+            };
+            self.answers.push_back((now_s + takes_s, question.clone()));
+            self.answers.make_contiguous().sort_by(|a, b| a.0.total_cmp(&b.0));
+            self.questions.push(question.clone());
+        }
+        Some(progress)
+    }
+
+    // === Steps ===
+
+    fn begin_step(&mut self, begin_s: f64) {
+        let number = self.step.number + 1;
+        let mut parts: Vec<[f64; 6]> = (0..self.case.ranks)
+            .map(|_| {
+                self.case
+                    .parts
+                    .map(|part| part * (1.0 + self.case.noise * self.chance()))
+            })
+            .collect();
+        if number == 1 {
+            parts
+                .iter_mut()
+                .for_each(|parts| parts[1] += self.case.first_step_s);
+        }
+        for (at, slow) in self.case.slow.iter().enumerate() {
+            let strikes = begin_s >= slow.from_s
+                && begin_s < slow.until_s
+                && match slow.every {
+                    Every::Step => true,
+                    Every::Steps(steps) => number.is_multiple_of(steps),
+                    Every::Seconds(every_s) => {
+                        let strikes = begin_s >= self.strikes[at];
+                        self.strikes[at] += if strikes { every_s } else { 0.0 };
+                        strikes
+                    }
+                };
+            for (rank, parts) in parts.iter_mut().enumerate() {
+                if strikes && holds(&slow.ranks, rank as u32) {
+                    parts[slow.part] += slow.more_s;
+                }
+            }
+        }
+        let own = |parts: &[f64; 6]| parts[..SYNC].iter().sum::<f64>();
+        let longest = parts.iter().map(own).fold(0.0, f64::max);
+        let end_s = begin_s + longest + self.case.parts[SYNC];
+        parts
+            .iter_mut()
+            .for_each(|parts| parts[SYNC] = end_s - begin_s - own(parts));
+        let halts = self.case.halts.iter().any(|halt| end_s > halt.at_s);
+        self.step = Step {
+            number,
+            begin_s,
+            parts,
+            end_s: if halts { f64::INFINITY } else { end_s },
+        };
+    }
+
+    fn end_step(&mut self) {
+        for rank in 0..self.case.ranks {
+            let parts = self.step.parts[rank as usize];
+            let whole = self.step.end_s - self.step.begin_s;
+            let [data, forward, backward, optimizer, host, sync] = parts;
+            self.pooled[rank as usize].push([whole, data, forward, backward, optimizer, host, sync]);
+            let steps = if holds(&self.case.finer_pools, rank) {
+                (self.pool_steps / 2).max(1)
+            } else {
+                self.pool_steps
+            };
+            if self.step.number.is_multiple_of(steps) && self.is_heard(rank, self.step.end_s) {
+                self.send_pool(rank);
+            }
+        }
+    }
+
+    fn send_pool(&mut self, rank: u32) {
+        let steps = std::mem::take(&mut self.pooled[rank as usize]);
+        let mean = |part: usize| Some(steps.iter().map(|step| step[part]).sum::<f64>() / steps.len() as f64);
+        let max = |part: usize| Some(steps.iter().map(|step| step[part]).fold(0.0, f64::max));
+        let parts = |of: &dyn Fn(usize) -> Option<f64>| StepParts {
+            step: of(0),
+            data: of(1),
+            forward: of(2),
+            backward: of(3),
+            optimizer: of(4),
+            save: None,
+            sync: of(6),
+            host: of(5),
+        };
+        self.analysis.take(Tick::Pool(Pool {
+            rank: Rank(rank),
+            node: node_of(self.case, rank),
+            first_step: self.step.number + 1 - steps.len() as u64,
+            last_step: self.step.number,
+            at_ms: at_ms(self.step.end_s),
+            mean: parts(&mean),
+            max: parts(&max),
+            micro_batch: self.value("batch", rank).or(Some(8.0)),
+        }));
+    }
+
+    // === Positions ===
+
+    fn position(&self, rank: u32, now_s: f64) -> Position {
+        let halt = self
+            .case
+            .halts
+            .iter()
+            .find(|halt| holds(&halt.ranks, rank) && now_s >= halt.at_s && self.step.end_s.is_infinite());
+        let page = (!holds(&self.case.no_pages, rank)).then(|| match halt {
+            Some(halt) => self.page(halt.phase, now_s - halt.at_s),
+            None => self.page_in_step(rank, now_s),
+        });
+        Position {
+            rank: Rank(rank),
+            node: node_of(self.case, rank),
+            at_ms: at_ms(now_s),
+            process: halt.map_or(ProcessCondition::Alive, |halt| halt.condition),
+            page,
+        }
+    }
+
+    fn page_in_step(&self, rank: u32, now_s: f64) -> Page {
+        if now_s < self.step.begin_s {
+            let rendezvous = self.case.halts.iter().any(|halt| now_s > halt.at_s);
+            let phase = if rendezvous {
+                Phase::Rendezvous
+            } else {
+                Phase::Starting
+            };
+            return self.page(
+                phase,
+                if rendezvous {
+                    now_s - self.case.halts[0].at_s
+                } else {
+                    now_s
+                },
+            );
+        }
+        let mut since_s = self.step.begin_s;
+        for (part, seconds) in self.step.parts[rank as usize].iter().enumerate() {
+            if now_s < since_s + seconds || part == SYNC {
+                return self.page(PHASES[part], now_s - since_s);
+            }
+            since_s += seconds;
+        }
+        self.page(Phase::Collective, now_s - since_s)
+    }
+
+    fn page(&self, phase: Phase, in_phase_s: f64) -> Page {
+        let is_hidden = self.case.waits_in_backward && phase == Phase::Collective;
+        let phase = if is_hidden { Phase::Backward } else { phase };
+        Page {
+            step: self.step.number - 1,
+            phase,
+            in_phase_s,
+            moves: 2 * self.step.number
+                + u64::from(phase >= Phase::Forward)
+                + u64::from(phase >= Phase::Backward),
+        }
+    }
+
+    // === Resources ===
+
+    fn resources(&mut self, now_s: f64) {
+        for rank in 0..self.case.ranks {
+            if !self.is_heard(rank, now_s) {
+                continue;
+            }
+            let is_halted = self
+                .case
+                .halts
+                .iter()
+                .any(|halt| holds(&halt.ranks, rank) && now_s >= halt.at_s);
+            let share = self.value("cpu", rank);
+            self.cpu[rank as usize] += share.unwrap_or(if is_halted { 0.0 } else { 0.8 });
+            let gpu = GpuCondition {
+                throttle_reasons: self.word("throttle", rank).into_iter().collect(),
+                utilization_ratio: self.value("gpu-busy", rank),
+                clock_ratio: Some(self.value("clock", rank).unwrap_or(0.98)),
+                other_processes: Some(self.value("others", rank).unwrap_or(0.0) as u32),
+                pcie_width_ratio: Some(self.value("pcie", rank).unwrap_or(1.0)),
+            };
+            self.analysis.take(Tick::Resources(Resources {
+                rank: Rank(rank),
+                at_ms: at_ms(now_s),
+                cpu_seconds_total: Some(self.cpu[rank as usize]),
+                run_delay_seconds_total: Some(self.value("delay", rank).unwrap_or(0.01) * now_s),
+                major_faults_total: Some(self.value("faults", rank).unwrap_or(0.0) * now_s),
+                host_memory_bytes: None,
+                gpu: Some(gpu),
+            }));
+        }
+        for node in &self.case.nodes {
+            let value = |name: &str| {
+                let values = self.case.node_values.iter();
+                values
+                    .filter(|(of, what, _)| of == node && what == name)
+                    .map(|(_, _, value)| *value)
+                    .next()
+            };
+            self.analysis.take(Tick::Node(NodeResources {
+                node: NodeName::new(node.as_str()).expect("a name"),
+                at_ms: at_ms(now_s),
+                cpus: Some(8.0),
+                steal_seconds_total: Some(value("steal").unwrap_or(0.0) * 8.0 * now_s),
+                network_errors_total: Some(value("errors").unwrap_or(0.0) * now_s),
+            }));
+        }
+    }
+
+    // === Answers ===
+
+    fn answer(&mut self, question: Option<Question>, now_s: f64) {
+        let asked = |ranks: &RankSet, rank: &u32| holds(ranks, *rank) && self.is_heard(*rank, now_s);
+        let tick = match question {
+            None => return,
+            Some(Question::Flight { ranks }) => {
+                let asked = (0..self.case.ranks).filter(|rank| asked(&ranks, rank));
+                Tick::Flight(
+                    asked
+                        .map(|rank| FlightAnswer {
+                            rank: Rank(rank),
+                            at_ms: at_ms(now_s),
+                            digest: self.digest(rank, now_s),
+                        })
+                        .collect(),
+                )
+            }
+            Some(Question::Stacks { ranks }) => {
+                let asked = (0..self.case.ranks).filter(|rank| asked(&ranks, rank));
+                Tick::Stacks(asked.map(|rank| self.stacks(rank, now_s)).collect())
+            }
+        };
+        self.analysis.take(tick);
+    }
+
+    fn digest(&self, rank: u32, now_s: f64) -> Option<FlightDigest> {
+        if !self.case.has_flight {
+            return None;
+        }
+        let lines: Vec<&FlightLine> = self
+            .case
+            .flight
+            .iter()
+            .filter(|(ranks, _)| holds(ranks, rank))
+            .map(|(_, line)| line)
+            .collect();
+        if lines.iter().any(|line| line.is_silent) {
+            return None;
+        }
+        let groups = if self.case.flight.is_empty() {
+            vec![self.usual_group(rank, now_s)]
+        } else {
+            lines.into_iter().map(|line| self.group(line)).collect()
+        };
+        Some(FlightDigest {
+            groups,
+            groups_left_out: 0,
+        })
+    }
+
+    /// Without lines: all wait in operation 41 that ranks which halt have not enqueued.
+    fn usual_group(&self, rank: u32, now_s: f64) -> GroupDigest {
+        let page = self
+            .position(rank, now_s)
+            .page
+            .or_else(|| Some(self.page_in_step(rank, now_s)));
+        let halts = self.case.halts.iter().any(|halt| holds(&halt.ranks, rank));
+        let waits = !halts
+            && page.is_some_and(|page| {
+                page.phase == Phase::Collective
+                    || self.case.waits_in_backward && page.phase == Phase::Backward
+            });
+        self.group(&FlightLine {
+            group: "0".to_owned(),
+            members: (0..self.case.ranks).map(Rank).collect(),
+            enqueued: Some(if waits { 41 } else { 40 }),
+            unfinished: waits.then_some(41),
+            operation: "all_reduce".to_owned(),
+            sizes: "[[64]]".to_owned(),
+            ..FlightLine::default()
+        })
+    }
+
+    fn group(&self, line: &FlightLine) -> GroupDigest {
+        let operation = line.unfinished.map(|sequence| Operation {
+            sequence,
+            is_point_to_point: line.operation.starts_with("recv") || line.operation.starts_with("send"),
+            name: format!(
+                "{}:{}",
+                self.case.backend,
+                line.operation.replace("recv", "recv ")
+            ),
+            sizes: line.sizes.clone(),
+            dtypes: line.dtypes.clone(),
+            has_started: line.started,
+        });
+        GroupDigest {
+            name: line.group.clone(),
+            description: String::new(),
+            backend: self.case.backend.clone(),
+            members: line.members.clone(),
+            last_enqueued: line.enqueued,
+            last_completed: line.unfinished.map(|sequence| sequence - 1).or(line.enqueued),
+            oldest_unfinished: operation,
+        }
+    }
+
+    fn stacks(&self, rank: u32, now_s: f64) -> StackAnswer {
+        let how = self.case.stacks.iter().find(|(ranks, _)| holds(ranks, rank));
+        let how = how.map_or("same", |(_, how)| how.as_str());
+        let sample = |at: u32| {
+            // A loop that does nothing is seen at each of its lines.
+            let line = if how == "loop" { 10 + at } else { 10 };
+            let function = if how == "changes" {
+                format!("layer{at}")
+            } else {
+                "work".to_owned()
+            };
+            let frame = |function: String, line| Frame {
+                file: "train.py".to_owned(),
+                line,
+                function,
+            };
+            vec![frame(function, line), frame("main".to_owned(), 80)]
+        };
+        StackAnswer {
+            rank: Rank(rank),
+            at_ms: at_ms(now_s),
+            samples: if how == "none" {
+                Vec::new()
+            } else {
+                (0..STACK_SAMPLES).map(sample).collect()
+            },
+        }
+    }
+
+    // === Values ===
+
+    fn word(&self, what: &str, rank: u32) -> Option<String> {
+        let mut values = self.case.values.iter();
+        let found = values.find(|(name, ranks, _)| name == what && holds(ranks, rank));
+        found.map(|(_, _, value)| value.clone())
+    }
+
+    fn value(&self, what: &str, rank: u32) -> Option<f64> {
+        self.word(what, rank)?.parse().ok()
+    }
+
+    fn is_heard(&self, rank: u32, now_s: f64) -> bool {
+        let node = node_of(self.case, rank);
+        let mut silent = self.case.silent.iter();
+        !silent.any(|(of, from_s)| of == node.as_str() && now_s >= *from_s)
+    }
+
+    /// Between -1 and 1.
+    fn chance(&mut self) -> f64 {
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) as f64 / f64::from(1_u32 << 30) - 1.0
+    }
+}
+
+fn at_ms(seconds: f64) -> i64 {
+    BEGIN_MS + (seconds * 1e3) as i64
+}
+
+fn node_of(case: &Case, rank: u32) -> NodeName {
+    let per_node = case.ranks.div_ceil(case.nodes.len() as u32);
+    NodeName::new(case.nodes[(rank / per_node) as usize].as_str()).expect("a name")
+}
+
+#[test]
+fn parts_of_the_language_are_the_phases_of_the_world() {
+    assert_eq!(PARTS.len(), PHASES.len());
+}

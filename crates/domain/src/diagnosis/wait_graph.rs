@@ -1,0 +1,508 @@
+//! Who waits for whom, by the Flight Recorders of all ranks.
+//!
+//! ```text
+//! group 0, operation 41:   enqueued by 0, 1, 3        rank 2 has enqueued 40: it is missing, and 0, 1 and 3 wait for it
+//! group 1, operation 7:    enqueued by 2              rank 5 is missing, and 2 waits for it: the culprit is 5, not 2
+//! ```
+//! A rank that others wait for and that waits for no one is the culprit. Where there is none, the ranks wait in a circle.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::diagnosis::finding::Cause;
+use crate::diagnosis::input::FlightAnswer;
+use crate::ident::Rank;
+use crate::run::inspect::{FlightDigest, GroupDigest, Operation};
+
+/// What the answers say together.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Waits {
+    /// No rank has answered with a digest.
+    NoAnswers,
+    /// No rank has an unfinished operation: none waits.
+    Nothing,
+    /// These keep the others waiting.
+    Culprits {
+        ranks: Vec<Rank>,
+        cause: Cause,
+        unfinished: Unfinished,
+    },
+    /// The ranks disagree, and no side is larger than all others.
+    Sides {
+        sides: Vec<Vec<Rank>>,
+        cause: Cause,
+        unfinished: Unfinished,
+    },
+    /// All have enqueued it, as far as is known, and it does not end.
+    AllEnqueued {
+        /// Whose kernel has not started, where that is known of all.
+        not_started: Vec<Rank>,
+        /// Members that did not answer.
+        silent: Vec<Rank>,
+        unfinished: Unfinished,
+    },
+}
+
+/// The operation in which ranks wait.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Unfinished {
+    pub(super) group: String,
+    pub(super) sequence: u64,
+    /// Its name with sizes, for people.
+    pub(super) operation: String,
+    pub(super) backend: String,
+    pub(super) waiters: Vec<Rank>,
+    /// The last operation that each culprit enqueued in the group.
+    pub(super) last_enqueued: Vec<(Rank, Option<u64>)>,
+}
+
+/// Culprits of which the last operation is told.
+const TOLD_MAX: usize = 16;
+
+/// Ranks that wait in one operation.
+struct Wait<'a> {
+    group: &'a str,
+    backend: &'a str,
+    sequence: u64,
+    is_point_to_point: bool,
+    waiters: Vec<(Rank, &'a Operation)>,
+    missing: Vec<Rank>,
+    /// Members of which nothing is known.
+    silent: Vec<Rank>,
+}
+
+/// Reads the answers. `may_wait` says whether a rank can be blocked in an operation now, as far as its page tells.
+pub(super) fn read(answers: &[FlightAnswer], may_wait: impl Fn(Rank) -> bool) -> Waits {
+    let digests: BTreeMap<Rank, &FlightDigest> = answers
+        .iter()
+        .filter_map(|answer| answer.digest.as_ref().map(|digest| (answer.rank, digest)))
+        .collect();
+    if digests.is_empty() {
+        return Waits::NoAnswers;
+    }
+    let waits = waits(&digests);
+    if waits.is_empty() {
+        return Waits::Nothing;
+    }
+    let mut found = waits
+        .iter()
+        .find_map(disagreement)
+        .unwrap_or_else(|| named_by_graph(&waits, may_wait));
+    if let Waits::Culprits {
+        ranks, unfinished, ..
+    } = &mut found
+    {
+        let told = ranks.iter().take(TOLD_MAX);
+        unfinished.last_enqueued = told
+            .filter_map(|rank| Some((*rank, last_enqueued(digests.get(rank)?, unfinished))))
+            .collect();
+    }
+    found
+}
+
+fn last_enqueued(digest: &FlightDigest, unfinished: &Unfinished) -> Option<u64> {
+    let is_meant =
+        |known: &&GroupDigest| known.name == unfinished.group && known.backend == unfinished.backend;
+    digest
+        .groups
+        .iter()
+        .find(is_meant)
+        .and_then(|group| group.last_enqueued)
+}
+
+/// Process groups as all ranks see them, by name and backend: a group may have one backend for CPUs and another one for GPUs, which
+/// count their operations apart.
+fn groups<'a>(
+    digests: &BTreeMap<Rank, &'a FlightDigest>,
+) -> BTreeMap<(&'a str, &'a str), Vec<(Rank, &'a GroupDigest)>> {
+    let mut groups: BTreeMap<(&str, &str), Vec<(Rank, &GroupDigest)>> = BTreeMap::new();
+    let all = || {
+        digests
+            .iter()
+            .flat_map(|(rank, digest)| digest.groups.iter().map(|group| (*rank, group)))
+    };
+    for (rank, group) in all().filter(|(_, group)| !group.backend.is_empty()) {
+        groups
+            .entry((&group.name, &group.backend))
+            .or_default()
+            .push((rank, group));
+    }
+    // A rank that has not used a group does not know its backend.
+    for (rank, unused) in all().filter(|(_, group)| group.backend.is_empty()) {
+        let mut of_name: Vec<_> = groups
+            .iter_mut()
+            .filter(|((name, _), _)| *name == unused.name)
+            .collect();
+        for (_, members) in &mut of_name {
+            members.push((rank, unused));
+        }
+        if of_name.is_empty() {
+            groups.insert((&unused.name, ""), vec![(rank, unused)]);
+        }
+    }
+    groups
+}
+
+fn waits<'a>(digests: &BTreeMap<Rank, &'a FlightDigest>) -> Vec<Wait<'a>> {
+    let mut waits = Vec::new();
+    for members in groups(digests).values() {
+        let mut collectives: BTreeMap<u64, Vec<(Rank, &Operation)>> = BTreeMap::new();
+        for (rank, group) in members {
+            let Some(operation) = &group.oldest_unfinished else {
+                continue;
+            };
+            if operation.is_point_to_point {
+                waits.push(transfer(*rank, group, operation, digests));
+            } else {
+                collectives
+                    .entry(operation.sequence)
+                    .or_default()
+                    .push((*rank, operation));
+            }
+        }
+        waits.extend(
+            collectives
+                .into_iter()
+                .map(|(sequence, waiters)| collective(sequence, waiters, members, digests)),
+        );
+    }
+    waits
+}
+
+fn collective<'a>(
+    sequence: u64,
+    waiters: Vec<(Rank, &'a Operation)>,
+    members: &[(Rank, &'a GroupDigest)],
+    digests: &BTreeMap<Rank, &FlightDigest>,
+) -> Wait<'a> {
+    let known: BTreeMap<Rank, Option<u64>> = members
+        .iter()
+        .map(|(rank, group)| (*rank, group.last_enqueued))
+        .collect();
+    let all = members.iter().map(|(_, group)| &group.members);
+    let all: BTreeSet<Rank> = all
+        .max_by_key(|set| set.len())
+        .into_iter()
+        .flat_map(|set| set.iter())
+        .collect();
+    let (mut missing, mut silent) = (Vec::new(), Vec::new());
+    for rank in all {
+        match (known.get(&rank), digests.get(&rank)) {
+            (Some(Some(enqueued)), _) if *enqueued >= sequence => {}
+            (Some(_), _) => missing.push(rank),
+            // A rank that has not used the group yet does not name it.
+            (None, Some(digest)) if digest.groups_left_out == 0 => missing.push(rank),
+            (None, _) => silent.push(rank),
+        }
+    }
+    let first = members.first().map(|(_, group)| *group);
+    Wait {
+        group: first.map_or("", |group| group.name.as_str()),
+        backend: first.map_or("", |group| group.backend.as_str()),
+        sequence,
+        is_point_to_point: false,
+        waiters,
+        missing,
+        silent,
+    }
+}
+
+fn transfer<'a>(
+    rank: Rank,
+    group: &'a GroupDigest,
+    operation: &'a Operation,
+    digests: &BTreeMap<Rank, &FlightDigest>,
+) -> Wait<'a> {
+    let peer = peer_in_group(&operation.name).and_then(|at| group.members.iter().nth(at));
+    let (missing, silent) = match peer {
+        Some(peer) if digests.contains_key(&peer) => (vec![peer], Vec::new()),
+        Some(peer) => (Vec::new(), vec![peer]),
+        None => (Vec::new(), Vec::new()),
+    };
+    Wait {
+        group: &group.name,
+        backend: &group.backend,
+        sequence: operation.sequence,
+        is_point_to_point: true,
+        waiters: vec![(rank, operation)],
+        missing,
+        silent,
+    }
+}
+
+/// The other end of `nccl:recv 0<-1` or `nccl:send 0->1`, by its place in the group.
+fn peer_in_group(name: &str) -> Option<usize> {
+    let (_, peer) = name.rsplit_once("<-").or_else(|| name.rsplit_once("->"))?;
+    let digits = peer.trim();
+    digits.parse().ok()
+}
+
+// === Disagreement ===
+
+/// Ranks that wait in the same place of a group for different things.
+fn disagreement(wait: &Wait<'_>) -> Option<Waits> {
+    if wait.is_point_to_point {
+        return None;
+    }
+    let mut sides: BTreeMap<(&str, &str, &str), Vec<Rank>> = BTreeMap::new();
+    for (rank, operation) in &wait.waiters {
+        let name = bare_name(&operation.name);
+        let (sizes, dtypes) = if has_equal_inputs(name) {
+            (operation.sizes.as_str(), operation.dtypes.as_str())
+        } else {
+            ("", "")
+        };
+        sides.entry((name, sizes, dtypes)).or_default().push(*rank);
+    }
+    (sides.len() > 1).then(|| {
+        by_majority(
+            sides.into_values().collect(),
+            Cause::Desynchronised,
+            unfinished(wait),
+        )
+    })
+}
+
+fn bare_name(name: &str) -> &str {
+    name.rsplit_once(':').map_or(name, |(_, bare)| bare)
+}
+
+/// Whether an operation's inputs are equally large on all ranks by its definition.
+fn has_equal_inputs(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let is = |part: &str| name.contains(part);
+    (is("all_reduce")
+        || is("allreduce")
+        || is("broadcast")
+        || is("reduce_scatter")
+        || is("all_gather")
+        || is("allgather"))
+        && !is("object")
+        && !is("coalesced")
+}
+
+/// The smaller sides are the culprits, if one side is larger than all others together.
+fn by_majority(mut sides: Vec<Vec<Rank>>, cause: Cause, unfinished: Unfinished) -> Waits {
+    sides.sort_by_key(|side| std::cmp::Reverse(side.len()));
+    let total: usize = sides.iter().map(Vec::len).sum();
+    if sides[0].len() * 2 > total {
+        let mut ranks: Vec<Rank> = sides.drain(1..).flatten().collect();
+        ranks.sort_unstable();
+        return Waits::Culprits {
+            ranks,
+            cause,
+            unfinished: Unfinished {
+                waiters: sides.remove(0),
+                ..unfinished
+            },
+        };
+    }
+    Waits::Sides {
+        sides,
+        cause,
+        unfinished,
+    }
+}
+
+fn unfinished(wait: &Wait<'_>) -> Unfinished {
+    let operation = wait.waiters.first().map(|(_, operation)| *operation);
+    Unfinished {
+        group: wait.group.to_owned(),
+        sequence: wait.sequence,
+        operation: operation.map_or_else(String::new, |operation| {
+            format!("{} {} {}", operation.name, operation.sizes, operation.dtypes)
+                .trim_end()
+                .to_owned()
+        }),
+        backend: wait.backend.to_owned(),
+        waiters: wait.waiters.iter().map(|(rank, _)| *rank).collect(),
+        last_enqueued: Vec::new(),
+    }
+}
+
+// === The graph ===
+
+fn named_by_graph(waits: &[Wait<'_>], may_wait: impl Fn(Rank) -> bool) -> Waits {
+    let mut of_rank: BTreeMap<Rank, Vec<&Wait<'_>>> = BTreeMap::new();
+    for wait in waits {
+        for (rank, _) in &wait.waiters {
+            of_rank.entry(*rank).or_default().push(wait);
+        }
+    }
+    let missing: BTreeSet<Rank> = waits.iter().flat_map(|wait| &wait.missing).copied().collect();
+    if missing.is_empty() {
+        return all_enqueued(waits);
+    }
+    let waits_of = |rank: &Rank| of_rank.get(rank).map_or(&[][..], Vec::as_slice);
+    let waits_for_no_one = |rank: &&Rank| {
+        !may_wait(**rank)
+            || waits_of(rank)
+                .iter()
+                .all(|wait| wait.missing.is_empty() && wait.silent.is_empty())
+    };
+    let sinks: BTreeSet<Rank> = missing.iter().filter(waits_for_no_one).copied().collect();
+    let largest = waits
+        .iter()
+        .filter(|wait| sinks.is_empty() || wait.missing.iter().any(|rank| sinks.contains(rank)))
+        .max_by_key(|wait| wait.waiters.len());
+    let unfinished = largest.map(unfinished).unwrap_or_default();
+    if sinks.is_empty() {
+        return circle(waits, &missing, &of_rank, unfinished);
+    }
+    let in_transfer =
+        |rank: &Rank| may_wait(*rank) && waits_of(rank).iter().any(|wait| wait.is_point_to_point);
+    let in_collective =
+        |rank: &Rank| may_wait(*rank) && waits_of(rank).iter().any(|wait| !wait.is_point_to_point);
+    if sinks.iter().all(in_collective) {
+        // They are still in an operation that the others have finished.
+        return by_majority(
+            vec![unfinished.waiters.clone(), sinks.into_iter().collect()],
+            Cause::Desynchronised,
+            unfinished,
+        );
+    }
+    let cause = if sinks.iter().all(in_transfer) {
+        Cause::MessageMissing
+    } else {
+        Cause::NotEnqueued
+    };
+    Waits::Culprits {
+        ranks: sinks.into_iter().collect(),
+        cause,
+        unfinished,
+    }
+}
+
+/// Each waits for another: by a message that does not come, or in groups that were entered in different orders.
+fn circle(
+    waits: &[Wait<'_>],
+    missing: &BTreeSet<Rank>,
+    of_rank: &BTreeMap<Rank, Vec<&Wait<'_>>>,
+    unfinished: Unfinished,
+) -> Waits {
+    let only_transfers = |rank: &&Rank| {
+        of_rank
+            .get(rank)
+            .is_some_and(|waits| waits.iter().all(|wait| wait.is_point_to_point))
+    };
+    let in_transfers: Vec<Rank> = missing.iter().filter(only_transfers).copied().collect();
+    let collectives = waits.iter().any(|wait| !wait.is_point_to_point);
+    if !in_transfers.is_empty() && collectives {
+        return Waits::Culprits {
+            ranks: in_transfers,
+            cause: Cause::MessageMissing,
+            unfinished,
+        };
+    }
+    let mut by_group: BTreeMap<&str, Vec<Rank>> = BTreeMap::new();
+    for rank in missing {
+        let group = of_rank
+            .get(rank)
+            .and_then(|waits| waits.first())
+            .map(|wait| wait.group);
+        by_group.entry(group.unwrap_or_default()).or_default().push(*rank);
+    }
+    // Ranks that wait in the circle's groups without being waited for are on the side of their group.
+    for wait in waits.iter().filter(|wait| !wait.missing.is_empty()) {
+        if let Some(side) = by_group.get_mut(wait.group) {
+            let others = wait.waiters.iter().map(|(rank, _)| *rank);
+            side.extend(others.filter(|rank| !missing.contains(rank)));
+        }
+    }
+    let cause = if by_group.len() > 1 {
+        Cause::GroupOrder
+    } else {
+        Cause::Unknown
+    };
+    by_majority(by_group.into_values().collect(), cause, unfinished)
+}
+
+fn all_enqueued(waits: &[Wait<'_>]) -> Waits {
+    let largest = waits.iter().max_by_key(|wait| wait.waiters.len());
+    let Some(wait) = largest else {
+        return Waits::Nothing;
+    };
+    let started = |is: bool| {
+        let ranks = wait.waiters.iter();
+        ranks.filter(move |(_, operation)| operation.has_started == Some(is))
+    };
+    let known = started(true).count() + started(false).count() == wait.waiters.len();
+    let not_started: Vec<Rank> = started(false).map(|(rank, _)| *rank).collect();
+    Waits::AllEnqueued {
+        not_started: if known && not_started.len() < wait.waiters.len() {
+            not_started
+        } else {
+            Vec::new()
+        },
+        silent: wait.silent.clone(),
+        unfinished: unfinished(wait),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(name: &str, backend: &str, last: Option<u64>, unfinished: bool) -> GroupDigest {
+        let operation = last.filter(|_| unfinished).map(|sequence| Operation {
+            sequence,
+            name: format!("{backend}:all_reduce"),
+            ..Operation::default()
+        });
+        GroupDigest {
+            name: name.to_owned(),
+            backend: backend.to_owned(),
+            members: [0, 1, 2].map(Rank).into_iter().collect(),
+            last_enqueued: last,
+            oldest_unfinished: operation,
+            ..GroupDigest::default()
+        }
+    }
+
+    fn answer(rank: u32, groups: Vec<GroupDigest>) -> FlightAnswer {
+        FlightAnswer {
+            rank: Rank(rank),
+            at_ms: 0,
+            digest: Some(FlightDigest {
+                groups,
+                ..FlightDigest::default()
+            }),
+        }
+    }
+
+    #[test]
+    fn a_group_with_two_backends_counts_twice() {
+        let waits = |rank| {
+            let groups = vec![
+                group("0", "nccl", Some(5_000), true),
+                group("0", "gloo", Some(3), false),
+            ];
+            answer(rank, groups)
+        };
+        let late = vec![
+            group("0", "nccl", Some(4_999), false),
+            group("0", "gloo", Some(3), false),
+        ];
+        let Waits::Culprits {
+            ranks, unfinished, ..
+        } = read(&[waits(0), waits(1), answer(2, late)], |_| true)
+        else {
+            panic!("one rank is missing")
+        };
+        assert_eq!(ranks, [Rank(2)]);
+        assert_eq!(unfinished.last_enqueued, [(Rank(2), Some(4_999))]);
+        let all = read(&[waits(0), waits(1), waits(2)], |_| true);
+        assert!(matches!(all, Waits::AllEnqueued { .. }), "none is missing: {all:?}");
+    }
+
+    #[test]
+    fn a_rank_that_never_used_a_group_is_missing_in_it() {
+        let waits = |rank| answer(rank, vec![group("1", "gloo", Some(1), true)]);
+        let Waits::Culprits { ranks, .. } = read(
+            &[waits(0), waits(1), answer(2, vec![group("1", "", None, false)])],
+            |_| true,
+        ) else {
+            panic!("one rank is missing")
+        };
+        assert_eq!(ranks, [Rank(2)]);
+    }
+}

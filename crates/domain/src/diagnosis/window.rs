@@ -1,0 +1,291 @@
+//! Pools of all ranks, put together at step numbers at which pools of all of them end.
+//!
+//! ```text
+//! rank 0   |   1–16   |   17–32   |        closes windows at 16 and 32
+//! rank 1   | 1–8| 9–16|   17–32   |        its first two pools are put together
+//! rank 2   |        1–32          |        then there is one window, 1–32
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::diagnosis::input::{Pool, StepParts};
+use crate::diagnosis::members::Members;
+use crate::diagnosis::spread::peers;
+use crate::time::TimestampMs;
+
+/// Pools of one rank that wait for those of the others; beyond, the oldest goes.
+const POOLS_MAX: usize = 32;
+/// Ends of pools that wait to be a window's end.
+const ENDS_MAX: usize = 256;
+/// Pools of ranks that come later than this after the first are not waited for, if nearly all others are there.
+const LATE_MS: i64 = 2_000;
+/// A rank that has sent no pool for this long is not expected.
+const GONE_MS: i64 = 10_000;
+
+/// Parts of a step, as an index. `STEP` is the whole.
+pub(super) const STEP: usize = 0;
+pub(super) const DATA: usize = 1;
+pub(super) const FORWARD: usize = 2;
+pub(super) const BACKWARD: usize = 3;
+pub(super) const OPTIMIZER: usize = 4;
+pub(super) const SAVE: usize = 5;
+pub(super) const HOST: usize = 6;
+pub(super) const SYNC: usize = 7;
+pub(super) const PARTS: usize = 8;
+
+/// The parts that a rank does itself.
+pub(super) const OWN: [usize; 6] = [DATA, FORWARD, BACKWARD, OPTIMIZER, SAVE, HOST];
+
+/// Seconds of each part; NaN where it is not measured.
+pub(super) type Parts = [f64; PARTS];
+
+/// Steps of one rank: one pool, or several put together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Steps {
+    pub(super) last_step: u64,
+    pub(super) at_ms: TimestampMs,
+    pub(super) count: f64,
+    pub(super) mean: Parts,
+    pub(super) max: Parts,
+    pub(super) micro_batch: f64,
+}
+
+/// All ranks over the same steps.
+#[derive(Debug, Clone)]
+pub(super) struct Window {
+    pub(super) last_step: u64,
+    /// The newest end of its pools.
+    pub(super) at_ms: TimestampMs,
+    /// By place.
+    pub(super) ranks: Vec<Option<Steps>>,
+}
+
+/// Makes windows of pools.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Windows {
+    queues: Vec<VecDeque<Steps>>,
+    newest_ms: Vec<Option<TimestampMs>>,
+    ends: BTreeMap<u64, End>,
+    closed: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct End {
+    ranks: usize,
+    first_ms: TimestampMs,
+}
+
+impl Windows {
+    pub(super) fn new(ranks: usize) -> Self {
+        Self {
+            queues: vec![VecDeque::new(); ranks],
+            newest_ms: vec![None; ranks],
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn take(&mut self, place: usize, pool: &Pool) {
+        self.newest_ms[place] = Some(pool.at_ms);
+        let queue = &mut self.queues[place];
+        let is_late = self.closed.is_some_and(|closed| pool.last_step <= closed);
+        let is_known = queue
+            .back()
+            .is_some_and(|newest| pool.last_step <= newest.last_step);
+        if is_late || is_known || pool.first_step > pool.last_step {
+            return;
+        }
+        if queue.len() >= POOLS_MAX {
+            queue.pop_front();
+        }
+        queue.push_back(Steps {
+            last_step: pool.last_step,
+            at_ms: pool.at_ms,
+            count: (pool.last_step - pool.first_step + 1) as f64,
+            mean: parts(&pool.mean),
+            max: parts(&pool.max),
+            micro_batch: pool.micro_batch.unwrap_or(f64::NAN),
+        });
+        let end = self.ends.entry(pool.last_step).or_insert(End {
+            ranks: 0,
+            first_ms: pool.at_ms,
+        });
+        end.ranks += 1;
+        if self.ends.len() > ENDS_MAX {
+            self.ends.pop_first();
+        }
+    }
+
+    /// The windows that are complete, or as complete as they get.
+    pub(super) fn close(&mut self, members: &Members) -> Vec<Window> {
+        let Some(watermark_ms) = members.watermark_ms() else {
+            return Vec::new();
+        };
+        if self.ends.is_empty() {
+            return Vec::new();
+        }
+        let expected = self.expected(members, watermark_ms);
+        let complete = |end: &End| {
+            end.ranks >= expected
+                || (watermark_ms - end.first_ms >= LATE_MS && end.ranks * 10 >= expected * 9)
+        };
+        let ends: Vec<u64> = self
+            .ends
+            .iter()
+            .filter(|(_, end)| expected > 0 && complete(end))
+            .map(|(step, _)| *step)
+            .collect();
+        ends.into_iter().map(|step| self.close_at(step)).collect()
+    }
+
+    fn expected(&self, members: &Members, watermark_ms: TimestampMs) -> usize {
+        let places = self.newest_ms.iter().enumerate();
+        places
+            .filter(|(place, newest_ms)| {
+                newest_ms.is_some_and(|newest| watermark_ms - newest < GONE_MS)
+                    && !members.is_blind(members.node_place(*place))
+            })
+            .count()
+    }
+
+    fn close_at(&mut self, last_step: u64) -> Window {
+        self.closed = Some(last_step);
+        self.ends = self.ends.split_off(&(last_step + 1));
+        let ranks: Vec<Option<Steps>> = self
+            .queues
+            .iter_mut()
+            .map(|queue| {
+                let mut together: Option<Steps> = None;
+                while let Some(steps) = queue.pop_front_if(|steps| steps.last_step <= last_step) {
+                    together = Some(together.map_or(steps, |known| known.and(&steps)));
+                }
+                together
+            })
+            .collect();
+        let at_ms = ranks.iter().flatten().map(|steps| steps.at_ms).max();
+        Window {
+            last_step,
+            at_ms: at_ms.unwrap_or(0),
+            ranks,
+        }
+    }
+}
+
+impl Steps {
+    fn and(mut self, later: &Self) -> Self {
+        let count = self.count + later.count;
+        for part in 0..PARTS {
+            self.mean[part] = (self.mean[part] * self.count + later.mean[part] * later.count) / count;
+            self.max[part] = self.max[part].max(later.max[part]);
+        }
+        Self {
+            last_step: later.last_step,
+            at_ms: later.at_ms,
+            count,
+            micro_batch: later.micro_batch,
+            ..self
+        }
+    }
+
+    /// The mean without the longest step, where there are enough: what is so in all steps.
+    pub(super) fn usual(&self, part: usize) -> f64 {
+        if self.count < 3.0 {
+            return self.mean[part];
+        }
+        ((self.mean[part] * self.count - self.max[part]) / (self.count - 1.0)).max(0.0)
+    }
+}
+
+fn parts(parts: &StepParts) -> Parts {
+    [
+        parts.step,
+        parts.data,
+        parts.forward,
+        parts.backward,
+        parts.optimizer,
+        // A pool without a save has no such part.
+        parts.save.or(Some(0.0)),
+        parts.host,
+        parts.sync,
+    ]
+    .map(|part| part.unwrap_or(f64::NAN))
+}
+
+/// A role's ranks in a window: their places, and the medians of their peers.
+pub(super) struct Role<'a> {
+    pub(super) places: Vec<usize>,
+    pub(super) steps: Vec<&'a Steps>,
+    /// The median of the peers of each rank, for each part, without and with the longest step.
+    usual: [Vec<(f64, f64)>; PARTS],
+    mean: [Vec<(f64, f64)>; PARTS],
+}
+
+impl<'a> Role<'a> {
+    /// The roles of a window whose ranks can be compared.
+    pub(super) fn all(window: &'a Window, members: &Members) -> Vec<Self> {
+        let mut by_role: Vec<Vec<usize>> = vec![Vec::new(); members.role_count()];
+        for (place, steps) in window.ranks.iter().enumerate() {
+            if steps
+                .as_ref()
+                .is_some_and(|steps| steps.mean[SYNC].is_finite() && steps.mean[STEP] > 0.0)
+            {
+                by_role[members.role(place)].push(place);
+            }
+        }
+        by_role.retain(|places| places.len() > 1);
+        by_role
+            .into_iter()
+            .map(|places| {
+                let steps: Vec<&Steps> = places
+                    .iter()
+                    .filter_map(|place| window.ranks[*place].as_ref())
+                    .collect();
+                let of = |value: &dyn Fn(&Steps) -> f64| {
+                    peers(&steps.iter().map(|steps| value(steps)).collect::<Vec<_>>())
+                };
+                Role {
+                    usual: std::array::from_fn(|part| of(&|steps| steps.usual(part))),
+                    mean: std::array::from_fn(|part| of(&|steps| steps.mean[part])),
+                    places,
+                    steps,
+                }
+            })
+            .collect()
+    }
+
+    /// Lead of a rank per step, without and with the longest step.
+    pub(super) fn leads(&self, at: usize) -> (f64, f64) {
+        (
+            self.usual[SYNC][at].0 - self.steps[at].usual(SYNC),
+            self.mean[SYNC][at].0 - self.steps[at].mean[SYNC],
+        )
+    }
+
+    /// What the peers of a rank wait per step, and what it waits itself, the longest step counted.
+    pub(super) fn peers_wait(&self, at: usize) -> (f64, f64) {
+        (self.mean[SYNC][at].0, self.steps[at].mean[SYNC])
+    }
+
+    /// Median wait of the peers without the longest step, and how far they are from it.
+    pub(super) fn usual_wait(&self, at: usize) -> (f64, f64) {
+        self.usual[SYNC][at]
+    }
+
+    /// The median of the peers in a part, without the longest step.
+    pub(super) fn usual_of_peers(&self, part: usize, at: usize) -> f64 {
+        self.usual[part][at].0
+    }
+
+    /// The part by which a rank exceeds its peers most per step, the longest step counted, and by how much.
+    pub(super) fn largest_excess(&self, at: usize) -> (usize, f64) {
+        largest(|part| self.steps[at].mean[part] - self.mean[part][at].0)
+    }
+}
+
+/// The own part with the largest value; those that are not known do not count.
+pub(super) fn largest(value: impl Fn(usize) -> f64) -> (usize, f64) {
+    let known = OWN
+        .iter()
+        .map(|part| (*part, value(*part)))
+        .filter(|(_, value)| value.is_finite());
+    known.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((HOST, 0.0))
+}

@@ -1,0 +1,347 @@
+//! All trials as a table, with intervals, and which targets are met.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::kind::{Family, Kind};
+use super::score::{Outcome, others};
+use super::trial::Trial;
+
+/// Of the trials.
+const RIGHT_MIN: f64 = 0.95;
+const WRONG_MAX: f64 = 1.0 / 120.0;
+/// Steps take at most 0.2 s here, so the seconds count, and not the multiples of a step.
+const HANG_P95_S: f64 = 12.0;
+const STRAGGLER_P95_S: f64 = 20.0;
+/// The normal distribution's quantile for 95 % on both sides.
+const Z: f64 = 1.959_964;
+
+/// The trials of one kind, or of several.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Row {
+    name: String,
+    family: Option<Family>,
+    trials: usize,
+    detected: usize,
+    right: usize,
+    wrong: usize,
+    unknown: usize,
+    /// Until each was named; infinite where it was not.
+    seconds: Vec<f64>,
+    why: usize,
+    others: BTreeSet<String>,
+    /// TraceML's trials.
+    peer: usize,
+    peer_right: usize,
+    peer_wrong: usize,
+}
+
+/// One row for each kind that was tried.
+pub(super) fn rows(kinds: &[&'static Kind], trials: &[Trial]) -> Vec<Row> {
+    let of = |kind: &&&Kind| {
+        let mut row = Row {
+            name: kind.name.to_owned(),
+            family: Some(kind.family),
+            ..Row::default()
+        };
+        trials
+            .iter()
+            .filter(|trial| trial.kind == kind.name)
+            .for_each(|trial| row.count(trial, kind));
+        row
+    };
+    let rows = kinds.iter().map(|kind| of(&kind));
+    rows.filter(|row| row.trials > 0).collect()
+}
+
+impl Row {
+    fn count(&mut self, trial: &Trial, kind: &Kind) {
+        let outcome = trial.outcome(kind);
+        self.trials += 1;
+        self.detected += usize::from(outcome != Outcome::Undetected);
+        self.right += usize::from(matches!(outcome, Outcome::Right { .. }));
+        self.wrong += usize::from(outcome == Outcome::Wrong);
+        self.unknown += usize::from(outcome == Outcome::Unknown);
+        self.seconds.push(match outcome {
+            Outcome::Right { seconds } => seconds,
+            _ => f64::INFINITY,
+        });
+        self.why += usize::from(trial.why_names_it());
+        self.others
+            .extend(others(kind, &trial.alerts).into_iter().map(str::to_owned));
+        if let Some(peer) = &trial.traceml {
+            self.peer += 1;
+            self.peer_right += usize::from(peer.is_right(&trial.draw.culprits));
+            self.peer_wrong += usize::from(peer.is_wrong(&trial.draw.culprits));
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.trials += other.trials;
+        self.detected += other.detected;
+        self.right += other.right;
+        self.wrong += other.wrong;
+        self.unknown += other.unknown;
+        self.seconds.extend(&other.seconds);
+        self.why += other.why;
+        self.others.extend(other.others.iter().cloned());
+        self.peer += other.peer;
+        self.peer_right += other.peer_right;
+        self.peer_wrong += other.peer_wrong;
+    }
+
+    fn line(&self) -> String {
+        let others: Vec<&str> = self.others.iter().map(String::as_str).collect();
+        let peer = |count: usize| {
+            if self.peer > 0 {
+                format!("{count} of {}", self.peer)
+            } else {
+                "–".to_owned()
+            }
+        };
+        format!(
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+            self.name,
+            self.trials,
+            self.detected,
+            self.right,
+            self.wrong,
+            self.unknown,
+            seconds(percentile(&self.seconds, 0.5)),
+            seconds(percentile(&self.seconds, 0.95)),
+            self.why,
+            peer(self.peer_right),
+            peer(self.peer_wrong),
+            others.join(", "),
+        )
+    }
+}
+
+/// Rows, sums with their intervals, and the targets.
+pub(super) fn text(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "| fault | trials | detected | culprit right | wrong rank named | unknown | p50 s | p95 s | named by `run why` | TraceML right | TraceML wrong | alerts besides |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
+    );
+    rows.iter().for_each(|row| text += &row.line());
+    let sums = sums(rows);
+    for sum in &sums {
+        text += &Row {
+            name: format!("**{}**", sum.name),
+            others: BTreeSet::new(),
+            ..sum.clone()
+        }
+        .line();
+    }
+    text.push('\n');
+    for sum in sums.iter().filter(|sum| sum.trials > 0) {
+        let _infallible = writeln!(
+            text,
+            "- {}: culprit right in {}; wrong rank named in {}{}.",
+            sum.name,
+            share(sum.right, sum.trials),
+            share(sum.wrong, sum.trials),
+            if sum.peer > 0 {
+                format!(
+                    "; TraceML right in {}, wrong in {}",
+                    share(sum.peer_right, sum.peer),
+                    share(sum.peer_wrong, sum.peer)
+                )
+            } else {
+                String::new()
+            }
+        );
+    }
+    let unmet = unmet(rows);
+    if unmet.is_empty() {
+        text += "- All targets are met.\n";
+    }
+    for target in unmet {
+        let _infallible = writeln!(text, "- **Not met:** {target}.");
+    }
+    text
+}
+
+/// What must be shown and is not.
+pub(super) fn unmet(rows: &[Row]) -> Vec<String> {
+    let mut unmet = Vec::new();
+    let mut must = |is_met: bool, target: String| {
+        if !is_met {
+            unmet.push(target);
+        }
+    };
+    for sum in sums(rows).iter().filter(|sum| sum.trials > 0) {
+        let part = |count: usize| count as f64 / sum.trials as f64;
+        let (name, p95) = (&sum.name, percentile(&sum.seconds, 0.95));
+        match sum.family {
+            None => {
+                must(
+                    part(sum.right) >= RIGHT_MIN,
+                    "the culprit is right in at least 95 % of all trials".to_owned(),
+                );
+                must(
+                    part(sum.wrong) <= WRONG_MAX,
+                    "a wrong rank is named in at most one trial of 120".to_owned(),
+                );
+            }
+            Some(Family::Hang) => must(
+                p95 <= HANG_P95_S,
+                format!("{name} are named within {HANG_P95_S} s at p95"),
+            ),
+            Some(Family::Straggler) => {
+                must(
+                    p95 <= STRAGGLER_P95_S,
+                    format!("{name} are named within {STRAGGLER_P95_S} s at p95"),
+                );
+                must(
+                    sum.peer == 0 || sum.right > sum.peer_right,
+                    format!("{name} are right in more trials than TraceML's"),
+                );
+            }
+        }
+    }
+    unmet
+}
+
+fn sums(rows: &[Row]) -> Vec<Row> {
+    let of = |name: &str, family: Option<Family>| {
+        let mut sum = Row {
+            name: name.to_owned(),
+            family,
+            ..Row::default()
+        };
+        let counted = rows.iter().filter(|row| family.is_none() || row.family == family);
+        counted.for_each(|row| sum.add(row));
+        sum
+    };
+    let sums = [
+        of("hangs", Some(Family::Hang)),
+        of("stragglers", Some(Family::Straggler)),
+        of("all", None),
+    ];
+    sums.into_iter().filter(|sum| sum.trials > 0).collect()
+}
+
+/// `5 of 6 (84 %, 95 % interval 44–97 %)`.
+fn share(count: usize, of: usize) -> String {
+    let (low, high) = wilson(count, of);
+    let percent = |part: f64| (part * 100.0).round();
+    format!(
+        "{count} of {of} ({} %, 95 % interval {}–{} %)",
+        percent(count as f64 / of as f64),
+        percent(low),
+        percent(high)
+    )
+}
+
+/// Wilson's 95 % interval of a share.
+fn wilson(count: usize, of: usize) -> (f64, f64) {
+    let (n, p) = (of as f64, count as f64 / of as f64);
+    let scale = 1.0 + Z * Z / n;
+    let center = (p + Z * Z / (2.0 * n)) / scale;
+    let half = Z / scale * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt();
+    ((center - half).max(0.0), (center + half).min(1.0))
+}
+
+/// The smallest value that at least this part of all does not exceed; infinite for none.
+fn percentile(values: &[f64], part: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (part * sorted.len() as f64).ceil() as usize;
+    sorted
+        .get(rank.saturating_sub(1))
+        .copied()
+        .unwrap_or(f64::INFINITY)
+}
+
+fn seconds(value: f64) -> String {
+    if value.is_finite() {
+        format!("{value:.1}")
+    } else {
+        "∞".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::draw::Draw;
+    use super::super::kind::named;
+    use super::super::peer::Verdict;
+    use super::super::trial::Alert;
+    use super::*;
+
+    fn trial(kind: &Kind, number: u32, named_after: Option<f64>, peer_right: bool) -> Trial {
+        let draw = Draw::new(kind, 1, number);
+        let late = |after_s| Alert {
+            rule: "StragglerRank".to_owned(),
+            rank: Some(draw.culprits[0]),
+            node: None,
+            of_run: true,
+            rank_state: Some("late".to_owned()),
+            after_s,
+        };
+        Trial {
+            kind: kind.name.to_owned(),
+            seed: 1,
+            number,
+            nodes: Vec::new(),
+            alerts: named_after.map(late).into_iter().collect(),
+            why: format!("\n  who     r-1, rank {}, on a\n", draw.culprits[0]),
+            traceml: Some(Verdict {
+                primary: "STRAGGLER".to_owned(),
+                ranks: draw.culprits.iter().filter(|_| peer_right).copied().collect(),
+            }),
+            draw,
+        }
+    }
+
+    #[test]
+    fn misses_count_as_infinite_time_and_against_the_targets() {
+        let kind = named("slow-forward");
+        let trials: Vec<Trial> = (1..=4)
+            .map(|n| trial(kind, n, (n < 4).then_some(f64::from(n)), n < 3))
+            .collect();
+        let rows = rows(&[kind, named("spin")], &trials);
+        assert_eq!(rows.len(), 1, "kinds without trials are left out");
+        assert_eq!(
+            (rows[0].right, rows[0].detected, rows[0].why, rows[0].peer_right),
+            (3, 3, 4, 2)
+        );
+        let text = text(&rows);
+        assert!(
+            text.contains("| slow-forward | 4 | 3 | 3 | 0 | 0 | 2.0 | ∞ | 4 | 2 of 4 | 0 of 4 |  |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("stragglers: culprit right in 3 of 4 (75 %, 95 % interval 30–95 %)"),
+            "{text}"
+        );
+        assert_eq!(unmet(&rows).len(), 2, "{text}");
+    }
+
+    #[test]
+    fn who_is_right_each_time_in_time_and_more_often_than_its_peer_meets_all() {
+        let kind = named("slow-forward");
+        let trials: Vec<Trial> = (1..=4)
+            .map(|n| trial(kind, n, Some(f64::from(n)), n < 4))
+            .collect();
+        assert_eq!(unmet(&rows(&[kind], &trials)), Vec::<String>::new());
+        let trials: Vec<Trial> = (1..=4)
+            .map(|n| trial(kind, n, Some(f64::from(n)), true))
+            .collect();
+        assert_eq!(unmet(&rows(&[kind], &trials)).len(), 1);
+    }
+
+    #[test]
+    fn intervals_are_wilsons() {
+        let near = |seen: (f64, f64), low: f64, high: f64| {
+            assert!(
+                (seen.0 - low).abs() < 0.001 && (seen.1 - high).abs() < 0.001,
+                "{seen:?}"
+            );
+        };
+        near(wilson(0, 10), 0.0, 0.2775);
+        near(wilson(114, 120), 0.8952, 0.9769);
+        near(wilson(10, 10), 0.7225, 1.0);
+    }
+}

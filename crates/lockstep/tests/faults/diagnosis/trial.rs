@@ -1,0 +1,321 @@
+//! One trial, from the start of the collector to the last alert.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::draw::{Draw, burnt_core};
+use super::kind::{Inflicted, Kind};
+use super::peer::Verdict;
+use super::score::{Outcome, outcome};
+use crate::fleet::Fleet;
+use crate::product::process::signal;
+use crate::product::surroundings::program;
+
+/// PyTorch is imported by eight ranks at once, and then they train evenly for half a minute.
+const FAULT_WITHIN: Duration = Duration::from_secs(360);
+/// What is not named by then was not named.
+const WATCHED: Duration = Duration::from_secs(90);
+/// For this long after the culprit was named no other rank may be.
+const WATCHED_AFTER: Duration = Duration::from_secs(12);
+const POLL: Duration = Duration::from_millis(250);
+/// Programs that compute on the core of a rank with a busy neighbour.
+const BURNERS: usize = 6;
+
+/// What was seen. Kept as it was seen, so that trials can be scored again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Trial {
+    pub(super) kind: String,
+    pub(super) seed: u64,
+    pub(super) number: u32,
+    pub(super) draw: Draw,
+    /// The node of each culprit.
+    pub(super) nodes: Vec<String>,
+    /// Alerts of warning or above, in the order of their coming.
+    pub(super) alerts: Vec<Alert>,
+    /// What `lockstep run why` said at the end.
+    pub(super) why: String,
+    /// What TraceML said, where it ran beside.
+    #[serde(default)]
+    pub(super) traceml: Option<Verdict>,
+}
+
+/// An alert that was sent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Alert {
+    pub(super) rule: String,
+    pub(super) rank: Option<u32>,
+    pub(super) node: Option<String>,
+    /// Whether it is about the run, and not about a node.
+    pub(super) of_run: bool,
+    /// What it says of its rank: `late` or `stuck`.
+    pub(super) rank_state: Option<String>,
+    /// Seconds from the fault; negative before it.
+    pub(super) after_s: f64,
+}
+
+impl Trial {
+    pub(super) fn outcome(&self, kind: &Kind) -> Outcome {
+        outcome(kind, &self.draw.culprits, &self.nodes, &self.alerts)
+    }
+
+    pub(super) fn in_words(&self, kind: &Kind) -> String {
+        let alerts: Vec<String> = self.alerts.iter().map(ToString::to_string).collect();
+        let alerts = if alerts.is_empty() {
+            "none".to_owned()
+        } else {
+            alerts.join(", ")
+        };
+        let traceml = self.traceml.as_ref();
+        let traceml = traceml.map_or_else(String::new, |said| format!("; TraceML: {said}"));
+        let outcome = self.outcome(kind);
+        format!(
+            "{} #{}, {}: {outcome:?}; alerts: {alerts}{traceml}",
+            self.kind, self.number, self.draw
+        )
+    }
+
+    /// Whether `lockstep run why` names each culprit.
+    pub(super) fn why_names_it(&self) -> bool {
+        let names = |rank: &u32| {
+            let mut named = self.why.lines().filter(|line| line.starts_with("  who "));
+            let rank = format!("rank {rank}");
+            named.any(|line| line.split(',').any(|part| part.trim().ends_with(&rank)))
+        };
+        self.draw.culprits.iter().all(names)
+    }
+}
+
+impl fmt::Display for Alert {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rank = self
+            .rank
+            .map_or_else(String::new, |rank| format!(" of rank {rank}"));
+        write!(f, "{}{rank} after {:.1} s", self.rule, self.after_s)
+    }
+}
+
+/// Carries it out; the caller adds its seed and number.
+pub(super) fn tried(kind: &Kind, draw: &Draw) -> Result<Trial> {
+    let fleet = Fleet::start(false)?;
+    let folder = fleet.folder().join("faulty");
+    std::fs::create_dir_all(&folder)?;
+    let submitted = fleet.api.post("/api/runs", &spec(kind, draw, &folder));
+    let run = submitted["id"]
+        .as_str()
+        .with_context(|| format!("not submitted: {submitted}"))?;
+    let mut watch = Watch {
+        fleet: &fleet,
+        run,
+        seen: BTreeMap::new(),
+    };
+    let fault = watch.until_fault(&folder)?;
+    let (fault_ms, _burners) = inflicted(&fleet, run, kind, draw, fault)?;
+    let nodes = draw
+        .culprits
+        .iter()
+        .filter_map(|rank| node_of(&fleet, run, *rank))
+        .collect();
+    let mut trial = Trial {
+        kind: kind.name.to_owned(),
+        seed: 0,
+        number: 0,
+        draw: draw.clone(),
+        nodes,
+        alerts: Vec::new(),
+        why: String::new(),
+        traceml: None,
+    };
+    let (began, mut named) = (Instant::now(), None);
+    while began.elapsed() < WATCHED && named.is_none_or(|at: Instant| at.elapsed() < WATCHED_AFTER) {
+        watch.look();
+        trial.alerts = watch.alerts(fault_ms);
+        if let Outcome::Right { .. } = trial.outcome(kind) {
+            named.get_or_insert_with(Instant::now);
+        }
+        std::thread::sleep(POLL);
+    }
+    trial.why = why(&fleet, run)?;
+    Ok(trial)
+}
+
+fn spec(kind: &Kind, draw: &Draw, folder: &Path) -> Value {
+    json!({
+        "script": script(),
+        "args": draw.arguments(kind, folder),
+        "nodes": draw.nodes,
+        "nproc_per_node": draw.ranks_per_node,
+    })
+}
+
+pub(super) fn script() -> PathBuf {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/diagnosis/faulty.py").into()
+}
+
+/// Alerts as they come.
+struct Watch<'a> {
+    fleet: &'a Fleet,
+    run: &'a str,
+    /// By fingerprint and rank, with the time at which it fired.
+    seen: BTreeMap<String, (i64, Alert)>,
+}
+
+impl Watch<'_> {
+    /// Looks on until the script has noted its fault; that time in milliseconds.
+    fn until_fault(&mut self, folder: &Path) -> Result<i64> {
+        let began = Instant::now();
+        loop {
+            self.look();
+            if let Some(noted) = noted_ms(folder) {
+                return Ok(noted);
+            }
+            let view = self.fleet.api.get(&format!("/api/runs/{}", self.run));
+            let ended =
+                ["failed", "stopped", "succeeded"].contains(&view["state"].as_str().unwrap_or_default());
+            if ended || began.elapsed() > FAULT_WITHIN {
+                bail!("no fault came; the run is {}: {}", view["state"], view["outcome"]);
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn look(&mut self) {
+        let all = self.fleet.api.get("/api/diagnoses");
+        for alert in all
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|alert| is_sent(alert))
+        {
+            let labels = &alert["labels"];
+            let text = |value: &Value| value.as_str().map(str::to_owned);
+            let seen = Alert {
+                rule: text(&alert["rule"]).unwrap_or_default(),
+                rank: labels["rank"].as_str().and_then(|rank| rank.parse().ok()),
+                node: text(&labels["node"]),
+                of_run: labels["run"] == self.run,
+                rank_state: text(&alert["annotations"]["rank_state"]),
+                after_s: 0.0,
+            };
+            let fired_ms = alert["fired_ms"].as_i64().unwrap_or_else(now_ms);
+            self.seen
+                .entry(alert["fingerprint"].to_string())
+                .or_insert((fired_ms, seen));
+        }
+    }
+
+    fn alerts(&self, fault_ms: i64) -> Vec<Alert> {
+        let mut alerts: Vec<Alert> = self
+            .seen
+            .values()
+            .map(|(fired_ms, alert)| Alert {
+                after_s: (fired_ms - fault_ms) as f64 / 1_000.0,
+                ..alert.clone()
+            })
+            .collect();
+        alerts.sort_by(|a, b| a.after_s.total_cmp(&b.after_s));
+        alerts
+    }
+}
+
+/// Whether someone is told of it: it is no information, and no other alert inhibits it.
+fn is_sent(alert: &Value) -> bool {
+    let inhibited = |field: &str| match &alert[field] {
+        Value::Null | Value::Bool(false) => false,
+        Value::Array(by) => !by.is_empty(),
+        _ => true,
+    };
+    alert["severity"] != "info"
+        && alert["state"] == "firing"
+        && !inhibited("inhibited")
+        && !inhibited("inhibited_by")
+}
+
+/// Does what comes from outside; when the fault was there, and what goes on as long as it is held.
+fn inflicted(
+    fleet: &Fleet,
+    run: &str,
+    kind: &Kind,
+    draw: &Draw,
+    noted_ms: i64,
+) -> Result<(i64, Vec<Burner>)> {
+    match kind.inflicted {
+        Inflicted::Script => Ok((noted_ms, Vec::new())),
+        Inflicted::Stop => {
+            std::thread::sleep(Duration::from_secs_f64(draw.step_s * draw.offset));
+            for rank in &draw.culprits {
+                let pid = fleet.api.pid_of(run, *rank).context("the rank has no process")?;
+                signal(pid, "STOP");
+            }
+            Ok((now_ms(), Vec::new()))
+        }
+        Inflicted::Burn => {
+            let burners = Burner::several()?;
+            Ok((now_ms(), burners))
+        }
+    }
+}
+
+/// A program that computes on one core until it is dropped.
+pub(super) struct Burner(Child);
+
+impl Burner {
+    /// As many as slow a rank down to a fraction.
+    pub(super) fn several() -> Result<Vec<Self>> {
+        (0..BURNERS).map(|_| Self::start()).collect()
+    }
+
+    fn start() -> Result<Self> {
+        let core = burnt_core().to_string();
+        let process = Command::new("taskset")
+            .args(["--cpu-list", &core, "sh", "-c", "while :; do :; done"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("taskset (of util-linux) cannot be started")?;
+        Ok(Self(process))
+    }
+}
+
+impl Drop for Burner {
+    fn drop(&mut self) {
+        let _gone_already = self.0.kill();
+        let _gone_already = self.0.wait();
+    }
+}
+
+fn noted_ms(folder: &Path) -> Option<i64> {
+    let seconds: f64 = std::fs::read_to_string(folder.join("fault")).ok()?.parse().ok()?;
+    Some((seconds * 1_000.0) as i64)
+}
+
+fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(now.as_millis()).unwrap()
+}
+
+fn node_of(fleet: &Fleet, run: &str, rank: u32) -> Option<String> {
+    let view = fleet.api.get(&format!("/api/runs/{run}"));
+    let nodes = view["attempts"].as_array()?.last()?["nodes"].as_array()?.clone();
+    let holds = |node: &&Value| {
+        let ranks = node["ranks"].as_array();
+        ranks.is_some_and(|ranks| ranks.iter().any(|known| known["rank"] == rank))
+    };
+    Some(nodes.iter().find(holds)?["node"].as_str()?.to_owned())
+}
+
+fn why(fleet: &Fleet, run: &str) -> Result<String> {
+    let said = Command::new(program())
+        .args(["run", "why", run])
+        .env("LOCKSTEP_URL", &fleet.api.url)
+        .env("LOCKSTEP_DATA", fleet.folder().join("collector"))
+        .env_remove("LOCKSTEP_TOKEN")
+        .output()?;
+    Ok(String::from_utf8_lossy(&said.stdout).into_owned())
+}

@@ -1,0 +1,200 @@
+//! Who is named when a rank hangs or is slow: the test in crates/lockstep/tests/faults/diagnosis, and its tables in docs/lab.md. Trials that are done
+//! are kept by revision, so that a run that was cut off goes on where it was.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use super::trials::Trials;
+use crate::lab::{Matrix, exit_code};
+use crate::layout::Layout;
+use crate::measure::{machine, section};
+use crate::progress::{result, say};
+use crate::soak::quiet;
+use crate::toolchain::venv;
+
+const INTRODUCTION: &str = "# The lab of diagnoses
+
+Written by `cargo xtask lab diagnosis`: real torchrun runs on Gloo, watched by a collector and two agents, in which one rank hangs or is slow. The strategy
+(DDP or FSDP2), the number of ranks (2 to 8), the culprit, the moment and the magnitude are drawn from a seed. What each kind of fault does is said in
+crates/lockstep/tests/faults/diagnosis/faulty.py; the script needs no change to be watched.
+
+- *detected*: an alert of warning or above, of a rule that fits the kind, fired after the fault, or a wrong rank was named.
+- *culprit right*: such an alert names the culprit (where there are two: each of them), and no alert names another rank or node.
+- *wrong rank named*: any alert names another rank or node of the run, or any rank before the fault.
+- *unknown*: detected, but not each culprit is named. It counts as a miss.
+- *p50*, *p95*: seconds from the fault, by the clock of the machine, until the culprit was named. A trial in which it was not counts as infinite.
+- *named by `run why`*: `lockstep run why RUN` names the culprit at the end of the trial.
+- *TraceML*: TraceML on the same script with the same draw, with three lines of the script switched on for it. It is right when the ranks that it names as
+  stragglers in its summary at the end of the run are the culprits and no others.
+- *alerts besides*: other rules of warning or above that fired in any of the trials.
+
+Thresholds are set with seeds below 1000. Only seeds from 1000 on are kept here, and no threshold may be changed because of what they show.
+";
+/// Seeds below this are for setting thresholds.
+const SCORING_SEEDS_FROM: u64 = 1000;
+const HEALTHY_MINUTES_DEFAULT: u32 = 120;
+const MATRIX: Matrix = Matrix {
+    step: "lab-diagnosis",
+    binary: "faults",
+    test: "diagnosis::all",
+    begin: "=== table of diagnoses ===",
+    limit: Duration::from_secs(12 * 60 * 60),
+};
+
+/// How much of it.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only these kinds of faults; the table is shown then, and docs/lab.md stays as it is.
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Trials of each kind.
+    #[arg(long = "trials", value_name = "N", default_value_t = 5)]
+    count: u32,
+    /// What the trials are drawn from; below 1000 for setting thresholds, from 1000 on for scoring.
+    #[arg(long, default_value_t = 1001)]
+    seed: u64,
+    /// Trials at a time. Those with a busy neighbour run alone.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
+    jobs: u32,
+    /// Runs another program on the same straggler faults.
+    #[arg(long, value_enum)]
+    beside: Option<Beside>,
+    /// Minutes of healthy but noisy work, in which no alert above info may fire; 120, or none with `--only`.
+    #[arg(long, value_name = "N")]
+    healthy_minutes: Option<u32>,
+    #[command(flatten)]
+    trials: Trials,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Beside {
+    /// TraceML 0.5, in an environment of its own.
+    Traceml,
+}
+
+/// Runs what is not done yet; fails when a target is not met.
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
+    let revision = machine::revision(layout);
+    let results = options.trials.file(layout, "diagnosis", &revision)?;
+    let healthy = options.trials.file(layout, "diagnosis-healthy", &revision)?;
+    let venv = venv::ensure(layout)?;
+    let mut well = true;
+    if options.count > 0 {
+        well &= scored(layout, options, &revision, &results, &venv)?;
+    }
+    if options.healthy_minutes() > 0 {
+        well &= is_quiet(layout, options, &revision, &healthy, &venv)?;
+    }
+    Ok(exit_code(well))
+}
+
+impl Options {
+    fn healthy_minutes(&self) -> u32 {
+        let default = if self.only.is_empty() {
+            HEALTHY_MINUTES_DEFAULT
+        } else {
+            0
+        };
+        self.healthy_minutes.unwrap_or(default)
+    }
+
+    fn command(&self) -> String {
+        let beside = self.beside.map_or("", |Beside::Traceml| " --beside traceml");
+        format!(
+            "cargo xtask lab diagnosis --trials {} --seed {} --jobs {}{beside}",
+            self.count, self.seed, self.jobs
+        )
+    }
+}
+
+fn scored(layout: &Layout, options: &Options, revision: &str, results: &Path, venv: &Path) -> Result<bool> {
+    let traceml = match options.beside {
+        Some(Beside::Traceml) => traceml(layout, venv)?.display().to_string(),
+        None => String::new(),
+    };
+    let settings = [
+        ("LOCKSTEP_DIAGNOSIS_ONLY", options.only.join(",")),
+        ("LOCKSTEP_DIAGNOSIS_TRIALS", options.count.to_string()),
+        ("LOCKSTEP_DIAGNOSIS_SEED", options.seed.to_string()),
+        ("LOCKSTEP_DIAGNOSIS_JOBS", options.jobs.to_string()),
+        ("LOCKSTEP_DIAGNOSIS_RESULTS", results.display().to_string()),
+        ("LOCKSTEP_DIAGNOSIS_TRACEML", traceml),
+    ];
+    let (table, well) = MATRIX.run(layout, venv, &settings)?;
+    result(&table);
+    if !options.only.is_empty() || options.seed < SCORING_SEEDS_FROM {
+        say(
+            MATRIX.step,
+            "only all kinds with a seed for scoring are kept in docs/lab.md",
+        );
+        return Ok(well);
+    }
+    let text = format!(
+        "`{}` at {revision} on {}, {}\n\n{table}",
+        options.command(),
+        machine::today(),
+        machine::describe(),
+    );
+    keep(layout, "Faults", well, &text)?;
+    Ok(well)
+}
+
+/// The same healthy work as that of the soak. It is done once for a revision.
+fn is_quiet(layout: &Layout, options: &Options, revision: &str, done: &Path, venv: &Path) -> Result<bool> {
+    let minutes = options.healthy_minutes();
+    let known = fs::read_to_string(done).ok();
+    let known: Option<Value> = known.and_then(|text| serde_json::from_str(&text).ok());
+    let known = known.filter(|known| known["minutes"] == minutes);
+    let (table, well) = match known {
+        Some(known) => (
+            known["table"].as_str().unwrap_or_default().to_owned(),
+            known["well"] == true,
+        ),
+        None => quiet::table(layout, venv, minutes)?,
+    };
+    let text = json!({ "minutes": minutes, "table": table, "well": well }).to_string();
+    fs::write(done, text).with_context(|| format!("cannot write {}", done.display()))?;
+    result(&table);
+    let text = format!(
+        "`cargo xtask lab diagnosis --healthy-minutes {minutes}` at {revision} on {}, {}\n\nTwo runs at a time, with upgrades of an agent; no alert above info \
+         may fire.\n\n{table}",
+        machine::today(),
+        machine::describe(),
+    );
+    keep(layout, "Healthy but noisy work", well, &text)?;
+    Ok(well)
+}
+
+fn keep(layout: &Layout, name: &str, well: bool, text: &str) -> Result<()> {
+    let heading = format!("{name}: {}", if well { "passed" } else { "failed" });
+    section::keep(&layout.root.join("docs/lab.md"), INTRODUCTION, &heading, text)
+}
+
+/// TraceML's program, which sees the PyTorch of the tests: a second one would be another 5 GB, and another release at times.
+fn traceml(layout: &Layout, torch: &Path) -> Result<PathBuf> {
+    let program = venv::tool(layout, &venv::TRACEML)?;
+    let home = program
+        .ancestors()
+        .nth(2)
+        .context("a program lies in an environment")?;
+    let packages = |home: &Path| -> Result<PathBuf> {
+        let entries =
+            fs::read_dir(home.join("lib")).with_context(|| format!("{} has no lib", home.display()))?;
+        let python = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .find(|path| path.join("site-packages").is_dir());
+        let python = python.with_context(|| format!("{} has no packages", home.display()))?;
+        Ok(python.join("site-packages"))
+    };
+    let link = packages(home)?.join("torch-of-the-tests.pth");
+    fs::write(&link, format!("{}\n", packages(torch)?.display()))
+        .with_context(|| format!("cannot write {}", link.display()))?;
+    Ok(program)
+}

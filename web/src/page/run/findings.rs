@@ -1,0 +1,119 @@
+//! What the analysers have found: who holds the run up, in which phase, why, and the measurements that say so.
+
+use domain::diagnosis::finding::Finding;
+use gloo_timers::future::TimeoutFuture;
+use leptos::prelude::*;
+use leptos::task::spawn_local;
+use serde::Deserialize;
+
+use super::known::Known;
+use crate::live::Live;
+use crate::session::Who;
+use crate::ui::{Ago, Heading, changing, severity_class, severity_word, whenever};
+
+/// The analysers decide once per second.
+const AGAIN_MS: u32 = 2_000;
+
+/// What is looked at of [`RunFindings`](domain::api::findings::RunFindings).
+#[derive(Default, Clone, PartialEq, Deserialize)]
+#[serde(default)]
+struct Answer {
+    over_since_ms: Option<i64>,
+    findings: Vec<Finding>,
+}
+
+/// Nothing where nothing was found.
+#[component]
+pub(super) fn Findings(
+    /// The run's id.
+    id: String,
+    /// The run.
+    run: Known,
+) -> impl IntoView {
+    let found = found(&id, run);
+    changing(move || {
+        let found = found.get();
+        if found.findings.is_empty() {
+            return ().into_any();
+        }
+        let hint = if found.over_since_ms.is_some() {
+            "The last findings before the attempt ended."
+        } else {
+            "Measured by the ranks, the kernel and the GPUs' drivers, and compared while the run goes on."
+        };
+        let cards: Vec<AnyView> = found.findings.iter().map(card).collect();
+        view! {
+            <section class="min-w-0" data-testid="findings">
+                <Heading text="Who holds the run up" hint=hint />
+                <div class="grid gap-3">{cards}</div>
+            </section>
+        }
+        .into_any()
+    })
+}
+
+fn card(finding: &Finding) -> AnyView {
+    let since = finding
+        .since_step
+        .map(|step| format!(", step {step}"))
+        .unwrap_or_default();
+    let lost = (finding.lost_seconds >= 0.05).then(|| format!("cost {:.1} s of the run", finding.lost_seconds));
+    let note = finding
+        .is_symptom
+        .then_some("Another finding of this run explains it.");
+    let witnesses: Vec<AnyView> = finding
+        .witnesses
+        .iter()
+        .map(|witness| view! { <li class="break-words">{witness.words()}</li> }.into_any())
+        .collect();
+    view! {
+        <article class=format!("card bg-base-200 border-l-4 p-3 {}", severity_class(finding.severity)) data-testid="finding">
+            <p class="flex flex-wrap gap-x-2 items-center text-sm">
+                <span class=severity_word(finding.severity).0>{severity_word(finding.severity).1}</span>
+                <span class="opacity-80">"since " <Ago at_ms=Signal::stored(finding.since_ms) />{since}</span>
+                <span class="opacity-80">{lost}</span>
+            </p>
+            <h3 class="font-bold mt-1 break-words">{finding.sentence()}</h3>
+            <p class="text-sm empty:hidden">{note}</p>
+            <p class="text-sm mt-1">"Witnesses:"</p>
+            <ul class="text-sm list-disc ml-5">{witnesses}</ul>
+        </article>
+    }
+    .into_any()
+}
+
+/// The findings, asked for while the page is open and the run may still change.
+fn found(id: &str, run: Known) -> RwSignal<Answer> {
+    let (found, asked) = (RwSignal::new(Answer::default()), RwSignal::new(0_u32));
+    let who = expect_context::<Who>();
+    let connected = expect_context::<Live>().connected;
+    let state = Memo::new(move |_| run.with(|run| run.as_ref().map(|run| run.summary.state)));
+    let path = format!("/api/runs/{id}/findings");
+    whenever(move || {
+        asked.track();
+        state.track();
+        connected.track();
+        let path = path.clone();
+        spawn_local(async move {
+            // A collector that does not answer is told of elsewhere on the page.
+            if let Ok(answer) = who.get::<Answer>(&path).await
+                && found.try_get_untracked().is_some_and(|shown| shown != answer)
+            {
+                found.set(answer);
+            }
+        });
+    });
+    spawn_local(async move {
+        loop {
+            TimeoutFuture::new(AGAIN_MS).await;
+            let Some(is_over) = state.try_get_untracked().map(|state| state.is_some_and(domain::run::state::RunState::is_final))
+            else {
+                return;
+            };
+            if !is_over {
+                asked.try_update(|asked| *asked = asked.wrapping_add(1));
+            }
+        }
+    });
+    found
+}
