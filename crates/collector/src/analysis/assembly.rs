@@ -38,7 +38,10 @@ impl NodeMemory {
 }
 
 /// What is told of a rank.
-#[expect(clippy::large_enum_variant, reason = "made and taken apart at once, never kept")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "made and taken apart at once, never kept"
+)]
 pub(super) enum Told {
     /// A measurement.
     Tick(Tick),
