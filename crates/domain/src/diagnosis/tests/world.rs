@@ -19,6 +19,8 @@ const TICK_MS: i64 = 500;
 /// From a measurement to the collector.
 const LATENCY_MS: i64 = 300;
 const SYNC: usize = 5;
+/// The first steps are pools of their own.
+const SINGLE_STEPS: u64 = 30;
 const PHASES: [Phase; 6] = [
     Phase::Data,
     Phase::Forward,
@@ -181,7 +183,8 @@ impl<'a> World<'a> {
             } else {
                 self.pool_steps
             };
-            if self.step.number.is_multiple_of(steps) && self.is_heard(rank, self.step.end_s) {
+            let ends = self.step.number <= SINGLE_STEPS || self.step.number.is_multiple_of(steps);
+            if ends && self.is_heard(rank, self.step.end_s) {
                 self.send_pool(rank);
             }
         }
