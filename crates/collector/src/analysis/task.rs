@@ -155,7 +155,7 @@ impl All {
                 attempt: Some(of_run.no),
                 at_ms: now_ms,
                 over_since_ms: None,
-                findings: of_run.findings.clone(),
+                findings: of_run.findings.iter().cloned().map(Into::into).collect(),
             };
             self.analysts.findings.set(run, found);
         }

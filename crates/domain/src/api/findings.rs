@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::finding::Finding;
+use crate::diagnosis::finding::{Finding, Witness};
 use crate::ident::AttemptNo;
 use crate::time::TimestampMs;
 
@@ -20,5 +20,27 @@ pub struct RunFindings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_since_ms: Option<TimestampMs>,
     /// Root causes first, then suspects and symptoms.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<FindingView>,
+}
+
+/// A finding, and the same in words.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FindingView {
+    /// The finding.
+    #[serde(flatten)]
+    pub finding: Finding,
+    /// The whole finding in one sentence.
+    pub sentence: String,
+    /// Each witness in words, in the order of `witnesses`.
+    pub evidence: Vec<String>,
+}
+
+impl From<Finding> for FindingView {
+    fn from(finding: Finding) -> Self {
+        Self {
+            sentence: finding.sentence(),
+            evidence: finding.witnesses.iter().map(Witness::words).collect(),
+            finding,
+        }
+    }
 }

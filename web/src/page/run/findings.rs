@@ -1,6 +1,6 @@
 //! What the analysers have found: who holds the run up, in which phase, why, and the measurements that say so.
 
-use domain::diagnosis::finding::Finding;
+use domain::event::Severity;
 use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
@@ -19,7 +19,20 @@ const AGAIN_MS: u32 = 2_000;
 #[serde(default)]
 struct Answer {
     over_since_ms: Option<i64>,
-    findings: Vec<Finding>,
+    findings: Vec<Found>,
+}
+
+/// What is shown of a [`FindingView`](domain::api::findings::FindingView).
+#[derive(Clone, PartialEq, Deserialize)]
+struct Found {
+    sentence: String,
+    evidence: Vec<String>,
+    severity: Severity,
+    since_ms: i64,
+    since_step: Option<u64>,
+    lost_seconds: f64,
+    #[serde(default)]
+    is_symptom: bool,
 }
 
 /// Nothing where nothing was found.
@@ -52,7 +65,7 @@ pub(super) fn Findings(
     })
 }
 
-fn card(finding: &Finding) -> AnyView {
+fn card(finding: &Found) -> AnyView {
     let since = finding
         .since_step
         .map(|step| format!(", step {step}"))
@@ -63,9 +76,10 @@ fn card(finding: &Finding) -> AnyView {
         .is_symptom
         .then_some("Another finding of this run explains it.");
     let witnesses: Vec<AnyView> = finding
-        .witnesses
+        .evidence
         .iter()
-        .map(|witness| view! { <li class="break-words">{witness.words()}</li> }.into_any())
+        .cloned()
+        .map(|witness| view! { <li class="break-words">{witness}</li> }.into_any())
         .collect();
     view! {
         <article class=format!("card bg-base-200 border-l-4 p-3 {}", severity_class(finding.severity)) data-testid="finding">
@@ -74,7 +88,7 @@ fn card(finding: &Finding) -> AnyView {
                 <span class="opacity-80">"since " <Ago at_ms=Signal::stored(finding.since_ms) />{since}</span>
                 <span class="opacity-80">{lost}</span>
             </p>
-            <h3 class="font-bold mt-1 break-words">{finding.sentence()}</h3>
+            <h3 class="font-bold mt-1 break-words">{finding.sentence.clone()}</h3>
             <p class="text-sm empty:hidden">{note}</p>
             <p class="text-sm mt-1">"Witnesses:"</p>
             <ul class="text-sm list-disc ml-5">{witnesses}</ul>

@@ -61,8 +61,9 @@ fn print_findings(found: &RunFindings) {
         None => say!("\nFound:"),
         Some(since) => say!("\nFound before the attempt ended ({}):", show::time(since)),
     }
-    for finding in &found.findings {
-        say!("\n{}", printable(&finding.sentence()));
+    for view in &found.findings {
+        let finding = &view.finding;
+        say!("\n{}", printable(&view.sentence));
         let step = finding
             .since_step
             .map(|step| format!(", step {step}"))
@@ -74,8 +75,8 @@ fn print_findings(found: &RunFindings) {
         if finding.is_symptom {
             say!("  note    another finding of this run explains it");
         }
-        for witness in &finding.witnesses {
-            say!("  seen    {}", printable(&witness.words()));
+        for witness in &view.evidence {
+            say!("  seen    {}", printable(witness));
         }
     }
 }
