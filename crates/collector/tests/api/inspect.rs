@@ -156,7 +156,11 @@ async fn a_trace_is_fetched_piece_by_piece_from_the_node_that_has_it() {
             ..RankAnswer::default()
         };
         agent
-            .answers(id, serde_json::to_string(&Said::Rank(Box::new(done))).unwrap(), &[])
+            .answers(
+                id,
+                serde_json::to_string(&Said::Rank(Box::new(done))).unwrap(),
+                &[],
+            )
             .await;
         agent.answers(id, String::new(), &[]).await;
     };

@@ -491,7 +491,10 @@ mod tests {
         assert_eq!(ranks, [Rank(2)]);
         assert_eq!(unfinished.last_enqueued, [(Rank(2), Some(4_999))]);
         let all = read(&[waits(0), waits(1), waits(2)], |_| true);
-        assert!(matches!(all, Waits::AllEnqueued { .. }), "none is missing: {all:?}");
+        assert!(
+            matches!(all, Waits::AllEnqueued { .. }),
+            "none is missing: {all:?}"
+        );
     }
 
     #[test]
