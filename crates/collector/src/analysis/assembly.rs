@@ -38,7 +38,10 @@ impl NodeMemory {
 }
 
 /// What is told of a rank.
-#[expect(clippy::large_enum_variant, reason = "made and taken apart at once, never kept")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "made and taken apart at once, never kept"
+)]
 pub(super) enum Told {
     /// A measurement.
     Tick(Tick),
@@ -180,7 +183,8 @@ impl Draft {
         let process = ProcessCondition::from_value(self.process?)?;
         let page = || {
             Some(Page {
-                step: whole(self.last_step?)?,
+                // Comes at other times than the position, and before the first step not at all.
+                step: self.last_step.and_then(whole).unwrap_or_default(),
                 phase: Phase::from_value(self.phase?)?,
                 in_phase_s: self.phase_age?,
                 moves: whole(self.moves?)?,
@@ -328,7 +332,6 @@ mod tests {
             &[2_000],
             &[
                 ("train_process_state", rank, &[0.0]),
-                ("train_step", rank, &[7.0]),
                 ("train_phase", rank, &[10.0]),
                 ("train_phase_age_seconds", rank, &[3.5]),
                 ("train_moves_total", rank, &[15.0]),
@@ -342,7 +345,7 @@ mod tests {
         assert_eq!(
             second.page,
             Some(Page {
-                step: 7,
+                step: 0,
                 phase: Phase::Collective,
                 in_phase_s: 3.5,
                 moves: 15

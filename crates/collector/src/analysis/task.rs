@@ -48,6 +48,8 @@ struct UnderWay {
     analysis: Analysis,
     /// Ranks whose role follows from what they measure, as no mesh names it.
     stages: HashSet<Rank>,
+    /// The last step of each rank.
+    steps: HashMap<Rank, u64>,
     findings: Vec<Finding>,
 }
 
@@ -221,6 +223,7 @@ impl UnderWay {
             members: Arc::clone(&attempt.members),
             analysis: Analysis::new(attempt.members.to_vec()),
             stages: HashSet::new(),
+            steps: HashMap::new(),
             findings: Vec::new(),
         }
     }
@@ -258,7 +261,10 @@ impl UnderWay {
 
     fn take(&mut self, rank: Rank, told: Told) {
         match told {
-            Told::Tick(tick) => self.analysis.take(tick),
+            Told::Tick(tick) => {
+                let tick = self.with_step(tick);
+                self.analysis.take(tick);
+            }
             Told::PipelineStage => {
                 let at = self.members.binary_search_by_key(&rank, |member| member.rank);
                 let is_named = at.is_ok_and(|at| self.members[at].role.is_some());
@@ -268,6 +274,23 @@ impl UnderWay {
                 }
             }
         }
+    }
+
+    /// A page comes without the step, which is told when it ends.
+    fn with_step(&mut self, mut tick: Tick) -> Tick {
+        match &mut tick {
+            Tick::Pool(pool) => {
+                self.steps.insert(pool.rank, pool.last_step);
+            }
+            Tick::Position(position) => {
+                let step = self.steps.get(&position.rank).copied();
+                if let Some((page, step)) = position.page.as_mut().zip(step) {
+                    page.step = page.step.max(step);
+                }
+            }
+            _ => {}
+        }
+        tick
     }
 
     /// A line for the event log per finding that is new, and certain enough that someone may be woken for it.

@@ -116,6 +116,7 @@ impl Analysis {
         };
         self.members.heard(self.members.node_place(place), pool.at_ms);
         self.seats[place].stepped(pool.last_step, pool.at_ms);
+        self.seats[place].has_loader |= pool.mean.data.is_some_and(|data| data > 0.0);
         self.windows.take(place, pool);
         if *self.reference.place.get_or_insert(place) == place
             && let Some(step) = pool.mean.step

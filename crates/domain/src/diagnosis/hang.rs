@@ -30,8 +30,10 @@ const SUSPICION_STEPS: f64 = 2.5;
 const LOOK_S: f64 = 3.0;
 const LOOK_STEPS: f64 = 1.5;
 /// Before a step is known: models are loaded and compiled.
-const FIRST_SUSPICION_S: f64 = 10.0;
-const FIRST_LOOK_S: f64 = 5.0;
+const FIRST_SUSPICION_S: f64 = 7.0;
+const FIRST_LOOK_S: f64 = 3.5;
+/// The first operations send whole models around: without a culprit nothing is said for this long.
+const FIRST_NAMELESS_S: f64 = 120.0;
 /// When no page shows a rank that waits, Flight Recorders are asked after this long, because a wait for a GPU does not show.
 const HIDDEN_SUSPICION_S: f64 = 15.0;
 const HIDDEN_SUSPICION_STEPS: f64 = 5.0;
@@ -92,6 +94,8 @@ enum Doing {
     Nothing,
     /// Its stack could not be read while others' could.
     HoldsInterpreter,
+    /// Its main thread has ended, and Python waits for other threads.
+    Ends,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -377,12 +381,17 @@ impl Suspicion {
             });
             return Some(self.alone_finding(view, still, suspects, at, longest_alone_s));
         }
-        let holds = doing.iter().any(|(_, doing)| *doing == Doing::HoldsInterpreter);
+        let all_are = |what: Doing| {
+            let mut stuck = doing.iter().filter(|(_, doing)| !matches!(doing, Doing::Work(_)));
+            stuck.all(|(_, doing)| *doing == what)
+        };
         let witnesses = self.stack_witnesses(view, &stuck);
         let suspects = Suspects {
             places: stuck,
-            cause: if holds {
+            cause: if all_are(Doing::HoldsInterpreter) {
                 Cause::HoldsInterpreter
+            } else if all_are(Doing::Ends) {
+                Cause::Ended
             } else {
                 suspects.cause
             },
@@ -435,6 +444,9 @@ impl Suspicion {
             cpu.is_some_and(|share| share > BUSY_SHARE_MIN),
         );
         let samples = self.stacks.get(&place).map_or(&[][..], Vec::as_slice);
+        if samples.iter().any(|frames| is_shutting_down(frames)) {
+            return Doing::Ends;
+        }
         let is_gpu_busy = view.usage.gpu(place).and_then(|gpu| gpu.utilization_ratio);
         if different_stacks(samples) > 1 || is_gpu_busy.is_some_and(|busy| busy > GPU_BUSY_MIN) {
             return Doing::Work(AloneAt::Working);
@@ -450,7 +462,9 @@ impl Suspicion {
         match seat.phase() {
             Some(Phase::Save) if in_kernel || !is_idle => Doing::Work(AloneAt::Saving),
             // It computes for ever, or it evaluates: a stack that does not change tells the two apart.
-            Some(Phase::Host) if !is_busy || samples.is_empty() => Doing::Work(AloneAt::HostCode),
+            Some(_) if seat.is_in_script() && (!is_busy || samples.is_empty()) => {
+                Doing::Work(AloneAt::HostCode)
+            }
             // Models are loaded and compiled before the first step: only a process that does nothing at all will never come.
             _ if seat.is_before_first_step() && !is_idle => Doing::Work(AloneAt::Working),
             _ => Doing::Nothing,
@@ -549,6 +563,12 @@ impl Suspicion {
     }
 }
 
+/// Whether the main thread has left the script and waits for other threads, in `threading._shutdown`.
+fn is_shutting_down(frames: &[Frame]) -> bool {
+    let outermost = frames.last();
+    outermost.is_some_and(|frame| frame.function == "_shutdown" && frame.file.ends_with("threading.py"))
+}
+
 /// Stacks that are not the same. The line of the innermost call does not count: a loop that does nothing has several.
 fn different_stacks(samples: &[Vec<Frame>]) -> usize {
     let seen: BTreeSet<Vec<(&str, &str, u32)>> = samples
@@ -602,10 +622,20 @@ fn by_kernel(view: &View<'_>, still: &Still) -> Option<Suspects> {
 
 /// Without Flight Recorders: the ranks that do not wait while others do.
 fn by_pages(view: &View<'_>, still: &Still) -> Result<Suspects, Option<Box<Found>>> {
-    if still.waiters.is_empty() {
+    let waits = |place: &usize| view.seats[*place].waits();
+    let waits_hidden = |place: &usize| matches!(view.seats[*place].phase(), Some(Phase::Backward) | None);
+    if !still
+        .waiters
+        .iter()
+        .any(|place| waits(place) || waits_hidden(place))
+    {
         return Err(None);
     }
     if still.others.is_empty() {
+        // All may be in the backward pass, which takes its time when it is compiled.
+        if view.median_step_s.is_none() || !still.waiters.iter().any(waits) {
+            return Err(None);
+        }
         let who = Who::Unknown;
         return Err(Some(Box::new(nameless(view, still, who, Cause::Unknown, None))));
     }
@@ -639,6 +669,9 @@ fn all_enqueued(
             cause,
             unfinished: Some(unfinished.clone()),
         });
+    }
+    if view.median_step_s.is_none() && still.seconds < FIRST_NAMELESS_S {
+        return Err(None);
     }
     if silent.is_empty()
         && let Some(found) = by_network(view, still, unfinished)

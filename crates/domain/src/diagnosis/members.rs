@@ -15,9 +15,6 @@ const BLIND_AFTER_MS: i64 = 1_000 + 2_000;
 /// More ranks than Lockstep runs; measurements of others are dropped.
 const RANKS_MAX: u32 = 65_536;
 
-/// Peers that a finding lists.
-const PEERS_MAX: usize = 64;
-
 /// Ranks by their place in the attempt, which is what analysers call them by.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Members {
@@ -147,15 +144,11 @@ impl Members {
         self.roles
     }
 
-    /// The other ranks of a rank's role; empty where there are many.
+    /// The other ranks of a rank's role.
     pub(super) fn peers(&self, place: usize) -> RankSet {
         let of_role =
             (0..self.len()).filter(|peer| *peer != place && self.role_of[*peer] == self.role_of[place]);
-        let ranks: Vec<Rank> = of_role.take(PEERS_MAX + 1).map(|peer| self.rank(peer)).collect();
-        if ranks.len() > PEERS_MAX {
-            return RankSet::default();
-        }
-        ranks.into_iter().collect()
+        of_role.map(|peer| self.rank(peer)).collect()
     }
 
     // === What was heard ===

@@ -2,12 +2,11 @@
 
 use crate::diagnosis::causes::{of_phase, phase_of};
 use crate::diagnosis::finding::{Evidence, FindingKind, Source};
-use crate::diagnosis::found::{Found, Who, witness};
+use crate::diagnosis::found::{Found, Who, witness, word};
 use crate::diagnosis::members::{Members, seconds};
 use crate::diagnosis::straggler::Straggler;
-use crate::diagnosis::window::{PARTS, Role, STEP, Window};
+use crate::diagnosis::window::{DATA, FORWARD, HOST, PARTS, Role, SAVE, STEP, Window};
 use crate::event::Severity;
-use crate::run::ranks::RankSet;
 use crate::time::TimestampMs;
 
 /// A stall is at least this long, and this many steps.
@@ -98,6 +97,13 @@ impl RareStall {
             if excess_s * steps.count < EXPLAINED * lost_s {
                 continue;
             }
+            let has_loader = steps.mean[DATA] > 0.0;
+            // Without a loader all of the script's own code counts as forward.
+            let part = if part == FORWARD && !has_loader {
+                HOST
+            } else {
+                part
+            };
             self.note(place, window, part, lost_s, role.peers_wait(at));
         }
         self.forget();
@@ -172,7 +178,7 @@ impl RareStall {
         let (rank, track) = (members.rank(place), &self.tracks[place]);
         let (since_ms, since_step) = track.since.unwrap_or_default();
         let peers = Source::Peers {
-            ranks: RankSet::default(),
+            ranks: members.peers(place),
         };
         let ratio = loss.seconds / over_s;
         let witnesses = vec![
@@ -181,10 +187,7 @@ impl RareStall {
                 .detail(format!("{} stalls", loss.stalls)),
             witness(Source::Rank { rank }, Evidence::PhaseSeconds, track.longest_s)
                 .in_seconds()
-                .detail(format!(
-                    "longest stall, in {}",
-                    crate::diagnosis::found::word(&phase_of(loss.part))
-                )),
+                .detail(format!("longest stall, in {}", word(&phase_of(loss.part)))),
         ];
         Found {
             kind: FindingKind::RareStalls,
@@ -204,10 +207,7 @@ impl RareStall {
 
 /// Between steps a script evaluates, logs and saves as it wants to.
 fn severity(part: usize) -> Severity {
-    if matches!(
-        part,
-        crate::diagnosis::window::HOST | crate::diagnosis::window::SAVE
-    ) {
+    if matches!(part, HOST | SAVE) {
         Severity::Info
     } else {
         Severity::Warning

@@ -17,6 +17,8 @@ pub(super) struct Seat {
     pub(super) moved_ms: Option<TimestampMs>,
     /// The last step known to have ended.
     pub(super) step: Option<u64>,
+    /// Whether the rank fetches batches from a loader. Without one, all of the script's own code counts as forward.
+    pub(super) has_loader: bool,
 }
 
 impl Default for Seat {
@@ -27,6 +29,7 @@ impl Default for Seat {
             phase_since_ms: 0,
             moved_ms: None,
             step: None,
+            has_loader: false,
         }
     }
 }
@@ -48,6 +51,7 @@ impl Seat {
             self.phase_since_ms = since_ms;
         }
         self.step = self.step.max((page.step > 0).then_some(page.step));
+        self.has_loader |= matches!(page.phase, Phase::Data | Phase::Host);
         self.page = Some(page);
     }
 
@@ -72,9 +76,19 @@ impl Seat {
         matches!(self.phase(), Some(Phase::Collective | Phase::Rendezvous))
     }
 
-    /// Whether it may wait: the reducer of DDP waits at the end of the backward pass without the page showing it, and without a page nothing is known.
+    /// Whether it may wait: DDP waits in C++ when it wraps a model and at the end of the backward pass, which the page does not show. Without a
+    /// page nothing is known.
     pub(super) fn may_wait(&self) -> bool {
-        self.waits() || matches!(self.phase(), Some(Phase::Backward) | None)
+        self.waits()
+            || matches!(
+                self.phase(),
+                Some(Phase::Backward | Phase::GroupMade | Phase::ModelWrapped) | None
+            )
+    }
+
+    /// Whether it runs code in which a script may do whatever it wants, an evaluation for instance.
+    pub(super) fn is_in_script(&self) -> bool {
+        self.phase() == Some(Phase::Host) || self.phase() == Some(Phase::Forward) && !self.has_loader
     }
 
     /// Whether its first step has not ended.

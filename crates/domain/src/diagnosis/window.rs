@@ -14,11 +14,13 @@ use crate::diagnosis::spread::peers;
 use crate::time::TimestampMs;
 
 /// Pools of one rank that wait for those of the others; beyond, the oldest goes.
-const POOLS_MAX: usize = 32;
+const POOLS_MAX: usize = 64;
 /// Ends of pools that wait to be a window's end.
 const ENDS_MAX: usize = 256;
 /// Pools of ranks that come later than this after the first are not waited for, if nearly all others are there.
 const LATE_MS: i64 = 2_000;
+/// A window lasts at least so long: a few short steps say nothing.
+const WINDOW_MS: i64 = 500;
 /// A rank that has sent no pool for this long is not expected.
 const GONE_MS: i64 = 10_000;
 
@@ -67,6 +69,8 @@ pub(super) struct Windows {
     newest_ms: Vec<Option<TimestampMs>>,
     ends: BTreeMap<u64, End>,
     closed: Option<u64>,
+    /// When the last window ended, or the first pool did.
+    closed_ms: Option<TimestampMs>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +90,7 @@ impl Windows {
 
     pub(super) fn take(&mut self, place: usize, pool: &Pool) {
         self.newest_ms[place] = Some(pool.at_ms);
+        self.closed_ms.get_or_insert(pool.at_ms);
         let queue = &mut self.queues[place];
         let is_late = self.closed.is_some_and(|closed| pool.last_step <= closed);
         let is_known = queue
@@ -134,7 +139,7 @@ impl Windows {
             .filter(|(_, end)| expected > 0 && complete(end))
             .map(|(step, _)| *step)
             .collect();
-        ends.into_iter().map(|step| self.close_at(step)).collect()
+        ends.into_iter().filter_map(|step| self.close_at(step)).collect()
     }
 
     fn expected(&self, members: &Members, watermark_ms: TimestampMs) -> usize {
@@ -147,8 +152,12 @@ impl Windows {
             .count()
     }
 
-    fn close_at(&mut self, last_step: u64) -> Window {
-        self.closed = Some(last_step);
+    fn close_at(&mut self, last_step: u64) -> Option<Window> {
+        let end_ms = self.ends.get(&last_step)?.first_ms;
+        if self.closed_ms.is_some_and(|closed| end_ms - closed < WINDOW_MS) {
+            return None;
+        }
+        (self.closed, self.closed_ms) = (Some(last_step), Some(end_ms));
         self.ends = self.ends.split_off(&(last_step + 1));
         let ranks: Vec<Option<Steps>> = self
             .queues
@@ -162,11 +171,11 @@ impl Windows {
             })
             .collect();
         let at_ms = ranks.iter().flatten().map(|steps| steps.at_ms).max();
-        Window {
+        Some(Window {
             last_step,
             at_ms: at_ms.unwrap_or(0),
             ranks,
-        }
+        })
     }
 }
 

@@ -18,6 +18,17 @@ pub struct RankSet {
 impl RankSet {
     /// Puts a rank in.
     pub fn insert(&mut self, Rank(rank): Rank) {
+        match self.ranges.last_mut() {
+            Some((_, last)) if *last + 1 == rank => {
+                *last = rank;
+                return;
+            }
+            Some((_, last)) if *last + 1 > rank => {}
+            _ => {
+                self.ranges.push((rank, rank));
+                return;
+            }
+        }
         if self.contains(Rank(rank)) {
             return;
         }

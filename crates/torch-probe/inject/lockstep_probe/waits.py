@@ -34,20 +34,22 @@ class Waits:
         self.peers = None  # a weak set of works of send and receive that do not say so themselves
 
     def begin(self):
-        """The start of a wait that counts, or None. On a CPU nothing in here can fail, so it does not go through the probe's door: FSDP waits often."""
+        """The start of a wait that counts, or None. What is no wait of its own is passed over before the probe's door: FSDP waits often."""
         probe = self._probe
-        timeline = probe.cycle.timeline
-        if timeline.device != "cpu":
+        if probe.cycle.timeline.device != "cpu":
             return probe.call(self._begin_on_device)
-        if self._inside or not probe.on or threading.get_ident() != probe.thread:
+        if self._inside or threading.get_ident() != probe.thread:
             return None
-        self._inside = True
-        probe.page.begin(COLLECTIVE)
-        return timeline.mark()
+        return probe.call(self._begin_on_host)
 
     def begin_on_device(self):
         """Likewise, for a function of which only a GPU's stream waits; on a CPU the waits inside it are seen one by one."""
         return None if self._probe.cycle.timeline.device == "cpu" else self.begin()
+
+    def _begin_on_host(self):
+        self._probe.page.begin(COLLECTIVE)
+        self._inside = True
+        return self._probe.cycle.timeline.mark()
 
     def _begin_on_device(self):
         self.on_device = True

@@ -57,7 +57,8 @@ fn card(finding: &Finding) -> AnyView {
         .since_step
         .map(|step| format!(", step {step}"))
         .unwrap_or_default();
-    let lost = (finding.lost_seconds >= 0.05).then(|| format!("cost {:.1} s of the run", finding.lost_seconds));
+    let lost =
+        (finding.lost_seconds >= 0.05).then(|| format!("cost {:.1} s of the run", finding.lost_seconds));
     let note = finding
         .is_symptom
         .then_some("Another finding of this run explains it.");
@@ -106,7 +107,9 @@ fn found(id: &str, run: Known) -> RwSignal<Answer> {
     spawn_local(async move {
         loop {
             TimeoutFuture::new(AGAIN_MS).await;
-            let Some(is_over) = state.try_get_untracked().map(|state| state.is_some_and(domain::run::state::RunState::is_final))
+            let Some(is_over) = state
+                .try_get_untracked()
+                .map(|state| state.is_some_and(domain::run::state::RunState::is_final))
             else {
                 return;
             };

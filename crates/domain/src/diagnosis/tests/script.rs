@@ -16,6 +16,10 @@ pub(super) struct Case {
     pub(super) parts: [f64; 6],
     pub(super) noise: f64,
     pub(super) startup_s: f64,
+    /// The phase in which ranks start, and the one in which they wait for one that does not.
+    pub(super) startup: Phase,
+    pub(super) meet: Phase,
+    pub(super) has_loader: bool,
     pub(super) first_step_s: f64,
     pub(super) watch_s: f64,
     pub(super) slow: Vec<Slow>,
@@ -120,6 +124,9 @@ impl Case {
             parts: [0.010, 0.060, 0.090, 0.020, 0.010, 0.010],
             noise: 0.03,
             startup_s: 2.0,
+            startup: Phase::Starting,
+            meet: Phase::Rendezvous,
+            has_loader: true,
             first_step_s: 1.0,
             watch_s: 60.0,
             slow: Vec::new(),
@@ -154,13 +161,16 @@ impl Case {
             }
             ["noise", percent] => self.noise = percent.strip_suffix('%')?.parse::<f64>().ok()? / 100.0,
             ["startup", time] => self.startup_s = seconds(time)?,
+            ["startup", "phase", name] => self.startup = phase(name)?,
+            ["meet", "in", name] => self.meet = phase(name)?,
+            ["no", "loader"] => self.has_loader = false,
             ["first", "step", time] => self.first_step_s = seconds(time)?,
             ["watch", time] => self.watch_s = seconds(time)?,
             ["slow", ranks, name, more, rest @ ..] => self.slow.push(slow(ranks, name, more, rest)?),
             ["halt", ranks, "in", name, "at", time, rest @ ..] => self.halts.push(Halt {
                 ranks: set(ranks)?,
                 at_s: seconds(time)?,
-                phase: serde_json::from_value((*name).into()).ok()?,
+                phase: phase(name)?,
                 condition: condition(rest.first().copied().unwrap_or("alive"))?,
             }),
             ["silent", node, "from", time] => self.silent.push(((*node).to_owned(), seconds(time)?)),
@@ -191,6 +201,10 @@ pub(super) const PARTS: [&str; 6] = ["data", "forward", "backward", "optimizer",
 
 fn part(name: &str) -> Option<usize> {
     PARTS.iter().position(|known| *known == name)
+}
+
+fn phase(name: &str) -> Option<Phase> {
+    serde_json::from_value(name.into()).ok()
 }
 
 fn set(text: &str) -> Option<RankSet> {

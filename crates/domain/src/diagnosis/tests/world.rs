@@ -193,13 +193,17 @@ impl<'a> World<'a> {
         let max = |part: usize| Some(steps.iter().map(|step| step[part]).fold(0.0, f64::max));
         let parts = |of: &dyn Fn(usize) -> Option<f64>| StepParts {
             step: of(0),
-            data: of(1),
-            forward: of(2),
+            data: of(1).filter(|_| self.case.has_loader),
+            forward: if self.case.has_loader {
+                of(2)
+            } else {
+                [1, 2, 5].into_iter().map(of).sum()
+            },
             backward: of(3),
             optimizer: of(4),
             save: None,
             sync: of(6),
-            host: of(5),
+            host: of(5).filter(|_| self.case.has_loader),
         };
         self.analysis.take(Tick::Pool(Pool {
             rank: Rank(rank),
@@ -236,20 +240,11 @@ impl<'a> World<'a> {
 
     fn page_in_step(&self, rank: u32, now_s: f64) -> Page {
         if now_s < self.step.begin_s {
-            let rendezvous = self.case.halts.iter().any(|halt| now_s > halt.at_s);
-            let phase = if rendezvous {
-                Phase::Rendezvous
-            } else {
-                Phase::Starting
+            let halt = self.case.halts.iter().find(|halt| now_s > halt.at_s);
+            return match halt {
+                Some(halt) => self.page(self.case.meet, now_s - halt.at_s),
+                None => self.page(self.case.startup, now_s),
             };
-            return self.page(
-                phase,
-                if rendezvous {
-                    now_s - self.case.halts[0].at_s
-                } else {
-                    now_s
-                },
-            );
         }
         let mut since_s = self.step.begin_s;
         for (part, seconds) in self.step.parts[rank as usize].iter().enumerate() {
@@ -263,7 +258,12 @@ impl<'a> World<'a> {
 
     fn page(&self, phase: Phase, in_phase_s: f64) -> Page {
         let is_hidden = self.case.waits_in_backward && phase == Phase::Collective;
-        let phase = if is_hidden { Phase::Backward } else { phase };
+        let is_script = !self.case.has_loader && matches!(phase, Phase::Data | Phase::Host);
+        let phase = match phase {
+            _ if is_hidden => Phase::Backward,
+            _ if is_script => Phase::Forward,
+            phase => phase,
+        };
         Page {
             step: self.step.number - 1,
             phase,
@@ -383,7 +383,7 @@ impl<'a> World<'a> {
         let halts = self.case.halts.iter().any(|halt| holds(&halt.ranks, rank));
         let waits = !halts
             && page.is_some_and(|page| {
-                page.phase == Phase::Collective
+                matches!(page.phase, Phase::Collective | Phase::GroupMade)
                     || self.case.waits_in_backward && page.phase == Phase::Backward
             });
         self.group(&FlightLine {
@@ -437,6 +437,13 @@ impl<'a> World<'a> {
                 line,
                 function,
             };
+            if how == "shutdown" {
+                let frame = frame("_shutdown".to_owned(), 1500);
+                return vec![Frame {
+                    file: "/usr/lib/python3.12/threading.py".to_owned(),
+                    ..frame
+                }];
+            }
             vec![frame(function, line), frame("main".to_owned(), 80)]
         };
         StackAnswer {

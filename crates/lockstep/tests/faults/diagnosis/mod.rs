@@ -83,7 +83,7 @@ fn setting(name: &str) -> Option<String> {
         .filter(|text| !text.is_empty())
 }
 
-/// A trial of the lab with every change: the rules of today name a stopped rank.
+/// Trials of the lab with every change.
 #[test]
 fn a_stopped_rank_is_named_alone() {
     is_named(
@@ -95,12 +95,11 @@ fn a_stopped_rank_is_named_alone() {
     );
 }
 
-/// A rank that takes half as long again as a step, in its forward pass: so slow that the rules of today name it.
 #[test]
 fn a_rank_with_a_slow_forward_pass_is_named_alone() {
     let draw = Draw {
         at_step: 100,
-        extra: 1.5,
+        extra: 0.5,
         nodes: 2,
         ranks_per_node: 2,
         culprits: vec![1],
@@ -109,9 +108,7 @@ fn a_rank_with_a_slow_forward_pass_is_named_alone() {
     is_named("slow-forward", &draw);
 }
 
-/// No rule of today says who did not come to the collective that all others wait in.
 #[test]
-#[ignore = "needs the analyser of hangs"]
 fn a_rank_that_skips_a_collective_is_named_alone() {
     let draw = Draw {
         at_step: 60,
@@ -120,9 +117,7 @@ fn a_rank_that_skips_a_collective_is_named_alone() {
     is_named("skipped-collective", &draw);
 }
 
-/// No rule of today sees a straggler whose peers wait in their own forward passes.
 #[test]
-#[ignore = "needs the analyser of stragglers"]
 fn a_rank_that_is_slow_under_fsdp2_is_named_alone() {
     let draw = Draw {
         at_step: 100,
