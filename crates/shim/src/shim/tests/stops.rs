@@ -25,7 +25,12 @@ fn a_rank_that_is_stopped_and_ignores_sigterm_is_killed_after_the_grace() {
 
 #[test]
 fn a_rank_that_ends_well_too_early_is_told_at_once() {
-    let case = Case::start("import os, time; time.sleep(600 if os.environ['RANK'] == '0' else 0)");
+    // Not before it has been seen: on a busy machine it would live shorter than a look takes.
+    let case = Case::start(
+        "import os, time\nwhile os.environ['RANK'] == '0' or not os.path.exists('leave'): time.sleep(0.01)",
+    );
+    case.pid_of(1);
+    std::fs::write(case.workdir().join("leave"), "").unwrap();
     case.wait_for(|report| {
         matches!(report, NodeReport::RankExited(exit) if exit.rank == Rank(1) && exit.code == Some(0))
     });
