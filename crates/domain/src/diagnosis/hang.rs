@@ -439,9 +439,10 @@ impl Suspicion {
             return Doing::Pending;
         }
         let (seat, cpu) = (&view.seats[place], view.usage.cpu_share_since_move(place));
+        let work = view.usage.work_share_since_move(place);
         let (is_idle, is_busy) = (
             cpu.is_some_and(|share| share < IDLE_SHARE_MAX),
-            cpu.is_some_and(|share| share > BUSY_SHARE_MIN),
+            work.is_some_and(|share| share > BUSY_SHARE_MIN),
         );
         let samples = self.stacks.get(&place).map_or(&[][..], Vec::as_slice);
         if samples.iter().any(|frames| is_shutting_down(frames)) {
@@ -455,7 +456,7 @@ impl Suspicion {
             .stacks
             .iter()
             .any(|(other, samples)| *other != place && !samples.is_empty());
-        if samples.is_empty() && control_answered && cpu.is_none_or(|share| share > BUSY_SHARE_MIN) {
+        if samples.is_empty() && control_answered && work.is_none_or(|share| share > BUSY_SHARE_MIN) {
             return Doing::HoldsInterpreter;
         }
         let in_kernel = seat.condition == ProcessCondition::Uninterruptible;

@@ -22,10 +22,18 @@ pub(super) struct RankUsage {
     cpu: Rate,
     run_delay: Rate,
     major_faults: Rate,
-    /// When and at which CPU time the rank's last movement was followed by a reading.
-    cpu_base: Option<(TimestampMs, f64)>,
-    cpu_last: Option<(TimestampMs, f64)>,
+    /// The first reading after the rank's last movement, and the newest one.
+    base: Option<Reading>,
+    last: Option<Reading>,
     pub(super) gpu: Option<GpuCondition>,
+}
+
+/// Seconds that a process has used or waited for a processor since it began.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    at_ms: TimestampMs,
+    cpu_s: f64,
+    run_delay_s: f64,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -75,14 +83,19 @@ impl Usage {
         rank.cpu.take(read.at_ms, read.cpu_seconds_total);
         rank.run_delay.take(read.at_ms, read.run_delay_seconds_total);
         rank.major_faults.take(read.at_ms, read.major_faults_total);
-        if let Some(total) = read.cpu_seconds_total {
+        if let Some(cpu_s) = read.cpu_seconds_total {
+            let reading = Reading {
+                at_ms: read.at_ms,
+                cpu_s,
+                run_delay_s: read.run_delay_seconds_total.unwrap_or_default(),
+            };
             let is_base_old = rank
-                .cpu_base
-                .is_none_or(|(base_ms, _)| moved_ms.is_some_and(|moved| base_ms < moved));
+                .base
+                .is_none_or(|base| moved_ms.is_some_and(|moved| base.at_ms < moved));
             if is_base_old {
-                rank.cpu_base = Some((read.at_ms, total));
+                rank.base = Some(reading);
             }
-            rank.cpu_last = Some((read.at_ms, total));
+            rank.last = Some(reading);
         }
         if read.gpu.is_some() {
             rank.gpu = read.gpu;
@@ -102,9 +115,20 @@ impl Usage {
 
     /// Processors that a rank has used since it last moved, after two seconds at least.
     pub(super) fn cpu_share_since_move(&self, place: usize) -> Option<f64> {
+        self.share_since_move(place, |reading| reading.cpu_s)
+    }
+
+    /// The same, with the time in which the rank had work and waited for a processor: on a busy node a rank that computes without end
+    /// gets a part of a processor only.
+    pub(super) fn work_share_since_move(&self, place: usize) -> Option<f64> {
+        self.share_since_move(place, |reading| reading.cpu_s + reading.run_delay_s)
+    }
+
+    fn share_since_move(&self, place: usize, total: impl Fn(Reading) -> f64) -> Option<f64> {
         let rank = &self.ranks[place];
-        let ((base_ms, base), (last_ms, last)) = (rank.cpu_base?, rank.cpu_last?);
-        (last_ms - base_ms >= 2_000).then(|| (last - base) / seconds(last_ms - base_ms))
+        let (base, last) = (rank.base?, rank.last?);
+        let dt = last.at_ms - base.at_ms;
+        (dt >= 2_000).then(|| (total(last) - total(base)) / seconds(dt))
     }
 
     pub(super) fn run_delay(&self, place: usize) -> Option<f64> {
