@@ -83,7 +83,7 @@ fn setting(name: &str) -> Option<String> {
         .filter(|text| !text.is_empty())
 }
 
-/// Two trials of the lab run with every change; other tests hold that a stopped rank and a slow forward pass under DDP are found.
+/// Two trials of the lab run with every change, beside the stopped rank of `first_light`.
 #[test]
 fn a_rank_that_skips_a_collective_is_named_alone() {
     let draw = Draw {
