@@ -142,7 +142,7 @@ impl Stacks {
                 rank: view.members.rank(*place),
             };
             if let Some(samples) = self.samples.get(place).filter(|samples| !samples.is_empty()) {
-                let innermost = samples.last().and_then(|frames| frames.first());
+                let innermost = samples.last().and_then(|frames| innermost(frames));
                 let place =
                     innermost.map(|frame| format!("{} at {}:{}", frame.function, frame.file, frame.line));
                 let different = different_stacks(samples) as f64;
@@ -173,6 +173,14 @@ fn is_shutting_down(frames: &[Frame]) -> bool {
     outermost.is_some_and(|frame| frame.function == "_shutdown" && frame.file.ends_with("threading.py"))
 }
 
+/// The innermost call that is not the probe's own, which surrounds waits.
+fn innermost(frames: &[Frame]) -> Option<&Frame> {
+    let of_script = frames
+        .iter()
+        .find(|frame| !frame.file.contains("/lockstep_probe/"));
+    of_script.or_else(|| frames.first())
+}
+
 /// Stacks that are not the same. The line of the innermost call does not count: a loop that does nothing has several.
 fn different_stacks(samples: &[Vec<Frame>]) -> usize {
     let seen: BTreeSet<Vec<(&str, &str, u32)>> = samples
@@ -188,4 +196,24 @@ fn different_stacks(samples: &[Vec<Frame>]) -> usize {
         })
         .collect();
     seen.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_told_by_the_call_of_the_script() {
+        let frame = |file: &str, line| Frame {
+            file: file.to_owned(),
+            line,
+            function: "wait".to_owned(),
+        };
+        let probe = frame("/lib/inject/lockstep_probe/waits.py", 135);
+        let script = frame("/home/me/train.py", 46);
+        let told = |frames: &[Frame]| innermost(frames).map(|frame| frame.line);
+        assert_eq!(told(&[probe.clone(), script]), Some(46));
+        assert_eq!(told(&[probe]), Some(135));
+        assert_eq!(told(&[]), None);
+    }
 }
