@@ -37,6 +37,47 @@ pub(crate) fn with_ends(
     (samples, is)
 }
 
+/// Series that one task writes again and again, with an end for each that is not written any more.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    /// In a log line: what could not be stored.
+    what: &'static str,
+    written: HashSet<Labels>,
+    has_failed: bool,
+}
+
+impl Publisher {
+    /// Nothing is written yet.
+    pub(crate) fn new(what: &'static str) -> Self {
+        Self {
+            what,
+            written: HashSet::new(),
+            has_failed: false,
+        }
+    }
+
+    /// Stores what is so now. A failure is logged once, until it works again; the ends are then written with the next samples.
+    pub(crate) async fn publish(
+        &mut self,
+        store: &SeriesStore,
+        samples: Vec<(Labels, f64)>,
+        at_ms: TimestampMs,
+    ) {
+        let (samples, is) = with_ends(samples, &self.written);
+        if samples.is_empty() {
+            return;
+        }
+        match append(store, samples, at_ms).await {
+            Ok(_) => (self.written, self.has_failed) = (is, false),
+            Err(error) if !self.has_failed => {
+                tracing::warn!(%error, "{} cannot be stored", self.what);
+                self.has_failed = true;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
 /// Stores samples, each at this time; waits while the store is behind, but not for long.
 pub(crate) async fn append(
     store: &SeriesStore,

@@ -7,7 +7,7 @@
 //! ```
 //! A series of state goes on as long as the state does: an alert on it neither ends while its condition holds nor outlives it.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,8 +18,9 @@ use domain::time::TimestampMs;
 use store::SeriesStore;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::append::Publisher;
+use crate::clock;
 use crate::live::{Live, Presence};
-use crate::{append, clock};
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// How long a run that has ended is shown: as long as somebody may want to hear of it.
@@ -90,28 +91,16 @@ impl StateSeries {
 pub(crate) async fn write(state: Arc<StateSeries>, live: Arc<Live>, store: SeriesStore) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut written: HashSet<Labels> = HashSet::new();
+    let mut publisher = Publisher::new("the state of runs and nodes");
     let mut nodes = KnownNodes::new();
     let mut clocks = Clocks::new(Instant::now(), clock::now_ms());
-    let mut failed = false;
     loop {
         ticks.tick().await;
         let now_ms = clock::now_ms();
         let certainty = clocks.tick(Instant::now(), now_ms);
         let mut series = state.of_runs(now_ms);
         series.extend(node_series((&state, &live), now_ms, certainty, &mut nodes));
-        let (series, is) = append::with_ends(series, &written);
-        if series.is_empty() {
-            continue;
-        }
-        match append::append(&store, series, now_ms).await {
-            Ok(_) => (written, failed) = (is, false),
-            Err(error) if !failed => {
-                tracing::warn!(%error, "the state of runs and nodes cannot be stored");
-                failed = true;
-            }
-            Err(_) => {}
-        }
+        publisher.publish(&store, series, now_ms).await;
     }
 }
 

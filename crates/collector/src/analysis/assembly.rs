@@ -37,7 +37,7 @@ impl NodeMemory {
     }
 }
 
-/// What is told of a rank.
+/// What readings say about a rank.
 #[expect(
     clippy::large_enum_variant,
     reason = "made and taken apart at once, never kept"

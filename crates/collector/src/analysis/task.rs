@@ -9,7 +9,6 @@ use domain::diagnosis::analysis::{Analysis, Member, Progress, Tick};
 use domain::diagnosis::finding::Finding;
 use domain::event::Event;
 use domain::ident::{AttemptNo, NodeName, Rank, RunId};
-use domain::series::Labels;
 use domain::time::TimestampMs;
 use store::SeriesStore;
 use tokio::sync::{Semaphore, mpsc};
@@ -21,10 +20,11 @@ use super::feed::{Fed, FedQueue};
 use super::findings::Findings;
 use super::questions::{self, ANSWERS_MAX, Answered, RUNS_AT_ONCE};
 use super::scores;
+use crate::append::Publisher;
+use crate::clock;
 use crate::event_log::EventLog;
 use crate::runs::Runs;
 use crate::tasks::Tasks;
-use crate::{append, clock};
 
 /// How often the analysers decide.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -62,8 +62,7 @@ pub(crate) async fn run(analysts: Analysts, queue: FedQueue) {
         runs: HashMap::new(),
         nodes: HashMap::new(),
         memories: HashMap::new(),
-        written: HashSet::new(),
-        append_failed: false,
+        publisher: Publisher::new("the scores of the analysers"),
         asking: Arc::new(Semaphore::new(RUNS_AT_ONCE)),
         answers,
     };
@@ -78,7 +77,7 @@ pub(crate) async fn run(analysts: Analysts, queue: FedQueue) {
                 }
                 messages.drain(..).for_each(|fed| all.take(&fed));
             }
-            // What was asked decides: nobody waits for the next tick.
+            // The verdict has waited for this answer.
             Some(answered) = answered.recv() => {
                 all.answer(answered);
                 all.advance().await;
@@ -94,8 +93,7 @@ struct All {
     /// The runs of each node.
     nodes: HashMap<NodeName, Vec<RunId>>,
     memories: HashMap<NodeName, NodeMemory>,
-    written: HashSet<Labels>,
-    append_failed: bool,
+    publisher: Publisher,
     asking: Arc<Semaphore>,
     answers: mpsc::Sender<Answered>,
 }
@@ -166,7 +164,9 @@ impl All {
         for event in events {
             self.analysts.events.append(event).await;
         }
-        self.publish(series, now_ms).await;
+        self.publisher
+            .publish(&self.analysts.series, series, now_ms)
+            .await;
     }
 
     /// Begins with attempts that are new, and forgets those that are over.
@@ -199,21 +199,6 @@ impl All {
             nodes.contains_key(node)
         });
     }
-
-    async fn publish(&mut self, series: Vec<(Labels, f64)>, now_ms: TimestampMs) {
-        let (series, is) = append::with_ends(series, &self.written);
-        if series.is_empty() {
-            return;
-        }
-        match append::append(&self.analysts.series, series, now_ms).await {
-            Ok(_) => (self.written, self.append_failed) = (is, false),
-            Err(error) if !self.append_failed => {
-                tracing::warn!(%error, "scores of the analysers cannot be stored");
-                self.append_failed = true;
-            }
-            Err(_) => {}
-        }
-    }
 }
 
 impl UnderWay {
@@ -230,15 +215,15 @@ impl UnderWay {
 
     /// Whether it is this attempt with these ranks in the same places.
     fn is_of(&self, attempt: &Attempt) -> bool {
-        let places = |members: &Arc<[Member]>| -> Vec<(Rank, NodeName)> {
-            members
-                .iter()
-                .map(|member| (member.rank, member.node.clone()))
-                .collect()
-        };
+        let is_same = |a: &Member, b: &Member| (a.rank, &a.node) == (b.rank, &b.node);
         self.no == attempt.no
             && (Arc::ptr_eq(&self.members, &attempt.members)
-                || places(&self.members) == places(&attempt.members))
+                || self.members.len() == attempt.members.len()
+                    && self
+                        .members
+                        .iter()
+                        .zip(attempt.members.iter())
+                        .all(|(a, b)| is_same(a, b)))
     }
 
     /// The mesh is known some time after the ranks.

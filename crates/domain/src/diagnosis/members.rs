@@ -1,7 +1,7 @@
 //! Who belongs to an attempt, and until when each of its nodes has been heard.
 //!
 //! All waiting times are differences of times by one node's clock, so clocks need not agree. A node is *blind* when it was not heard for
-//! longer than `BLIND_AFTER_MS` of the collector's time: nothing is decided about its ranks, and nobody waits for what it might have measured.
+//! longer than `BLIND_AFTER_MS` of the collector's time: nothing is decided about its ranks, and the watermark does not wait for it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::ident::{NodeName, Rank};
 use crate::run::ranks::RankSet;
 use crate::time::TimestampMs;
 
-/// Agents send once per second, and nobody waits longer than two seconds for one of them.
+/// Agents send once per second, and the watermark waits for a node for two seconds at most.
 const BLIND_AFTER_MS: i64 = 1_000 + 2_000;
 /// More ranks than Lockstep runs; measurements of others are dropped.
 const RANKS_MAX: u32 = 65_536;

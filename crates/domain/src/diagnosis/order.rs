@@ -111,10 +111,8 @@ fn together(found: Vec<Found>) -> Option<Found> {
         })
         .collect();
     places.sort_unstable();
-    let has_one =
-        |value: &dyn Fn(&Found) -> String| found.windows(2).all(|two| value(&two[0]) == value(&two[1]));
-    let same_phase = has_one(&|found| format!("{:?}", found.phase));
-    let same_cause = has_one(&|found| format!("{:?}", found.cause));
+    let same_phase = found.windows(2).all(|two| two[0].phase == two[1].phase);
+    let same_cause = found.windows(2).all(|two| two[0].cause == two[1].cause);
     let since = found.iter().map(|found| (found.since_ms, found.since_step)).min();
     let worst = found
         .into_iter()
