@@ -33,70 +33,37 @@ use crate::app::App;
 use crate::http::remote_write;
 use answer::success;
 
+/// Parameters of endpoints that are served for GET and for POST.
+const INSTANT: &[&str] = &["query", "time", "timeout", "limit", "lookback_delta", "stats"];
+const RANGE: &[&str] = &[
+    "query",
+    "start",
+    "end",
+    "step",
+    "timeout",
+    "limit",
+    "lookback_delta",
+    "stats",
+];
+const SELECTION: &[&str] = &["match[]", "start", "end", "limit"];
+const EXEMPLARS: &[&str] = &["query", "start", "end"];
+
 pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new()
         .api_route(
             "/api/v1/query",
-            get_with(
-                queries::instant,
-                reads(
-                    "An instant query",
-                    &["query", "time", "timeout", "limit", "lookback_delta", "stats"],
-                ),
-            )
-            .post_with(
-                queries::instant,
-                reads(
-                    "An instant query, as a form",
-                    &["query", "time", "timeout", "limit", "lookback_delta", "stats"],
-                ),
-            ),
+            get_with(queries::instant, reads("An instant query", INSTANT))
+                .post_with(queries::instant, reads("An instant query, as a form", INSTANT)),
         )
         .api_route(
             "/api/v1/query_range",
-            get_with(
-                queries::range,
-                reads(
-                    "A range query",
-                    &[
-                        "query",
-                        "start",
-                        "end",
-                        "step",
-                        "timeout",
-                        "limit",
-                        "lookback_delta",
-                        "stats",
-                    ],
-                ),
-            )
-            .post_with(
-                queries::range,
-                reads(
-                    "A range query, as a form",
-                    &[
-                        "query",
-                        "start",
-                        "end",
-                        "step",
-                        "timeout",
-                        "limit",
-                        "lookback_delta",
-                        "stats",
-                    ],
-                ),
-            ),
+            get_with(queries::range, reads("A range query", RANGE))
+                .post_with(queries::range, reads("A range query, as a form", RANGE)),
         )
         .api_route(
             "/api/v1/query_exemplars",
-            get_with(
-                queries::exemplars,
-                reads("Exemplars: none are kept", &["query", "start", "end"]),
-            )
-            .post_with(
-                queries::exemplars,
-                reads("Exemplars: none are kept", &["query", "start", "end"]),
-            ),
+            get_with(queries::exemplars, reads("Exemplars: none are kept", EXEMPLARS))
+                .post_with(queries::exemplars, reads("Exemplars: none are kept", EXEMPLARS)),
         )
         .api_route(
             "/api/v1/format_query",
@@ -111,32 +78,17 @@ pub(super) fn routes() -> ApiRouter<App> {
         )
         .api_route(
             "/api/v1/series",
-            get_with(
-                lists::series,
-                reads("Series that match", &["match[]", "start", "end", "limit"]),
-            )
-            .post_with(
-                lists::series,
-                reads("Series that match", &["match[]", "start", "end", "limit"]),
-            ),
+            get_with(lists::series, reads("Series that match", SELECTION))
+                .post_with(lists::series, reads("Series that match", SELECTION)),
         )
         .api_route(
             "/api/v1/labels",
-            get_with(
-                lists::label_names,
-                reads("Names of labels", &["match[]", "start", "end", "limit"]),
-            )
-            .post_with(
-                lists::label_names,
-                reads("Names of labels", &["match[]", "start", "end", "limit"]),
-            ),
+            get_with(lists::label_names, reads("Names of labels", SELECTION))
+                .post_with(lists::label_names, reads("Names of labels", SELECTION)),
         )
         .api_route(
             "/api/v1/label/{name}/values",
-            get_with(
-                lists::label_values,
-                reads("Values of a label", &["match[]", "start", "end", "limit"]),
-            ),
+            get_with(lists::label_values, reads("Values of a label", SELECTION)),
         )
         .api_route(
             "/api/v1/metadata",
