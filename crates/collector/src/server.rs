@@ -1,15 +1,14 @@
 //! Starting and stopping: data folder, store, background tasks, one port.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum_server::Handle;
-use axum_server::accept::NoDelayAcceptor;
 use axum_server::tls_rustls::RustlsConfig;
 use domain::api::session::Role;
-use listener::{Connections, HEAD_WITHIN, Limits, OpenFiles, guard};
+use listener::{Connections, HEAD_WITHIN, Limits, OpenFiles};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use store::Store;
@@ -80,10 +79,16 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         source,
     })?;
     let handle = Handle::new();
-    let serving = serve(listener, tls, &app, handle.clone()).map_err(|source| StartError::Listen {
-        listen: local_addr,
-        source,
-    })?;
+    let serving = tokio::spawn(listener::serve(
+        listener,
+        tls,
+        crate::http::router(app.clone()),
+        Connections::new(
+            connection_limits(OpenFiles::current()),
+            app.config.trusted_proxies.clone(),
+        ),
+        handle.clone(),
+    ));
     tracing::info!(%local_addr, tls = app.config.tls.is_some(), "the collector is listening");
     Ok(Running {
         local_addr,
@@ -294,30 +299,6 @@ async fn spawn_tasks(app: &App, background: Background) -> Result<(), StartError
     tasks.spawn(analysis::run(analysts, fed));
     app.alerts.start(&app.engine).await?;
     notify::start(notifier, state.clone(), app.config.external_url(), tasks)
-}
-
-/// Without delay: the last piece of a long answer would wait until the client's system acknowledges the one before it, which it
-/// puts off for 40 ms.
-fn serve(
-    tcp: TcpListener,
-    tls: Option<RustlsConfig>,
-    app: &App,
-    handle: Handle<SocketAddr>,
-) -> io::Result<JoinHandle<io::Result<()>>> {
-    let service = crate::http::router(app.clone()).into_make_service_with_connect_info::<SocketAddr>();
-    let limits = connection_limits(OpenFiles::current());
-    let connections = Connections::new(limits, app.config.trusted_proxies.clone());
-    Ok(match tls {
-        None => {
-            let server = axum_server::from_tcp(tcp)?.acceptor(NoDelayAcceptor::new());
-            tokio::spawn(guard(server, connections).handle(handle).serve(service))
-        }
-        Some(tls) => {
-            let server = axum_server::from_tcp_rustls(tcp, tls)?
-                .map(|acceptor| acceptor.acceptor(NoDelayAcceptor::new()));
-            tokio::spawn(guard(server, connections).handle(handle).serve(service))
-        }
-    })
 }
 
 /// The limits of connections, as far as the process may open files.

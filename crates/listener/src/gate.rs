@@ -1,10 +1,15 @@
 //! What a listener does with each new connection.
 
 use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum_server::accept::Accept;
-use axum_server::{Address, Server};
+use axum::Router;
+use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
+use axum_server::accept::{Accept, NoDelayAcceptor};
+use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
+use axum_server::{Handle, Server};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::Request;
@@ -12,70 +17,86 @@ use tokio::net::TcpStream;
 use tokio::time::timeout_at;
 use tower::Service;
 
-use crate::connections::{Connection, Connections};
+use crate::connections::{Connections, Slot};
 use crate::http::bound;
 use crate::stream::{GuardedStream, evicted, late};
 
-/// Counts the connections of a server, limits the unauthenticated ones, and sets the bounds of HTTP itself.
-pub fn guard<A: Address, Acceptor>(
-    server: Server<A, Acceptor>,
+/// Serves `router` until `handle` shuts it down: counts the connections, limits those that have not authenticated, and sets the bounds
+/// of HTTP itself. Each request carries its [`Connection`](crate::Connection) and the address of the client in its extensions.
+///
+/// # Errors
+/// The socket cannot accept connections.
+pub async fn serve(
+    socket: TcpListener,
+    tls: Option<RustlsConfig>,
+    router: Router,
     connections: Connections,
-) -> Server<A, Gate<Acceptor>> {
-    let head_within = connections.head_within();
-    let mut server = server.map(|inner| Gate { inner, connections });
-    bound(server.http_builder(), head_within);
-    server
+    handle: Handle<SocketAddr>,
+) -> io::Result<()> {
+    let mut server = axum_server::from_tcp(socket)?.handle(handle);
+    bound(server.http_builder(), connections.head_within());
+    let admission = Admission {
+        services: router.into_make_service_with_connect_info(),
+        connections,
+    };
+    // Without delay: the last piece of a long answer would wait until the client's system acknowledges the one before it, which it puts
+    // off for 40 ms.
+    let acceptor = NoDelayAcceptor::new();
+    match tls {
+        None => guarded(server, acceptor).serve(admission).await,
+        Some(tls) => {
+            let acceptor = RustlsAcceptor::new(tls).acceptor(acceptor);
+            guarded(server, acceptor).serve(admission).await
+        }
+    }
 }
 
-/// Counts connections before `inner` accepts them (with TLS, or without), and guards what it makes of them.
-#[derive(Clone)]
-pub struct Gate<A> {
-    inner: A,
+fn guarded<Old, A>(server: Server<SocketAddr, Old>, inner: A) -> Server<SocketAddr, Gate<A>> {
+    server.acceptor(Gate { inner })
+}
+
+/// Counts each connection when the server accepts it, and closes the oldest unauthenticated one when there are too many.
+///
+/// The server asks it for a service before it starts the task of the connection, so connections are counted in the order in which they
+/// came. Tasks start in any order: among many silent connections the newest one could count as the oldest and be closed.
+struct Admission {
+    services: IntoMakeServiceWithConnectInfo<Router, SocketAddr>,
     connections: Connections,
 }
 
-/// A service whose requests carry the [`Connection`] that they came on.
-#[derive(Debug, Clone)]
-pub struct Announced<S> {
-    inner: S,
-    connection: Connection,
-}
+impl Service<SocketAddr> for Admission {
+    type Response =
+        Admitted<<IntoMakeServiceWithConnectInfo<Router, SocketAddr> as Service<SocketAddr>>::Response>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Self::Response>>;
 
-impl<A, S> Accept<TcpStream, S> for Gate<A>
-where
-    A: Accept<TcpStream, S>,
-    A::Future: Send + 'static,
-    A::Stream: Send,
-    A::Service: Send,
-    S: Send,
-{
-    type Stream = GuardedStream<A::Stream>;
-    type Service = Announced<A::Service>;
-    type Future = BoxFuture<'static, io::Result<(Self::Stream, Self::Service)>>;
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Service::<SocketAddr>::poll_ready(&mut self.services, context).map_err(|never| match never {})
+    }
 
-    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let slot = stream.peer_addr().map(|peer| self.connections.open(peer.ip()));
-        let accepted = self.inner.accept(stream, service);
+    fn call(&mut self, peer: SocketAddr) -> Self::Future {
+        let slot = self.connections.open(peer.ip());
+        let service = self.services.call(peer);
         async move {
-            let Some(slot) = slot? else {
-                return Err(io::ErrorKind::ConnectionRefused.into());
-            };
-            let connection = slot.connection().clone();
-            let (stream, service) = tokio::select! {
-                () = connection.evicted().cancelled() => return Err(evicted()),
-                accepted = timeout_at(connection.deadline(), accepted) => accepted.map_err(|_| late())??,
-            };
-            let service = Announced {
-                inner: service,
-                connection,
-            };
-            Ok((GuardedStream::new(stream, slot), service))
+            let slot = slot.ok_or(io::ErrorKind::ConnectionRefused)?;
+            let Ok(inner) = service.await;
+            Ok(Admitted {
+                inner,
+                slot: Arc::new(slot),
+            })
         }
         .boxed()
     }
 }
 
-impl<S: Service<Request<B>>, B> Service<Request<B>> for Announced<S> {
+/// The service of an admitted connection; its requests carry the [`Connection`](crate::Connection) that they came on.
+#[derive(Clone)]
+struct Admitted<S> {
+    inner: S,
+    slot: Arc<Slot>,
+}
+
+impl<S: Service<Request<B>>, B> Service<Request<B>> for Admitted<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;
@@ -85,8 +106,41 @@ impl<S: Service<Request<B>>, B> Service<Request<B>> for Announced<S> {
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        self.connection.request_began();
-        request.extensions_mut().insert(self.connection.clone());
+        let connection = self.slot.connection();
+        connection.request_began();
+        request.extensions_mut().insert(connection.clone());
         self.inner.call(request)
+    }
+}
+
+/// Guards what `inner` makes of a connection (with TLS, or without).
+#[derive(Clone)]
+struct Gate<A> {
+    inner: A,
+}
+
+impl<A, S> Accept<TcpStream, Admitted<S>> for Gate<A>
+where
+    A: Accept<TcpStream, Admitted<S>>,
+    A::Future: Send + 'static,
+    A::Stream: Send,
+    A::Service: Send,
+{
+    type Stream = GuardedStream<A::Stream>;
+    type Service = A::Service;
+    type Future = BoxFuture<'static, io::Result<(Self::Stream, Self::Service)>>;
+
+    fn accept(&self, stream: TcpStream, service: Admitted<S>) -> Self::Future {
+        let slot = Arc::clone(&service.slot);
+        let accepted = self.inner.accept(stream, service);
+        async move {
+            let connection = slot.connection();
+            let (stream, service) = tokio::select! {
+                () = connection.evicted().cancelled() => return Err(evicted()),
+                accepted = timeout_at(connection.deadline(), accepted) => accepted.map_err(|_| late())??,
+            };
+            Ok((GuardedStream::new(stream, slot), service))
+        }
+        .boxed()
     }
 }

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -14,9 +15,9 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use crate::connections::{Connection, Slot};
 
 /// What hyper reads from and writes to, inside of TLS.
-pub struct GuardedStream<S> {
+pub(crate) struct GuardedStream<S> {
     inner: S,
-    slot: Slot,
+    slot: Arc<Slot>,
     /// Until the connection has authenticated.
     watch: Option<Watch>,
 }
@@ -28,7 +29,7 @@ struct Watch {
 }
 
 impl<S> GuardedStream<S> {
-    pub(crate) fn new(inner: S, slot: Slot) -> Self {
+    pub(crate) fn new(inner: S, slot: Arc<Slot>) -> Self {
         let connection = slot.connection();
         let watch = Watch {
             evicted: Box::pin(connection.evicted().clone().cancelled_owned()),

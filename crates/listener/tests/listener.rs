@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum_server::accept::NoDelayAcceptor;
+use axum_server::Handle;
 use futures::StreamExt;
 use listener::{Connection, Connections, Limits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -53,15 +53,24 @@ fn serve(limits: Limits) -> (SocketAddr, Connections) {
 /// Also counts the bytes of bodies that were read.
 fn serve_and_count(limits: Limits) -> (SocketAddr, Connections, Arc<AtomicUsize>) {
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    socket.set_nonblocking(true).unwrap();
     let address = socket.local_addr().unwrap();
+    let (connections, read) = serve_on(socket, limits);
+    (address, connections, read)
+}
+
+fn serve_on(socket: std::net::TcpListener, limits: Limits) -> (Connections, Arc<AtomicUsize>) {
+    socket.set_nonblocking(true).unwrap();
     let connections = Connections::new(limits, Vec::new());
-    let server = axum_server::from_tcp(socket).unwrap();
-    let server = listener::guard(server.acceptor(NoDelayAcceptor::new()), connections.clone());
     let read = Arc::<AtomicUsize>::default();
     let router = Router::new().fallback(answer).with_state(read.clone());
-    tokio::spawn(server.serve(router.into_make_service()));
-    (address, connections, read)
+    tokio::spawn(listener::serve(
+        socket,
+        None,
+        router,
+        connections.clone(),
+        Handle::new(),
+    ));
+    (connections, read)
 }
 
 async fn open(address: SocketAddr, sends: &str) -> TcpStream {
@@ -155,6 +164,25 @@ async fn silent_connections_give_way_and_known_ones_do_not() {
         read_answer(&mut known).await.ends_with("hello"),
         "it still stands"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_newest_of_a_crowd_is_served_in_whatever_order_tasks_start() {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let crowd: Vec<_> = (0..60)
+        .map(|_| std::net::TcpStream::connect(address).unwrap())
+        .collect();
+    let (begin, rest) = GET.split_at(10);
+    let mut newest = open(address, begin).await;
+    let (connections, _) = serve_on(socket, PATIENT);
+    while connections.count().1 < LIMITS.unauthenticated_per_address {
+        tokio::task::yield_now().await;
+    }
+    // Now each of them has been accepted, which the runtime does in one go.
+    newest.write_all(rest.as_bytes()).await.unwrap();
+    assert!(read_answer(&mut newest).await.ends_with("hello"));
+    drop(crowd);
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
-use listener::{Connection, Connections, HEAD_WITHIN, Limits, guard};
+use listener::{Connection, Connections, HEAD_WITHIN, Limits};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
@@ -147,8 +147,7 @@ impl Server {
         };
         let app = Router::new()
             .route("/metrics", get(metrics))
-            .with_state(Arc::new(shared))
-            .into_make_service();
+            .with_state(Arc::new(shared));
         let handle = Handle::new();
         let ender = handle.clone();
         tokio::spawn(async move {
@@ -156,17 +155,7 @@ impl Server {
             ender.graceful_shutdown(Some(LAST_ANSWERS_WITHIN));
         });
         let connections = Connections::new(CONNECTIONS, Vec::new());
-        let served = match self.tls {
-            None => match axum_server::from_tcp(self.listener) {
-                Ok(server) => guard(server, connections).handle(handle).serve(app).await,
-                Err(error) => Err(error),
-            },
-            Some(tls) => match axum_server::from_tcp_rustls(self.listener, tls) {
-                Ok(server) => guard(server, connections).handle(handle).serve(app).await,
-                Err(error) => Err(error),
-            },
-        };
-        if let Err(error) = served {
+        if let Err(error) = listener::serve(self.listener, self.tls, app, connections, handle).await {
             tracing::warn!(%error, "the metrics listener ended");
         }
     }
