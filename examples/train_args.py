@@ -118,6 +118,7 @@ def main():
             state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
             torch.save({**state, "epoch": epoch}, path + ".part")
             os.replace(path + ".part", path)
+    dist.barrier()  # Gloo's threads have finished with all tensors, so that none of them outlives Python with one
     dist.destroy_process_group()
 
 

@@ -180,4 +180,5 @@ if __name__ == "__main__":
     args = TrainingArguments()
     torch.manual_seed(args.seed)
     Trainer(SequenceModel(Config()), args, Sequences(640), Sequences(64), collate).train()
+    dist.barrier()  # Gloo's threads have finished with all tensors, so that none of them outlives Python with one
     dist.destroy_process_group()

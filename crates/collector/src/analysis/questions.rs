@@ -9,8 +9,9 @@ use domain::diagnosis::input::{FlightAnswer, StackAnswer};
 use domain::ident::{AttemptNo, Rank, RunId};
 use domain::run::inspect::{Frame, What};
 use domain::run::ranks::RankSet;
+use futures::future;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::Instant;
 
 use crate::clock;
 use crate::runs::{OfRank, Runs};
@@ -19,6 +20,9 @@ use crate::runs::{OfRank, Runs};
 pub(super) const RUNS_AT_ONCE: usize = 4;
 /// Answers that wait for the analysers: no more than there are runs asked.
 pub(super) const ANSWERS_MAX: usize = 64;
+
+/// How long the last sample of a stack is waited for: a rank that is alive answers within milliseconds, on a busy node within a second.
+const LAST_SAMPLE_WITHIN: Duration = Duration::from_secs(1);
 
 /// What the ranks of an attempt have answered.
 pub(super) struct Answered {
@@ -54,26 +58,36 @@ async fn flight(runs: &Runs, run: &RunId, ranks: &RankSet) -> Vec<FlightAnswer> 
     answers.into_iter().map(answer).collect()
 }
 
-/// Samples at even distances; a rank that does not answer one of them has fewer.
+/// Samples at even distances; a rank that does not answer one of them has fewer. Ranks that do not answer hold up no later sample, and
+/// the last one is waited for as long as all others: a rank that holds Python's lock answers none of them.
 async fn stacks(runs: &Runs, run: &RunId, ranks: &RankSet) -> Vec<StackAnswer> {
-    let mut samples: BTreeMap<Rank, Vec<Vec<Frame>>> = BTreeMap::new();
-    let gaps = f64::from(STACK_SAMPLES - 1).max(1.0);
-    let mut ticks = interval(Duration::from_secs_f64(STACK_SECONDS / gaps));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    for _ in 0..STACK_SAMPLES {
-        ticks.tick().await;
-        for of in answers(runs, run, ranks, What::Stacks).await {
-            let rank = of.answer.rank;
-            let of_rank = samples.entry(rank).or_default();
-            let stacks = of.stacks();
-            if stacks.problem.is_empty() {
-                of_rank.extend(stacks.threads.into_iter().next_back().map(|main| main.frames));
-            }
+    let gap = Duration::from_secs_f64(STACK_SECONDS / f64::from(STACK_SAMPLES - 1).max(1.0));
+    let until = Instant::now() + Duration::from_secs_f64(STACK_SECONDS) + LAST_SAMPLE_WITHIN;
+    let rounds = (0..STACK_SAMPLES).map(|number| async move {
+        tokio::time::sleep(number * gap).await;
+        let answered = answers(runs, run, ranks, What::Stacks);
+        tokio::time::timeout_at(until, answered).await.unwrap_or_default()
+    });
+    let mut of_ranks: BTreeMap<Rank, StackAnswer> = BTreeMap::new();
+    for of in future::join_all(rounds).await.into_iter().flatten() {
+        let (rank, mut pipe) = (of.answer.rank, of.answer.pipe_without_writer.clone());
+        let stacks = of.stacks();
+        let main = stacks.threads.into_iter().next_back();
+        let Some(main) = main.filter(|_| stacks.problem.is_empty()) else {
+            continue;
+        };
+        let of_rank = of_ranks.entry(rank).or_insert_with(|| StackAnswer {
+            rank,
+            at_ms: clock::now_ms(),
+            samples: Vec::new(),
+            pipe_without_writer: pipe.clone(),
+        });
+        of_rank.samples.push(main.frames);
+        if of_rank.pipe_without_writer != pipe {
+            of_rank.pipe_without_writer = None;
         }
     }
-    let at_ms = clock::now_ms();
-    let answer = |(rank, samples)| StackAnswer { rank, at_ms, samples };
-    samples.into_iter().map(answer).collect()
+    of_ranks.into_values().collect()
 }
 
 async fn answers(runs: &Runs, run: &RunId, ranks: &RankSet, what: What) -> Vec<OfRank> {

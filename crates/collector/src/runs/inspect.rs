@@ -114,24 +114,22 @@ impl Runs {
             }
             _ => None,
         };
-        self.ask_ranks_at_once(run, rank, what).await
+        let ranks = rank.map(|rank| RankSet::from_iter([rank]));
+        self.ask_ranks_at_once(run, ranks.as_ref(), what).await
     }
 
-    /// Asks several of the living ranks at once; waits for its turn, however long that takes.
+    /// Asks some of the living ranks of the current attempt, without a turn: answers to the analysers are small, and they ask for few runs
+    /// at a time.
     ///
     /// # Errors
-    /// When the run has no ranks now.
+    /// The run has no such ranks now.
     pub(crate) async fn ask_some_ranks(
         &self,
         run: &RunId,
         ranks: &RankSet,
         what: What,
     ) -> Result<Vec<OfRank>, InspectError> {
-        let _turn = self.asking.acquire().await;
-        // A node is asked for one of its ranks or for all.
-        let rank = ranks.only();
-        let (_, mut answers) = self.ask_ranks_at_once(run, rank, what).await?;
-        answers.retain(|of| ranks.contains(of.answer.rank));
+        let (_, answers) = self.ask_ranks_at_once(run, Some(ranks), what).await?;
         Ok(answers)
     }
 
@@ -143,7 +141,7 @@ impl Runs {
     async fn ask_ranks_at_once(
         &self,
         run: &RunId,
-        rank: Option<Rank>,
+        wanted: Option<&RankSet>,
         what: What,
     ) -> Result<(AttemptNo, Vec<OfRank>), InspectError> {
         let view = self.stored_view(run).await?;
@@ -161,13 +159,16 @@ impl Runs {
                 state,
             });
         }
-        let wanted = |of: &RankView| rank.is_none_or(|rank| of.rank == rank);
+        let is_wanted = |of: &RankView| wanted.is_none_or(|wanted| wanted.contains(of.rank));
         let nodes: Vec<(String, Vec<Rank>)> = nodes
             .into_iter()
-            .map(|(node, ranks)| (node, ranks.into_iter().filter(wanted).map(|of| of.rank).collect()))
+            .map(|(node, ranks)| {
+                let wanted = ranks.into_iter().filter(is_wanted);
+                (node, wanted.map(|of| of.rank).collect())
+            })
             .filter(|(_, ranks): &(_, Vec<Rank>)| !ranks.is_empty())
             .collect();
-        if let (Some(rank), true) = (rank, nodes.is_empty()) {
+        if let (Some(rank), true) = (wanted.and_then(|wanted| wanted.iter().next()), nodes.is_empty()) {
             let last = view.summary.world_size.saturating_sub(1);
             return Err(InspectError::NoRank {
                 run: run.clone(),
@@ -179,12 +180,19 @@ impl Runs {
             What::Trace(_) => nodes.len(),
             _ => NODES_AT_ONCE,
         };
-        let question = Question { rank, what };
-        let (bounds, question) = (&Bounds::new(within), &question);
+        let bounds = &Bounds::new(within);
         let id = AttemptId::new(run.clone(), attempt);
         let asked: Vec<_> = nodes
             .iter()
-            .map(|(node, ranks)| self.ask_node(&id, node, ranks, question, bounds))
+            .map(|(node, ranks)| {
+                // A node is asked for one of its ranks or for all.
+                let rank = ranks
+                    .first()
+                    .copied()
+                    .filter(|_| wanted.is_some() && ranks.len() == 1);
+                let what = what.clone();
+                self.ask_node(&id, node, ranks, Question { rank, what }, bounds)
+            })
             .collect();
         let answers: Vec<Vec<OfRank>> = stream::iter(asked).buffer_unordered(at_once).collect().await;
         let mut all: Vec<OfRank> = answers.into_iter().flatten().collect();
@@ -197,14 +205,14 @@ impl Runs {
         attempt: &AttemptId,
         node: &str,
         ranks: &[Rank],
-        question: &Question,
+        question: Question,
         bounds: &Bounds,
     ) -> Vec<OfRank> {
         let in_time = Instant::now() < bounds.until;
         let asked = NodeName::new(node)
             .ok()
             .filter(|_| in_time)
-            .and_then(|name| self.agents.ask(&name, attempt, question));
+            .and_then(|name| self.agents.ask(&name, attempt, &question));
         let (answers, problem) = match asked {
             None if in_time => (Vec::new(), away(node)),
             None => (Vec::new(), NO_TIME_LEFT.to_owned()),

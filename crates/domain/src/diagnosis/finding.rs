@@ -221,6 +221,8 @@ pub enum Evidence {
     DifferentStacks,
     /// Share of a processor that the rank used.
     CpuShare,
+    /// The main thread reads a pipe that no other process has open; the value is 1, the detail is the pipe.
+    PipeWithoutWriter,
     /// Seconds per step that the rank's peers wait and the rank does not.
     PeersWait,
     /// Seconds per step in a phase.

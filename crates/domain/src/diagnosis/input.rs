@@ -143,6 +143,8 @@ pub struct StackAnswer {
     pub at_ms: TimestampMs,
     /// The main thread's calls, the innermost first, in each sample that was answered; fewer than were asked for where the rank did not answer.
     pub samples: Vec<Vec<Frame>>,
+    /// The pipe that the main thread read in each sample, if no other process had it open.
+    pub pipe_without_writer: Option<String>,
 }
 
 /// What a rank's process has used since it began, and how its GPU is. What is not known is absent.

@@ -135,6 +135,7 @@ impl Evidence {
             Self::UnfinishedOperation => "unfinished operation",
             Self::DifferentStacks => "different stacks",
             Self::CpuShare => "processors used",
+            Self::PipeWithoutWriter => "it reads a pipe that no other process has open",
             Self::PeersWait => "wait of the peers per step beyond its own",
             Self::PhaseSeconds => "time per step in this phase",
             Self::OwnUsualSeconds => "time per step that is usual for it",

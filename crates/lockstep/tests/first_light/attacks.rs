@@ -224,8 +224,13 @@ fn slow_log_ins_hold_up_nobody() {
         .collect();
     let longest = collector.serves_others();
     println!("260 slow log-ins: the slowest answer to others took {longest:.1?}");
-    assert_eq!(status(&mut slow[0]), Some(503), "it gave way to newer ones");
-    assert_eq!(status(&mut slow[259]), Some(408), "its time was up");
+    let statuses: Vec<_> = slow.iter_mut().map(status).collect();
+    let count = |code| statuses.iter().filter(|status| **status == Some(code)).count();
+    // Which of them are the newest is decided by the order in which the collector reads their heads.
+    let (replaced, late) = (count(503), count(408));
+    assert_eq!(replaced + late, slow.len(), "{statuses:?}");
+    assert!(replaced >= 200, "{replaced} gave way to newer ones");
+    assert!(late > 0, "the time of the newest ones was up");
 }
 
 #[test]

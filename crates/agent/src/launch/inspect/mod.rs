@@ -5,6 +5,7 @@
 
 mod digest;
 pub(crate) mod kineto;
+mod pipe;
 mod process;
 mod server;
 
@@ -154,6 +155,9 @@ async fn ask(
             } else {
                 let bodies = bodies.into_iter().map(|(_, body)| body).collect();
                 fill(&mut answer, what, bodies, secrets);
+                if *what == What::Stacks {
+                    answer.pipe_without_writer = pipe::without_writer(process).await;
+                }
             }
         }
         Err(AskError::NoHandler) => {

@@ -27,6 +27,8 @@ pub(super) struct Stacks {
     /// A rank that waits, asked beside the suspects: if it does not answer, stacks cannot be had.
     has_control: bool,
     samples: BTreeMap<usize, Vec<Vec<Frame>>>,
+    /// Pipes that cannot bring anything, by the place of the rank that reads them.
+    pipes: BTreeMap<usize, String>,
     answered: bool,
 }
 
@@ -59,6 +61,8 @@ impl Stacks {
         for answer in answers {
             if let Some(place) = members.place(answer.rank) {
                 self.samples.insert(place, answer.samples);
+                self.pipes
+                    .extend(answer.pipe_without_writer.map(|pipe| (place, pipe)));
             }
         }
     }
@@ -122,6 +126,9 @@ impl Stacks {
         if samples.is_empty() && control_answered && work.is_none_or(|share| share > BUSY_SHARE_MIN) {
             return Doing::HoldsInterpreter;
         }
+        if self.pipes.contains_key(&place) && is_idle {
+            return Doing::Nothing;
+        }
         let in_kernel = seat.condition == ProcessCondition::Uninterruptible;
         match seat.phase() {
             Some(Phase::Save) if in_kernel || !is_idle => Doing::Work(AloneAt::Saving),
@@ -152,12 +159,17 @@ impl Stacks {
                         .detail(place.unwrap_or_default()),
                 );
             }
+            let kernel = || Source::Kernel {
+                node: view.members.node(*place).to_string(),
+            };
+            if let Some(pipe) = self.pipes.get(place) {
+                let rank = view.members.rank(*place);
+                let reads = witness(kernel(), Evidence::PipeWithoutWriter, 1.0);
+                witnesses.push(reads.detail(format!("rank {rank}, {pipe}")));
+            }
             if let Some(share) = view.usage.cpu_share_since_move(*place) {
-                let source = Source::Kernel {
-                    node: view.members.node(*place).to_string(),
-                };
                 witnesses.push(
-                    witness(source, Evidence::CpuShare, share)
+                    witness(kernel(), Evidence::CpuShare, share)
                         .in_ratio()
                         .detail(format!("rank {}", view.members.rank(*place))),
                 );

@@ -12,11 +12,11 @@ use crate::time::TimestampMs;
 const SUSPICION_S: f64 = 5.0;
 const SUSPICION_STEPS: f64 = 2.5;
 /// The same for looking at stacks, which takes `STACK_SECONDS`.
-const LOOK_S: f64 = 3.0;
+const LOOK_S: f64 = 2.0;
 const LOOK_STEPS: f64 = 1.5;
 /// Before a step is known: models are loaded and compiled.
 const FIRST_SUSPICION_S: f64 = 7.0;
-const FIRST_LOOK_S: f64 = 3.5;
+const FIRST_LOOK_S: f64 = 3.0;
 /// When no page shows a rank that waits, Flight Recorders are asked after this long, because a wait for a GPU does not show.
 const HIDDEN_SUSPICION_S: f64 = 15.0;
 const HIDDEN_SUSPICION_STEPS: f64 = 5.0;

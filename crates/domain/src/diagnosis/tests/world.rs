@@ -457,6 +457,7 @@ impl<'a> World<'a> {
             } else {
                 (0..STACK_SAMPLES).map(sample).collect()
             },
+            pipe_without_writer: (how == "pipe").then(|| "/tmp/pipe".to_owned()),
         }
     }
 

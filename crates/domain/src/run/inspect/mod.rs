@@ -131,6 +131,9 @@ pub struct RankAnswer {
     /// What the kernel knows of a process that does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessState>,
+    /// The pipe that the main thread reads, if no other process has it open: the read cannot end. Only with stacks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pipe_without_writer: Option<String>,
 }
 
 /// A file that a rank wrote.
