@@ -7,7 +7,7 @@ use std::time::Duration;
 use domain::diagnosis::analysis::{Question, STACK_SAMPLES, STACK_SECONDS, Tick};
 use domain::diagnosis::input::{FlightAnswer, StackAnswer};
 use domain::ident::{AttemptNo, Rank, RunId};
-use domain::run::inspect::{Frame, What};
+use domain::run::inspect::What;
 use domain::run::ranks::RankSet;
 use futures::future;
 use tokio::sync::mpsc;
@@ -70,7 +70,7 @@ async fn stacks(runs: &Runs, run: &RunId, ranks: &RankSet) -> Vec<StackAnswer> {
     });
     let mut of_ranks: BTreeMap<Rank, StackAnswer> = BTreeMap::new();
     for of in future::join_all(rounds).await.into_iter().flatten() {
-        let (rank, mut pipe) = (of.answer.rank, of.answer.pipe_without_writer.clone());
+        let (rank, pipe) = (of.answer.rank, of.answer.pipe_without_writer.clone());
         let stacks = of.stacks();
         let main = stacks.threads.into_iter().next_back();
         let Some(main) = main.filter(|_| stacks.problem.is_empty()) else {

@@ -97,7 +97,7 @@ mod tests {
                     .args(["-c", script])
                     .stdin(pipe)
                     .spawn()
-                    .unwrap(),
+                    .expect("sh starts"),
             )
         }
 
@@ -132,9 +132,9 @@ mod tests {
 
     #[test]
     fn a_fifo_that_only_its_reader_has_open_can_bring_nothing() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("a folder");
         let fifo = folder.path().join("fifo");
-        let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+        let made = Command::new("mkfifo").arg(&fifo).status().expect("mkfifo runs");
         assert!(made.success());
         let reader = Reader::start(
             &format!("exec 3<>{} && read line <&3", fifo.display()),
@@ -142,7 +142,10 @@ mod tests {
         );
         reader.reads();
         assert_eq!(find(reader.pid()), fifo.to_str().map(str::to_owned));
-        let writer = fs::OpenOptions::new().write(true).open(&fifo).unwrap();
+        let writer = fs::OpenOptions::new()
+            .write(true)
+            .open(&fifo)
+            .expect("the reader has it open");
         assert_eq!(find(reader.pid()), None, "now there is a writer");
         drop(writer);
     }
