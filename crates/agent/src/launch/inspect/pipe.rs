@@ -13,6 +13,9 @@ use shim::Process;
 /// Descriptors that are looked at. A node with more is not searched to the end, and nothing is said.
 const DESCRIPTORS_MAX: usize = 200_000;
 
+/// The first process of the system. Some systems let no one look at it, not even root, and it writes into no pipe of a training.
+const INIT: i32 = 1;
+
 /// The pipe that the main thread of a process reads, if no other process has it open. On a thread of its own: it reads many small files.
 pub(super) async fn without_writer(process: Process) -> Option<String> {
     tokio::task::spawn_blocking(move || find(process.pid))
@@ -55,7 +58,7 @@ fn others_have_open(pid: i32, pipe: &Metadata) -> io::Result<bool> {
         }
         let descriptors = match fs::read_dir(entry.path().join("fd")) {
             Ok(descriptors) => descriptors,
-            Err(error) if has_ended(&error) => continue,
+            Err(error) if has_ended(&error) || other == Some(INIT) => continue,
             Err(error) => return Err(error),
         };
         for descriptor in descriptors {
@@ -64,7 +67,7 @@ fn others_have_open(pid: i32, pipe: &Metadata) -> io::Result<bool> {
                 .ok_or_else(|| io::Error::other("too many open files"))?;
             let metadata = match descriptor.and_then(|descriptor| fs::metadata(descriptor.path())) {
                 Ok(metadata) => metadata,
-                Err(error) if has_ended(&error) => continue,
+                Err(error) if has_ended(&error) || other == Some(INIT) => continue,
                 Err(error) => return Err(error),
             };
             if (metadata.dev(), metadata.ino()) == (pipe.dev(), pipe.ino()) {
