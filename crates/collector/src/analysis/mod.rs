@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! telemetry: a batch is durable ─▶ Feed ─(bounded queue)─▶ task ─▶ assembly: readings of one rank and time → one Tick
-//! Runs::tell ─▶ Attempts: who takes part ────────────────▶  │       once per second: Analysis::advance
+//! Runs::tell ─▶ Attempts: who takes part ────────────────▶  │       twice per second: Analysis::advance
 //! ranks' answers ◀─ questions ◀──────────────────────────── │ ─▶ series `diagnosis_*`, which rules read
 //!                                                           └ ─▶ Findings, which the API shows
 //! ```

@@ -26,8 +26,8 @@ use crate::event_log::EventLog;
 use crate::runs::Runs;
 use crate::tasks::Tasks;
 
-/// How often the analysers decide.
-const PERIOD: Duration = Duration::from_secs(1);
+/// How often the analysers decide. Positions are read twice per second, too.
+const PERIOD: Duration = Duration::from_millis(500);
 /// Messages taken before others get their turn.
 const MESSAGES_AT_ONCE: usize = 64;
 

@@ -12,7 +12,7 @@ use crate::time::TimestampMs;
 const SUSPICION_S: f64 = 5.0;
 const SUSPICION_STEPS: f64 = 2.5;
 /// The same for looking at stacks, which takes `STACK_SECONDS`.
-const LOOK_S: f64 = 2.0;
+const LOOK_S: f64 = 1.5;
 const LOOK_STEPS: f64 = 1.5;
 /// Before a step is known: models are loaded and compiled.
 const FIRST_SUSPICION_S: f64 = 7.0;
