@@ -147,6 +147,23 @@ impl Compared<'_> {
     }
 }
 
+/// Returns true if the time that a rank waits for a processor explains all of its lead while its peers wait for processors like it. On a
+/// node with more work than processors one of the ranks is always the last, and none of them has a fault.
+pub(super) fn is_contended(
+    places: &[usize],
+    place: usize,
+    context: &Context<'_>,
+    (lead_s, step_s): (f64, f64),
+) -> bool {
+    let Some(own) = context.usage.run_delay(place) else {
+        return false;
+    };
+    let peers = places.iter().filter(|peer| **peer != place).take(PEERS_MAX);
+    let mut peers: Vec<f64> = peers.filter_map(|peer| context.usage.run_delay(*peer)).collect();
+    let peers = median(&mut peers);
+    own >= RUN_DELAY_MIN && own < TIMES * peers && own * step_s >= lead_s
+}
+
 fn stands_out(own: f64, peers: f64, least: f64) -> bool {
     own >= least && (peers.is_nan() || own >= TIMES * peers)
 }

@@ -119,6 +119,8 @@ pub enum Cause {
     LowClock,
     /// Its process waits for a processor.
     RunDelay,
+    /// Its process waits for a processor, and so do those of its peers: it is chance which of them is late.
+    BusyProcessors,
     /// The hypervisor takes processor time from its node.
     Steal,
     /// Another process works on its GPU.

@@ -200,6 +200,7 @@ impl Cause {
             Self::Throttled => "its GPU throttles",
             Self::LowClock => "its GPU runs at a lower clock than the others",
             Self::RunDelay => "its process waits for a free processor",
+            Self::BusyProcessors => "its process waits for a free processor, and so do those of its peers",
             Self::Steal => "the hypervisor takes processor time from its node",
             Self::OtherProcess => "another process uses its GPU",
             Self::PcieWidth => "its GPU has fewer PCIe lanes than it could have",

@@ -3,7 +3,7 @@
 //! The *lead* of a rank is the median wait of its peers minus its own wait: who waits less than all others is waited for. It is taken of
 //! steps without the longest one of each pool, so that a pause now and then is none (see `rare_stall`).
 
-use crate::diagnosis::causes::{Context, corroborated, is_plain, of_phase, phase_of};
+use crate::diagnosis::causes::{Context, corroborated, is_contended, is_plain, of_phase, phase_of};
 use crate::diagnosis::finding::{Cause, Evidence, FindingKind, Source, Witness};
 use crate::diagnosis::found::{Found, Who, witness, word};
 use crate::diagnosis::members::Members;
@@ -290,6 +290,9 @@ impl Track {
                 let larger = witness(source, Evidence::MicroBatch, own).against(peers);
                 (Cause::LargerBatch, Some(larger))
             }
+            _ if is_contended(&role.places, place, context, (self.median_lead(), self.own[STEP])) => {
+                (Cause::BusyProcessors, None)
+            }
             _ => (of_phase(part), None),
         }
     }
@@ -317,7 +320,9 @@ impl Track {
             .in_seconds()
             .against(self.own[SYNC]),
         ];
-        if self.is_explained() {
+        // Among ranks that all wait for processors the longer phase of one of them shows no fault of its own.
+        let is_explained = self.is_explained() && episode.cause != Cause::BusyProcessors;
+        if is_explained {
             let phase = word(&phase_of(episode.phase));
             let source = Source::Rank { rank };
             let longer = witness(source.clone(), Evidence::PhaseSeconds, self.own[episode.phase])
@@ -338,7 +343,7 @@ impl Track {
             kind: FindingKind::Straggler,
             who: Who::Ranks(vec![place]),
             phase: Some(phase_of(episode.phase)),
-            cause: if self.is_explained() {
+            cause: if is_explained || episode.cause == Cause::BusyProcessors {
                 episode.cause.clone()
             } else {
                 Cause::Unknown
