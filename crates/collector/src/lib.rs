@@ -31,6 +31,7 @@ mod tasks;
 pub mod ingest;
 
 pub mod diagnose;
+pub mod incidents;
 pub mod notify;
 pub mod runs;
 

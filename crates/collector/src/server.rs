@@ -24,6 +24,7 @@ use crate::error::StartError;
 use crate::evaluator::Evaluator;
 use crate::event_log::EventLog;
 use crate::http::remote_write::RemoteWrite;
+use crate::incidents::Incidents;
 use crate::ingest::{Bounds, Ingest};
 use crate::live::Live;
 use crate::notify::Notifier;
@@ -166,7 +167,13 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
         source: Box::new(error),
     })?;
     let metrics = Arc::new(SelfMetrics::default());
-    let alerts = Alerts::load(&config, metrics.registry());
+    let incidents = Incidents::load(&store.state)
+        .await
+        .map_err(|error| StartError::Load {
+            what: "what people did about alerts",
+            source: Box::new(error),
+        })?;
+    let alerts = Alerts::load(&config, metrics.registry(), incidents.clone());
     let alerts = alerts.map_err(|error| StartError::Setting(error.to_string()))?;
     let (series, state) = (store.series.clone(), store.state.clone());
     let (changes, tasks, notifier) = (Changes::default(), Tasks::default(), Notifier::default());
@@ -199,6 +206,8 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
         changes: changes.clone(),
         metrics: Arc::clone(&metrics),
         runs: Arc::clone(&runs),
+        findings: Arc::clone(&findings),
+        incidents,
         notifier: notifier.clone(),
         external_url: config.external_url(),
         tasks: tasks.clone(),

@@ -15,6 +15,7 @@ pub mod topology;
 pub mod xid;
 
 pub mod diagnosis;
+pub mod incident;
 pub mod metric;
 pub mod plan;
 pub mod series;

@@ -133,6 +133,12 @@ fn diagnoses(all: &JsValue) -> Result<Vec<Diagnosis>, Unreadable> {
             cause: read_field(&diagnosis, "cause")?,
             advice: read_field(&diagnosis, "advice")?,
             culprit: read_field(&diagnosis, "culprit")?,
+            id: read_field(&diagnosis, "id")?,
+            who: read_field(&diagnosis, "who")?,
+            run: read_field(&diagnosis, "run")?,
+            attempt: read_field(&diagnosis, "attempt")?,
+            confidence: read_field(&diagnosis, "confidence")?,
+            handling: read_field(&diagnosis, "handling")?,
             alert: read(&diagnosis)?,
         })
     };

@@ -23,6 +23,11 @@ impl Findings {
         self.lock().get(run).cloned().unwrap_or_default()
     }
 
+    /// Looks through what is known of a run.
+    pub(crate) fn with<T>(&self, run: &RunId, look: impl FnOnce(&RunFindings) -> Option<T>) -> Option<T> {
+        look(self.lock().get(run)?)
+    }
+
     /// Replaces what is known of a run whose attempt is under way.
     pub(super) fn set(&self, run: &RunId, found: RunFindings) {
         self.lock().insert(run.clone(), found);

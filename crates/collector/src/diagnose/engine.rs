@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use store::{SeriesStore, StateStore};
 
+use crate::analysis::Findings;
 use crate::changes::Changes;
 use crate::evaluator::Evaluator;
+use crate::incidents::Incidents;
 use crate::notify::Notifier;
 use crate::runs::Runs;
 use crate::self_metrics::SelfMetrics;
@@ -25,6 +27,10 @@ pub struct Engine {
     pub metrics: Arc<SelfMetrics>,
     /// Whose nodes are asked for bursts, and whose logs are evidence.
     pub runs: Arc<Runs>,
+    /// What people did about alerts.
+    pub incidents: Incidents,
+    /// What the analysers have found, which some rules read.
+    pub(crate) findings: Arc<Findings>,
     /// Wakes the delivery to webhooks.
     pub notifier: Notifier,
     /// Where people find this collector, for links in messages.

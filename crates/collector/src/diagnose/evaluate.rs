@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use domain::api::alerts::{AlertState, AlertView, Evidence, EvidenceValue};
 use domain::api::prometheus::float;
+use domain::incident::{Context, DiagnosisId};
 use domain::rule::alert::{Active, Change, fingerprint, step};
 use domain::rule::{evidence, record, trace};
 use domain::series::Labels;
@@ -15,6 +16,7 @@ use tracing::{info, warn};
 
 use super::ask;
 use super::burst;
+use super::context;
 use super::engine::Engine;
 use super::group::GroupState;
 use super::log_tail;
@@ -118,9 +120,10 @@ impl RuleState {
             self.store(engine, &outcome, now_ms).await?;
         }
         self.show_values(&mut next, annotations);
+        context::renew(engine, &mut next, self.metrics());
         let traces = trace::samples(&next.active);
         let mut status = self.status();
-        (status.active, status.views) = (next.active, next.views);
+        (status.active, status.views, status.contexts) = (next.active, next.views, next.contexts);
         drop(status);
         if !changes.is_empty() {
             engine.changes.send(Shown::Diagnoses);
@@ -154,12 +157,19 @@ impl RuleState {
                     let mut alert = self.alert(active, annotations, before, None);
                     alert.evidence = evidence;
                     burst::ask(engine, &alert).await;
+                    let context = context::gather(engine, &alert, self.metrics()).await;
+                    outcome.contexts.push((DiagnosisId::of(&alert), context.clone()));
+                    next.contexts.insert(alert.fingerprint.clone(), context);
                     outcome.told.push(alert.clone());
                     outcome.upsert(next, alert);
                 }
                 Change::Resolved(active) => {
                     let before = next.views.remove(&fingerprint(&active.labels));
                     let alert = self.alert(active, annotations, before.as_ref(), Some(now_ms));
+                    let id = DiagnosisId::of(&alert);
+                    if let Some(context) = next.contexts.remove(&alert.fingerprint) {
+                        outcome.contexts.push((id, context));
+                    }
                     outcome.told.push(alert.clone());
                     outcome.upserts.push(alert);
                 }
@@ -232,6 +242,7 @@ impl RuleState {
         let changes = AlertChanges {
             upserts: &outcome.upserts,
             forgotten: &outcome.forgotten,
+            contexts: &outcome.contexts,
         };
         engine
             .state
@@ -240,6 +251,9 @@ impl RuleState {
             .map_err(|error| format!("the store did not take it: {error}"))?;
         for alert in &outcome.told {
             let labels = alert.labels.to_string();
+            if alert.state == AlertState::Resolved {
+                engine.incidents.forget(&DiagnosisId::of(alert));
+            }
             info!(rule = alert.rule, state = ?alert.state, labels, value = alert.value, "an alert changed");
         }
         if !outcome.told.is_empty() {
@@ -263,6 +277,7 @@ impl RuleState {
 struct Outcome {
     upserts: Vec<AlertView>,
     forgotten: Vec<String>,
+    contexts: Vec<(DiagnosisId, Context)>,
     /// Those that began to fire or were resolved.
     told: Vec<AlertView>,
 }

@@ -19,6 +19,7 @@ mod rule;
 
 mod ask;
 mod burst;
+mod context;
 mod evaluate;
 mod log_tail;
 mod write;
@@ -29,10 +30,12 @@ mod view;
 #[cfg(test)]
 mod recorded;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use domain::api::alerts::{AlertState, AlertView, Diagnosis, RuleView};
 use domain::event::Severity;
+use domain::incident::{Context, DiagnosisId};
 use domain::time::TimestampMs;
 use prometheus::Registry;
 use store::state::StateError;
@@ -41,6 +44,7 @@ use store::state::alerts::AlertChanges;
 use crate::clock;
 use crate::config::Config;
 use crate::error::StartError;
+use crate::incidents::Incidents;
 use files::Sources;
 use group::GroupState;
 use metrics::RuleMetrics;
@@ -49,6 +53,7 @@ use rule::RuleState;
 pub use engine::Engine;
 pub use files::RulesError;
 pub use reload::Reloaded;
+pub(crate) use view::diagnosis;
 
 /// How long an alert that was active when the collector ended is held after its start though nothing shows it: agents are back
 /// within 15 s, and their spools a moment later.
@@ -60,6 +65,7 @@ type Groups = Arc<[Arc<GroupState>]>;
 #[derive(Clone)]
 pub struct Alerts {
     groups: Arc<RwLock<Groups>>,
+    incidents: Incidents,
     sources: Arc<Sources>,
     interval_ms: i64,
     metrics: RuleMetrics,
@@ -86,14 +92,19 @@ pub struct GroupView {
 }
 
 /// Gives each alert to the first rule it may be of; returns those that are of none.
-fn take_up(groups: &Groups, active: &[AlertView], true_ms: TimestampMs) -> Vec<AlertView> {
+fn take_up(
+    groups: &Groups,
+    active: &[AlertView],
+    contexts: &BTreeMap<DiagnosisId, Context>,
+    true_ms: TimestampMs,
+) -> Vec<AlertView> {
     let mut left: Vec<&AlertView> = active.iter().collect();
     for rule in groups.iter().flat_map(|group| &group.rules) {
         let (ours, others) = left
             .into_iter()
             .partition(|alert| rule.rule.may_own(&alert.labels));
         left = others;
-        rule.take_up(&ours, true_ms);
+        rule.take_up(&ours, contexts, true_ms);
     }
     left.into_iter().cloned().collect()
 }
@@ -118,6 +129,7 @@ async fn resolve(engine: &Engine, orphans: Vec<AlertView>) -> Result<(), StateEr
             ..AlertChanges::default()
         };
         engine.state.apply_alerts(changes, now_ms).await?;
+        engine.incidents.forget(&DiagnosisId::of(&upserts[0]));
         engine.notifier.wake();
     }
     Ok(())
@@ -128,7 +140,7 @@ impl Alerts {
     ///
     /// # Errors
     /// When a rule file cannot be used.
-    pub fn load(config: &Config, registry: &Registry) -> Result<Self, RulesError> {
+    pub fn load(config: &Config, registry: &Registry, incidents: Incidents) -> Result<Self, RulesError> {
         let sources = Sources {
             patterns: config.rules.clone(),
             shipped: config.shipped_rules,
@@ -139,6 +151,7 @@ impl Alerts {
         metrics.reloaded_at.set(clock::now_ms() as f64 / 1_000.0);
         Ok(Self {
             groups: Arc::new(RwLock::new(groups.into_iter().map(Arc::new).collect())),
+            incidents,
             sources: Arc::new(sources),
             interval_ms,
             metrics,
@@ -159,7 +172,8 @@ impl Alerts {
         let active = engine.state.active_alerts().await.map_err(failed)?;
         let true_ms = clock::now_ms() + RETURN_MS;
         let groups = self.groups();
-        let orphans = take_up(&groups, &active, true_ms);
+        let contexts = engine.state.active_contexts().await.map_err(failed)?;
+        let orphans = take_up(&groups, &active, &contexts, true_ms);
         resolve(engine, orphans).await.map_err(failed)?;
         for group in groups.iter() {
             group.start(engine);
@@ -190,14 +204,30 @@ impl Alerts {
     /// Alerts that fire, read as diagnoses, worst and oldest first.
     #[must_use]
     pub fn diagnoses(&self) -> Vec<Diagnosis> {
-        let mut diagnoses: Vec<_> = self
-            .active()
-            .into_iter()
-            .filter(|a| a.fired_ms.is_some())
-            .map(view::diagnosis)
+        let groups = self.groups();
+        let firing = groups
+            .iter()
+            .flat_map(|group| &group.rules)
+            .flat_map(RuleState::firing);
+        let mut diagnoses: Vec<_> = firing
+            .map(|(alert, context)| {
+                let handling = self.incidents.handling(&DiagnosisId::of(&alert));
+                view::shown(alert, &context, handling)
+            })
             .collect();
         diagnoses.sort_by_key(|d| (std::cmp::Reverse(d.alert.severity), d.alert.active_ms));
         diagnoses
+    }
+
+    /// An alert that fires, with what is known around it.
+    #[must_use]
+    pub fn firing(&self, id: &DiagnosisId) -> Option<(AlertView, Context)> {
+        let groups = self.groups();
+        let mut firing = groups
+            .iter()
+            .flat_map(|group| &group.rules)
+            .flat_map(RuleState::firing);
+        firing.find(|(alert, _)| DiagnosisId::of(alert) == *id)
     }
 
     /// All rules with their alerts.

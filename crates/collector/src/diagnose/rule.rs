@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use domain::api::alerts::{AlertState, AlertView, RuleKind, RuleView};
+use domain::incident::{Context, DiagnosisId};
 use domain::rule::alert::Active;
 use domain::rule::definition::{EVIDENCE_PREFIX, Texts};
 use domain::rule::instance::Instancing;
@@ -31,6 +32,8 @@ pub(super) struct Status {
     pub(super) active: Vec<Active>,
     /// What people see of each active alert, by fingerprint.
     pub(super) views: BTreeMap<String, AlertView>,
+    /// What is known around each alert that fires, by fingerprint.
+    pub(super) contexts: BTreeMap<String, Context>,
     pub(super) evaluated_ms: TimestampMs,
     pub(super) duration_s: f64,
     pub(super) error: Option<String>,
@@ -75,8 +78,19 @@ impl RuleState {
     }
 
     /// Goes on with alerts that were active before, and holds them until `true_ms` even if nothing shows them.
-    pub(super) fn take_up(&self, active: &[&AlertView], true_ms: TimestampMs) {
-        *self.status() = Status::taken_up(active, true_ms);
+    pub(super) fn take_up(
+        &self,
+        active: &[&AlertView],
+        contexts: &BTreeMap<DiagnosisId, Context>,
+        true_ms: TimestampMs,
+    ) {
+        let mut status = Status::taken_up(active, true_ms);
+        for view in active {
+            if let Some(context) = contexts.get(&DiagnosisId::of(view)) {
+                status.contexts.insert(view.fingerprint.clone(), context.clone());
+            }
+        }
+        *self.status() = status;
     }
 
     /// Goes on where another one stopped: the same rule before its file was read again.
@@ -87,6 +101,23 @@ impl RuleState {
 
     pub(super) fn alerts(&self) -> Vec<AlertView> {
         self.status().views.values().cloned().collect()
+    }
+
+    /// Alerts that fire, each with what is known around it.
+    pub(super) fn firing(&self) -> Vec<(AlertView, Context)> {
+        let status = self.status();
+        let firing = status.views.values().filter(|view| view.fired_ms.is_some());
+        firing
+            .map(|view| {
+                let context = status.contexts.get(&view.fingerprint);
+                (view.clone(), context.cloned().unwrap_or_default())
+            })
+            .collect()
+    }
+
+    /// The metrics that its expression names; none when it may read any.
+    pub(super) fn metrics(&self) -> &[String] {
+        self.reads.as_deref().unwrap_or_default()
     }
 
     pub(super) fn view(&self) -> RuleView {

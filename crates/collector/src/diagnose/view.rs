@@ -2,7 +2,9 @@
 
 use domain::api::alerts::{AlertView, Diagnosis};
 use domain::event::Severity;
+use domain::incident::{Context, DiagnosisId, Handling, NamedCulprit, handling};
 use domain::series::Labels;
+use store::state::incidents::Incident;
 
 /// How bad an alert is, by its label `severity`.
 pub(super) fn severity(labels: &Labels) -> Severity {
@@ -13,14 +15,29 @@ pub(super) fn severity(labels: &Labels) -> Severity {
     }
 }
 
-/// A firing alert, with its annotations where a page looks for them.
-pub(super) fn diagnosis(alert: AlertView) -> Diagnosis {
+/// An alert that is stored, read as a diagnosis.
+pub(crate) fn diagnosis(incident: &Incident) -> Diagnosis {
+    shown(
+        incident.alert.clone(),
+        &incident.context,
+        handling(&incident.entries),
+    )
+}
+
+/// An alert that has fired, with its annotations where a page looks for them.
+pub(super) fn shown(alert: AlertView, context: &Context, handling: Handling) -> Diagnosis {
     let text = |name: &str| alert.annotations.get(name).unwrap_or_default().to_owned();
     Diagnosis {
         summary: text("summary"),
         cause: text("cause"),
         advice: text("advice"),
         culprit: culprit(&alert.labels),
+        id: DiagnosisId::of(&alert).to_string(),
+        who: NamedCulprit::of(&alert.labels, context.finding.as_ref()),
+        run: alert.labels.get("run").map(str::to_owned),
+        attempt: context.attempt,
+        confidence: context.confidence.clone(),
+        handling,
         alert,
     }
 }

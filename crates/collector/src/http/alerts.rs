@@ -1,4 +1,4 @@
-//! `/api/rules`, `/api/alerts`, `/api/diagnoses`, `/api/webhooks`.
+//! `/api/rules`, `/api/alerts`, `/api/webhooks`.
 
 use aide::axum::ApiRouter;
 use aide::axum::routing::{delete_with, get_with};
@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use domain::api::alerts::{AlertView, CreateWebhook, Diagnosis, NewWebhook, RuleView, WebhookView};
+use domain::api::alerts::{AlertView, CreateWebhook, NewWebhook, RuleView, WebhookView};
 use domain::api::session::Role;
 use domain::run::spec::FieldError;
 use rand::RngExt;
@@ -51,16 +51,6 @@ pub fn routes() -> ApiRouter<App> {
             ),
         )
         .api_route(
-            "/api/diagnoses",
-            get_with(
-                diagnoses,
-                needs(
-                    Role::Viewer,
-                    "Firing alerts with cause and advice, worst and oldest first",
-                ),
-            ),
-        )
-        .api_route(
             "/api/webhooks",
             get_with(webhooks, needs(Role::Admin, "The webhooks")).post_with(
                 create_webhook,
@@ -81,10 +71,6 @@ pub fn routes() -> ApiRouter<App> {
 
 async fn rules(State(alerts): State<Alerts>) -> Json<Vec<RuleView>> {
     Json(alerts.rules())
-}
-
-async fn diagnoses(State(alerts): State<Alerts>) -> Json<Vec<Diagnosis>> {
-    Json(alerts.diagnoses())
 }
 
 #[derive(JsonSchema, Deserialize)]

@@ -15,6 +15,7 @@ pub mod error;
 
 pub mod alerts;
 pub mod checkpoints;
+mod diagnoses;
 pub mod events;
 mod findings;
 pub mod inspect;
@@ -89,6 +90,7 @@ fn endpoints() -> (Router<App>, OpenApi) {
         .merge(inspect::routes())
         .merge(logs::routes())
         .merge(alerts::routes())
+        .merge(diagnoses::routes())
         .merge(prometheus::routes())
         .merge(store::routes())
         .merge(metrics::routes())

@@ -15,7 +15,7 @@ const ROLES: [Role; 5] = [
 ];
 
 /// Method, path, and the role it needs. Paths of things that do not exist, so that the answer is never a change.
-const ROUTES: [(&str, &str, Role); 26] = [
+const ROUTES: [(&str, &str, Role); 27] = [
     ("GET", "/metrics", Role::Scrape),
     ("GET", "/api/session", Role::Viewer),
     ("GET", "/api/nodes", Role::Viewer),
@@ -27,6 +27,7 @@ const ROUTES: [(&str, &str, Role); 26] = [
     ("GET", "/api/rules", Role::Viewer),
     ("GET", "/api/alerts", Role::Viewer),
     ("GET", "/api/diagnoses", Role::Viewer),
+    ("GET", "/api/diagnoses/none", Role::Viewer),
     ("GET", "/api/stream", Role::Viewer),
     ("GET", "/api/webhooks", Role::Admin),
     ("DELETE", "/api/webhooks/none", Role::Admin),

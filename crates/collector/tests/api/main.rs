@@ -9,6 +9,7 @@ mod bursts;
 mod checkpoints;
 mod clocks;
 mod corpus;
+mod diagnoses;
 mod grafana;
 mod hostile;
 mod inspect;

@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::event::Severity;
+use crate::ident::AttemptNo;
+use crate::incident::{Confidence, Handling, NamedCulprit};
 use crate::series::Labels;
 use crate::time::TimestampMs;
 
@@ -99,7 +101,7 @@ pub struct EvidenceValue {
     pub value: String,
 }
 
-/// A firing alert read as a diagnosis: `GET /api/diagnoses`.
+/// An alert that fires or has fired, read as a diagnosis: `GET /api/diagnoses`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnosis {
     /// The alert behind it.
@@ -113,6 +115,24 @@ pub struct Diagnosis {
     pub advice: String,
     /// Who or what: node, GPU, run, rank, from the labels.
     pub culprit: String,
+    /// Its id: the same as long as it is kept, also after it has ended.
+    #[serde(default)]
+    pub id: String,
+    /// The culprit by type.
+    #[serde(default)]
+    pub who: NamedCulprit,
+    /// The run it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// The attempt of that run when it fired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<AttemptNo>,
+    /// How sure it is.
+    #[serde(default)]
+    pub confidence: Confidence,
+    /// What people did about it.
+    #[serde(default)]
+    pub handling: Handling,
 }
 
 /// What a rule makes.

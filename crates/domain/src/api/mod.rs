@@ -5,6 +5,7 @@
 
 pub mod alerts;
 pub mod checkpoints;
+pub mod diagnoses;
 pub mod findings;
 pub mod inspect;
 pub mod nodes;

@@ -1,9 +1,10 @@
 //! Alerts and what webhooks are to be sent about them: both change in one transaction, so that no change is missed.
 
 use domain::api::alerts::AlertView;
+use domain::incident::{Context, DiagnosisId};
 use domain::time::TimestampMs;
 
-use super::{StateError, StateStore, bounded, deliveries, from_json, to_json, to_word};
+use super::{StateError, StateStore, bounded, deliveries, from_json, incidents, to_json, to_word};
 
 /// Resolved alerts kept for looking back; the oldest go first.
 const HISTORY_MAX: i64 = 20_000;
@@ -15,6 +16,8 @@ pub struct AlertChanges<'a> {
     pub upserts: &'a [AlertView],
     /// Fingerprints of pending alerts whose condition went away before they fired: they leave no trace.
     pub forgotten: &'a [String],
+    /// What was known around alerts among `upserts`.
+    pub contexts: &'a [(DiagnosisId, Context)],
 }
 
 impl StateStore {
@@ -73,6 +76,7 @@ impl StateStore {
             let delete = sqlx::query("DELETE FROM alerts WHERE fingerprint = ? AND state = 'pending'");
             delete.bind(fingerprint).execute(&mut *transaction).await?;
         }
+        incidents::store_contexts(&mut transaction, changes.contexts).await?;
         deliveries::note_changes(&mut transaction, changes.upserts, now_ms).await?;
         // What a webhook is still to be sent stays.
         sqlx::query(

@@ -2,7 +2,7 @@
 
 use domain::time::TimestampMs;
 
-use super::{StateError, StateStore, bounded};
+use super::{StateError, StateStore, bounded, to_json};
 
 /// One control action.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +33,30 @@ impl StateStore {
         Ok(())
     }
 
+    /// Entries from `since_ms` on and before `before_ms` whose target is one of `targets`, or begins with one and a space; the newest first.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn audit_of(
+        &self,
+        targets: &[&str],
+        (since_ms, before_ms): (TimestampMs, TimestampMs),
+        limit: u32,
+    ) -> Result<Vec<AuditEntry>, StateError> {
+        let rows: Vec<(i64, String, String, String)> = sqlx::query_as(
+            "SELECT at_ms, who, what, target FROM audit WHERE at_ms >= ? AND at_ms < ?
+             AND substr(target, 1, instr(target || ' ', ' ') - 1) IN (SELECT value FROM json_each(?))
+             ORDER BY at_ms DESC, id DESC LIMIT ?",
+        )
+        .bind(since_ms)
+        .bind(before_ms)
+        .bind(to_json("list of targets", &targets)?)
+        .bind(bounded(limit))
+        .fetch_all(&self.database.readers)
+        .await?;
+        Ok(rows.into_iter().map(entry).collect())
+    }
+
     /// Entries, the newest first; of those before `before_ms` when given.
     ///
     /// # Errors
@@ -49,14 +73,15 @@ impl StateStore {
         .bind(bounded(limit))
         .fetch_all(&self.database.readers)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|(at_ms, who, what, target)| AuditEntry {
-                at_ms,
-                who,
-                what,
-                target,
-            })
-            .collect())
+        Ok(rows.into_iter().map(entry).collect())
+    }
+}
+
+fn entry((at_ms, who, what, target): (i64, String, String, String)) -> AuditEntry {
+    AuditEntry {
+        at_ms,
+        who,
+        what,
+        target,
     }
 }

@@ -10,6 +10,7 @@ pub mod unread;
 pub mod alerts;
 pub mod deliveries;
 pub mod events;
+pub mod incidents;
 pub mod webhooks;
 
 pub mod audit;

@@ -7,6 +7,7 @@ mod crash;
 mod deliveries;
 mod faults;
 mod harness;
+mod incidents;
 mod latest;
 mod life;
 mod model;

@@ -239,7 +239,7 @@ fn alert(fingerprint: &str, state: AlertState, active_ms: i64) -> AlertView {
 async fn apply(state: &StateStore, upserts: &[AlertView], now_ms: i64) {
     let changes = AlertChanges {
         upserts,
-        forgotten: &[],
+        ..AlertChanges::default()
     };
     state.apply_alerts(changes, now_ms).await.unwrap();
 }

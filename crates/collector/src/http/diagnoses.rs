@@ -1,0 +1,123 @@
+//! `/api/diagnoses`: alerts that fire or have fired, with culprit, cause and advice; and one of them with all that is known around it.
+
+use aide::axum::ApiRouter;
+use aide::axum::routing::get_with;
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use domain::api::alerts::Diagnosis;
+use domain::api::diagnoses::{DiagnosisState, DiagnosisView, TimelineEntry};
+use domain::api::session::Role;
+use domain::diagnosis::finding::Witness;
+use domain::incident::{DiagnosisId, charts};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use store::StateStore;
+use store::state::incidents::Incident;
+
+use super::table::needs;
+use super::{ApiError, ApiResult};
+use crate::app::App;
+use crate::clock;
+use crate::diagnose::{Alerts, diagnosis};
+use crate::incidents::{changed_before, similar};
+
+/// Ended diagnoses returned when the request does not say, and at most.
+const HISTORY_DEFAULT: u32 = 100;
+const HISTORY_MAX: u32 = 1_000;
+
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
+        .api_route(
+            "/api/diagnoses",
+            get_with(
+                list,
+                needs(
+                    Role::Viewer,
+                    "Diagnoses that fire, worst and oldest first, or that have ended, the latest first",
+                ),
+            ),
+        )
+        .api_route(
+            "/api/diagnoses/{id}",
+            get_with(
+                show,
+                needs(Role::Viewer, "One diagnosis with all that is known around it"),
+            ),
+        )
+}
+
+#[derive(JsonSchema, Deserialize)]
+struct ListQuery {
+    /// `firing` when it is left out.
+    #[serde(default)]
+    state: DiagnosisState,
+    /// Only those of this run.
+    run: Option<String>,
+    /// How many that have ended, at most; 100 when it is left out.
+    limit: Option<u32>,
+}
+
+async fn list(
+    State(state): State<StateStore>,
+    State(alerts): State<Alerts>,
+    Query(query): Query<ListQuery>,
+) -> ApiResult<Json<Vec<Diagnosis>>> {
+    let mut all = match query.state {
+        DiagnosisState::Firing | DiagnosisState::All => alerts.diagnoses(),
+        DiagnosisState::Resolved => Vec::new(),
+    };
+    if let Some(run) = &query.run {
+        all.retain(|diagnosis| diagnosis.run.as_ref() == Some(run));
+    }
+    if query.state != DiagnosisState::Firing {
+        let limit = query.limit.unwrap_or(HISTORY_DEFAULT).min(HISTORY_MAX);
+        let ended = state.resolved_incidents(query.run.as_deref(), limit).await?;
+        all.extend(ended.iter().map(diagnosis));
+    }
+    Ok(Json(all))
+}
+
+async fn show(
+    State(state): State<StateStore>,
+    State(alerts): State<Alerts>,
+    Path(id): Path<String>,
+) -> ApiResult<Json<DiagnosisView>> {
+    let incident = find(&state, &alerts, &id).await?;
+    let shown = diagnosis(&incident);
+    let now_ms = clock::now_ms();
+    let witnesses = incident
+        .context
+        .finding
+        .iter()
+        .flat_map(|finding| &finding.witnesses);
+    let why = std::iter::once(shown.cause.clone())
+        .chain(witnesses.map(Witness::words))
+        .filter(|sentence| !sentence.is_empty());
+    Ok(Json(DiagnosisView {
+        why: why.collect(),
+        charts: charts(&shown.alert, &shown.who, now_ms),
+        changed_before: changed_before(&state, &shown).await?,
+        similar: similar(&state, &shown.alert).await?,
+        timeline: incident.entries.iter().map(TimelineEntry::from).collect(),
+        diagnosis: shown,
+    }))
+}
+
+/// The diagnosis as it is stored, and as its rule sees it now while it fires.
+async fn find(state: &StateStore, alerts: &Alerts, id: &str) -> ApiResult<Incident> {
+    let id: DiagnosisId = id.parse().map_err(|_| unknown(id))?;
+    let mut incident = state
+        .incident(&id)
+        .await?
+        .ok_or_else(|| unknown(&id.to_string()))?;
+    if let Some((alert, context)) = alerts.firing(&id) {
+        (incident.alert, incident.context) = (alert, context);
+    }
+    Ok(incident)
+}
+
+fn unknown(id: &str) -> ApiError {
+    ApiError::not_found(format!(
+        "there is no diagnosis {id:?}; GET /api/diagnoses?state=all lists them"
+    ))
+}

@@ -1,0 +1,20 @@
+//! Diagnoses as incidents: an alert that has fired, who causes it, how sure that is, and what people did about it.
+//!
+//! ```text
+//! labels, finding of an analyser ──▶ culprit, confidence ─┬▶ api::alerts::Diagnosis
+//! entries (acknowledged, note, silence, action) ──▶ Handling ─┘
+//! ```
+
+mod chart;
+mod confidence;
+mod context;
+mod culprit;
+mod entry;
+mod id;
+
+pub use chart::{THRESHOLD_PREFIX, charts};
+pub use confidence::{Basis, Confidence, ConfidenceLevel, WitnessKind};
+pub use context::{Context, finding_of};
+pub use culprit::{CulpritKind, NamedCulprit};
+pub use entry::{Entry, EntryKind, Handling, Mark, handling};
+pub use id::{DiagnosisId, InvalidDiagnosisId};
