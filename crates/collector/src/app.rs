@@ -14,6 +14,7 @@ use crate::diagnose::{Alerts, Engine};
 use crate::evaluator::Evaluator;
 use crate::event_log::EventLog;
 use crate::http::remote_write::RemoteWrite;
+use crate::incidents::Incidents;
 use crate::ingest::Ingest;
 use crate::live::Live;
 use crate::runs::Runs;
@@ -42,6 +43,8 @@ pub struct App {
     pub runs: Arc<Runs>,
     /// Rules and what became of them.
     pub alerts: Alerts,
+    /// What people did about alerts, and silences.
+    pub incidents: Incidents,
     /// What rules are evaluated with.
     pub engine: Arc<Engine>,
     /// What the analysers have found.

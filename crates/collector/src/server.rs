@@ -166,8 +166,8 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
         what: "nodes",
         source: Box::new(error),
     })?;
-    let metrics = Arc::new(SelfMetrics::default());
-    let incidents = Incidents::load(&store.state)
+    let (metrics, changes) = (Arc::new(SelfMetrics::default()), Changes::default());
+    let incidents = Incidents::load(store.state.clone(), changes.clone())
         .await
         .map_err(|error| StartError::Load {
             what: "what people did about alerts",
@@ -176,7 +176,7 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
     let alerts = Alerts::load(&config, metrics.registry(), incidents.clone());
     let alerts = alerts.map_err(|error| StartError::Setting(error.to_string()))?;
     let (series, state) = (store.series.clone(), store.state.clone());
-    let (changes, tasks, notifier) = (Changes::default(), Tasks::default(), Notifier::default());
+    let (tasks, notifier) = (Tasks::default(), Notifier::default());
     let (live, tokens) = (Arc::new(Live::from_records(nodes)), Arc::new(tokens));
     let evaluator = Evaluator::new(series.clone(), &metrics);
     let events = EventLog::new(state.clone(), changes.clone());
@@ -207,7 +207,7 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
         metrics: Arc::clone(&metrics),
         runs: Arc::clone(&runs),
         findings: Arc::clone(&findings),
-        incidents,
+        incidents: incidents.clone(),
         notifier: notifier.clone(),
         external_url: config.external_url(),
         tasks: tasks.clone(),
@@ -237,6 +237,7 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
         live,
         runs,
         alerts,
+        incidents,
         engine,
         findings,
         tokens,

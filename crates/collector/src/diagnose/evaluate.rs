@@ -239,8 +239,16 @@ impl RuleState {
     }
 
     async fn store(&self, engine: &Engine, outcome: &Outcome, now_ms: TimestampMs) -> Result<(), String> {
+        let silences = engine.incidents.silences();
+        let silenced: Vec<String> = outcome
+            .told
+            .iter()
+            .filter(|alert| silences.silenced_until(&alert.labels, now_ms).is_some())
+            .map(|alert| alert.fingerprint.clone())
+            .collect();
         let changes = AlertChanges {
             upserts: &outcome.upserts,
+            silenced: &silenced,
             forgotten: &outcome.forgotten,
             contexts: &outcome.contexts,
         };

@@ -22,6 +22,7 @@ mod burst;
 mod context;
 mod evaluate;
 mod log_tail;
+mod silenced;
 mod write;
 
 mod metrics;
@@ -178,6 +179,9 @@ impl Alerts {
         for group in groups.iter() {
             group.start(engine);
         }
+        engine
+            .tasks
+            .spawn(self.clone().follow_silences(Arc::clone(engine)));
         Ok(())
     }
 
@@ -204,14 +208,16 @@ impl Alerts {
     /// Alerts that fire, read as diagnoses, worst and oldest first.
     #[must_use]
     pub fn diagnoses(&self) -> Vec<Diagnosis> {
-        let groups = self.groups();
+        let (groups, now_ms) = (self.groups(), clock::now_ms());
         let firing = groups
             .iter()
             .flat_map(|group| &group.rules)
             .flat_map(RuleState::firing);
         let mut diagnoses: Vec<_> = firing
             .map(|(alert, context)| {
-                let handling = self.incidents.handling(&DiagnosisId::of(&alert));
+                let handling = self
+                    .incidents
+                    .handling(&DiagnosisId::of(&alert), &alert.labels, now_ms);
                 view::shown(alert, &context, handling)
             })
             .collect();

@@ -4,7 +4,7 @@ use aide::axum::ApiRouter;
 use aide::axum::routing::get_with;
 use axum::Json;
 use axum::extract::{Path, Query, State};
-use domain::api::alerts::Diagnosis;
+use domain::api::alerts::{AlertState, Diagnosis};
 use domain::api::diagnoses::{DiagnosisState, DiagnosisView, TimelineEntry};
 use domain::api::session::Role;
 use domain::diagnosis::finding::Witness;
@@ -19,7 +19,7 @@ use super::{ApiError, ApiResult};
 use crate::app::App;
 use crate::clock;
 use crate::diagnose::{Alerts, diagnosis};
-use crate::incidents::{changed_before, similar};
+use crate::incidents::{Incidents, changed_before, similar};
 
 /// Ended diagnoses returned when the request does not say, and at most.
 const HISTORY_DEFAULT: u32 = 100;
@@ -80,11 +80,26 @@ async fn list(
 async fn show(
     State(state): State<StateStore>,
     State(alerts): State<Alerts>,
+    State(incidents): State<Incidents>,
     Path(id): Path<String>,
 ) -> ApiResult<Json<DiagnosisView>> {
-    let incident = find(&state, &alerts, &id).await?;
-    let shown = diagnosis(&incident);
+    view(&state, &alerts, &incidents, &id).await
+}
+
+/// One diagnosis with all that is known around it.
+pub(super) async fn view(
+    state: &StateStore,
+    alerts: &Alerts,
+    incidents: &Incidents,
+    id: &str,
+) -> ApiResult<Json<DiagnosisView>> {
+    let incident = find(state, alerts, id).await?;
     let now_ms = clock::now_ms();
+    let mut shown = diagnosis(&incident);
+    if shown.alert.state == AlertState::Firing {
+        let silences = incidents.silences();
+        shown.handling.silenced_until_ms = silences.silenced_until(&shown.alert.labels, now_ms);
+    }
     let witnesses = incident
         .context
         .finding
@@ -96,15 +111,15 @@ async fn show(
     Ok(Json(DiagnosisView {
         why: why.collect(),
         charts: charts(&shown.alert, &shown.who, now_ms),
-        changed_before: changed_before(&state, &shown).await?,
-        similar: similar(&state, &shown.alert).await?,
+        changed_before: changed_before(state, &shown).await?,
+        similar: similar(state, &shown.alert).await?,
         timeline: incident.entries.iter().map(TimelineEntry::from).collect(),
         diagnosis: shown,
     }))
 }
 
 /// The diagnosis as it is stored, and as its rule sees it now while it fires.
-async fn find(state: &StateStore, alerts: &Alerts, id: &str) -> ApiResult<Incident> {
+pub(super) async fn find(state: &StateStore, alerts: &Alerts, id: &str) -> ApiResult<Incident> {
     let id: DiagnosisId = id.parse().map_err(|_| unknown(id))?;
     let mut incident = state
         .incident(&id)
@@ -116,7 +131,7 @@ async fn find(state: &StateStore, alerts: &Alerts, id: &str) -> ApiResult<Incide
     Ok(incident)
 }
 
-fn unknown(id: &str) -> ApiError {
+pub(super) fn unknown(id: &str) -> ApiError {
     ApiError::not_found(format!(
         "there is no diagnosis {id:?}; GET /api/diagnoses?state=all lists them"
     ))

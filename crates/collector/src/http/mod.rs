@@ -18,11 +18,13 @@ pub mod checkpoints;
 mod diagnoses;
 pub mod events;
 mod findings;
+mod handling;
 pub mod inspect;
 pub mod logs;
 pub mod nodes;
 pub mod runs;
 pub mod session;
+mod silences;
 pub mod store;
 pub mod tokens;
 
@@ -91,6 +93,8 @@ fn endpoints() -> (Router<App>, OpenApi) {
         .merge(logs::routes())
         .merge(alerts::routes())
         .merge(diagnoses::routes())
+        .merge(handling::routes())
+        .merge(silences::routes())
         .merge(prometheus::routes())
         .merge(store::routes())
         .merge(metrics::routes())

@@ -1,9 +1,9 @@
 //! Diagnoses: their ids, what is known around them, and what people do about them.
 
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::{Server, until};
+use crate::harness::{Server, answer, until};
 use crate::remote_write::{push, series};
 use crate::rules::started;
 
@@ -134,4 +134,129 @@ async fn an_unknown_diagnosis_is_not_found() {
         let (status, body) = server.get(&format!("/api/diagnoses/{id}")).await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{id}: {body}");
     }
+}
+
+async fn post(server: &Server, path: &str, body: Value) -> (StatusCode, Value) {
+    answer(server.request(Method::POST, path).json(&body)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_take_a_diagnosis_on_and_write_on_it() {
+    let server = started(RULES).await;
+    let id = fire(&server).await["id"].as_str().unwrap().to_owned();
+    let path = format!("/api/diagnoses/{id}");
+    let (status, shown) = post(&server, &format!("{path}/acknowledge"), json!({"note": "mine"})).await;
+    assert_eq!(status, StatusCode::OK, "{shown}");
+    assert_eq!(shown["diagnosis"]["handling"]["acknowledged"]["note"], "mine");
+    let (status, _) = post(&server, &format!("{path}/note"), json!({"note": " "})).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    post(&server, &format!("{path}/note"), json!({"note": "new fan"})).await;
+    let body = json!({"not_a_problem": true, "note": "a test"});
+    post(&server, &format!("{path}/note"), body).await;
+
+    let handling = &listed(&server, "", 1).await[0]["handling"];
+    assert_eq!(handling["not_a_problem"]["note"], "a test", "{handling}");
+    assert_eq!(handling["notes"], 1);
+    post(&server, &format!("{path}/acknowledge"), json!({"release": true})).await;
+    end(&server).await;
+    let ended = listed(&server, "?state=resolved", 1).await.remove(0);
+    assert_eq!(ended["handling"]["acknowledged"], Value::Null, "{ended}");
+    let (_, shown) = server.get(&path).await;
+    let kinds: Vec<_> = shown["timeline"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| &entry["kind"])
+        .collect();
+    assert_eq!(kinds, ["acknowledged", "note", "not_a_problem", "released"]);
+    let (_, audit) = server.get("/api/audit").await;
+    assert_eq!(audit[0]["what"], "diagnosis_release", "{audit}");
+    assert_eq!(audit[0]["target"], id.as_str());
+}
+
+/// A receiver that is away: what it is to be sent waits, and is counted.
+async fn absent_receiver(server: &Server) {
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", gone.local_addr().unwrap());
+    let (status, body) = post(server, "/api/webhooks", json!({ "url": url })).await;
+    assert_eq!(status, StatusCode::CREATED, "{body}");
+}
+
+async fn waiting(server: &Server) -> i64 {
+    let (_, hooks) = server.get("/api/webhooks").await;
+    hooks[0]["pending"].as_i64().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silenced_alert_is_shown_and_not_sent_until_its_silence_ends() {
+    let server = started(RULES).await;
+    absent_receiver(&server).await;
+    let silence = json!({
+        "matchers": [{"name": "node", "value": "n.*", "isRegex": true}], "for_s": 3600, "comment": "new fans",
+    });
+    let (status, made) = post(&server, "/api/silences", silence).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    let firing = fire(&server).await;
+    assert_eq!(firing["handling"]["silenced_until_ms"], made["ends_ms"]);
+    assert_eq!(waiting(&server).await, 0, "nothing is sent");
+    let (_, all) = server.get("/api/silences").await;
+    assert_eq!(all[0]["matches_now"], json!([firing["id"]]), "{all}");
+
+    let path = format!("/api/silences/{}", made["id"].as_str().unwrap());
+    let (status, _) = answer(server.request(Method::DELETE, &path)).await;
+    assert_eq!(status, StatusCode::NO_CONTENT);
+    until("the alert to be sent", async || {
+        (waiting(&server).await == 1).then_some(())
+    })
+    .await;
+    let (_, all) = server.get("/api/silences").await;
+    assert_eq!(all[0]["state"], "expired", "the list still shows who made it");
+    let (status, _) = answer(server.request(Method::DELETE, &path)).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silencing_a_diagnosis_takes_back_what_no_receiver_has_heard() {
+    let server = started(RULES).await;
+    absent_receiver(&server).await;
+    let firing = fire(&server).await;
+    until("the alert to wait", async || {
+        (waiting(&server).await == 1).then_some(())
+    })
+    .await;
+    let path = format!("/api/diagnoses/{}/silence", firing["id"].as_str().unwrap());
+    let (status, _) = post(&server, &path, json!({"comment": "no end"})).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    let (status, made) = post(&server, &path, json!({"for_s": 60, "comment": "known"})).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    let names: Vec<_> = made["matchers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["name"])
+        .collect();
+    assert_eq!(names, ["alertname", "gpu", "node", "run", "severity"]);
+    let (_, shown) = server
+        .get(&format!("/api/diagnoses/{}", firing["id"].as_str().unwrap()))
+        .await;
+    assert_eq!(
+        shown["diagnosis"]["handling"]["silenced_until_ms"],
+        made["ends_ms"]
+    );
+    assert_eq!(shown["timeline"][0]["kind"], "silenced");
+    until("the message to be taken back", async || {
+        (waiting(&server).await == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silence_with_a_bad_expression_is_refused() {
+    let server = Server::start().await;
+    let silence = json!({
+        "matchers": [{"name": "node", "value": "(", "is_regex": true}], "for_s": 60, "comment": "x",
+    });
+    let (status, body) = post(&server, "/api/silences", silence).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{body}");
+    assert_eq!(body["errors"][0]["field"], "matchers");
 }

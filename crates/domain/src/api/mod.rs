@@ -12,6 +12,7 @@ pub mod nodes;
 pub mod prometheus;
 pub mod runs;
 pub mod session;
+pub mod silences;
 pub mod store;
 pub mod stream;
 

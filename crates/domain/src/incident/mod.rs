@@ -11,6 +11,7 @@ mod context;
 mod culprit;
 mod entry;
 mod id;
+mod silence;
 
 pub use chart::{THRESHOLD_PREFIX, charts};
 pub use confidence::{Basis, Confidence, ConfidenceLevel, WitnessKind};
@@ -18,3 +19,4 @@ pub use context::{Context, finding_of};
 pub use culprit::{CulpritKind, NamedCulprit};
 pub use entry::{Entry, EntryKind, Handling, Mark, handling};
 pub use id::{DiagnosisId, InvalidDiagnosisId};
+pub use silence::{Silence, SilenceMatcher, SilenceState};

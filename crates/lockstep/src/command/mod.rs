@@ -1,6 +1,7 @@
 //! The subcommands, a file each.
 
 mod agent;
+mod alert;
 mod collector;
 mod doctor;
 mod exec;
@@ -45,6 +46,8 @@ pub(crate) enum Command {
     Doctor(doctor::Doctor),
     /// Check rule files, and list the rules in force.
     Rules(rules::Rules),
+    /// List diagnoses, take them on, and silence their alerts.
+    Alert(alert::Alert),
     /// Back up, restore, check and clean up what is stored.
     Store(store::Store),
     /// Start, stop and list containers to work in: PyTorch with CUDA, this machine's GPUs, JupyterLab and SSH.
@@ -70,6 +73,7 @@ impl Command {
             Self::Top(top) => ask(top.execute()),
             Self::Doctor(doctor) => ask(doctor.execute()),
             Self::Rules(rules) => ask(rules.execute()),
+            Self::Alert(alert) => ask(alert.execute()),
             Self::Store(store) => ask(store.execute()),
             Self::Workspace(workspace) => ask(workspace.execute()),
             Self::Token(token) => ask(token.execute()),

@@ -18,6 +18,8 @@ pub struct AlertChanges<'a> {
     pub forgotten: &'a [String],
     /// What was known around alerts among `upserts`.
     pub contexts: &'a [(DiagnosisId, Context)],
+    /// Fingerprints of alerts among `upserts` that are silenced: no webhook is told that they fire.
+    pub silenced: &'a [String],
 }
 
 impl StateStore {
@@ -77,7 +79,7 @@ impl StateStore {
             delete.bind(fingerprint).execute(&mut *transaction).await?;
         }
         incidents::store_contexts(&mut transaction, changes.contexts).await?;
-        deliveries::note_changes(&mut transaction, changes.upserts, now_ms).await?;
+        deliveries::note_changes(&mut transaction, changes.upserts, changes.silenced, now_ms).await?;
         // What a webhook is still to be sent stays.
         sqlx::query(
             "DELETE FROM alerts WHERE rowid IN

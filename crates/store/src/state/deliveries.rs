@@ -284,10 +284,12 @@ impl StateStore {
     }
 }
 
-/// Notes for every webhook that alerts began to fire or were resolved. The alerts themselves are stored already.
+/// Notes for every webhook that alerts began to fire or were resolved. The alerts themselves are stored already. Of `silenced` fingerprints
+/// the beginning is not noted; their end goes to receivers that know them as firing.
 pub(super) async fn note_changes(
     transaction: &mut Transaction<'static, Sqlite>,
     alerts: &[AlertView],
+    silenced: &[String],
     now_ms: TimestampMs,
 ) -> Result<(), StateError> {
     let has_webhooks: bool = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM webhooks)")
@@ -300,6 +302,7 @@ pub(super) async fn note_changes(
     for alert in alerts {
         match alert.state {
             AlertState::Pending => continue,
+            AlertState::Firing if silenced.contains(&alert.fingerprint) => continue,
             AlertState::Firing => note_firing(transaction, alert).await?,
             AlertState::Resolved => note_resolved(transaction, alert).await?,
         }
@@ -308,19 +311,28 @@ pub(super) async fn note_changes(
         }
     }
     for rule in rules {
-        sqlx::query(
-            "UPDATE webhook_groups SET next_attempt_ms =
-                 CASE WHEN next_attempt_ms IS NULL OR attempts = 0 THEN ? ELSE min(next_attempt_ms, ?) END
-             WHERE rule = ?",
-        )
-        .bind(now_ms)
-        .bind(now_ms + PAUSE_AFTER_CHANGE_MS)
-        .bind(rule)
-        .execute(&mut **transaction)
-        .await?;
-        settle_groups(transaction, rule).await?;
+        schedule(transaction, rule, now_ms).await?;
     }
     Ok(())
+}
+
+/// Alerts of a rule changed: its groups are due soon, if there is anything to send.
+pub(super) async fn schedule(
+    transaction: &mut Transaction<'static, Sqlite>,
+    rule: &str,
+    now_ms: TimestampMs,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "UPDATE webhook_groups SET next_attempt_ms =
+             CASE WHEN next_attempt_ms IS NULL OR attempts = 0 THEN ? ELSE min(next_attempt_ms, ?) END
+         WHERE rule = ?",
+    )
+    .bind(now_ms)
+    .bind(now_ms + PAUSE_AFTER_CHANGE_MS)
+    .bind(rule)
+    .execute(&mut **transaction)
+    .await?;
+    settle_groups(transaction, rule).await
 }
 
 async fn note_firing(
@@ -371,7 +383,7 @@ async fn note_resolved(
 }
 
 /// A group without anything to send has no next attempt; one without alerts goes.
-async fn settle_groups(
+pub(super) async fn settle_groups(
     transaction: &mut Transaction<'static, Sqlite>,
     rule: &str,
 ) -> Result<(), sqlx::Error> {

@@ -11,6 +11,8 @@ pub mod alerts;
 pub mod deliveries;
 pub mod events;
 pub mod incidents;
+mod silenced;
+pub mod silences;
 pub mod webhooks;
 
 pub mod audit;

@@ -2,12 +2,13 @@
 
 use domain::api::alerts::{AlertState, AlertView};
 use domain::ident::AttemptNo;
-use domain::incident::{Context, DiagnosisId, Entry, EntryKind};
+use domain::incident::{Context, DiagnosisId, Entry, EntryKind, Silence};
 use serde_json::json;
 use store::StateStore;
 use store::state::StateError;
 use store::state::alerts::AlertChanges;
 use store::state::audit::AuditEntry;
+use store::state::deliveries::Delivery;
 use store::state::incidents::ENTRIES_MAX;
 
 use crate::harness::open;
@@ -155,4 +156,91 @@ async fn the_audit_log_is_searched_by_what_an_action_was_done_to() {
     assert_eq!(found(&["r1"], (2, 100)).await, ["r1 lr=0.1"]);
     assert_eq!(found(&["r1"], (0, 2)).await, ["r1"]);
     assert_eq!(found(&[], (0, 100)).await, Vec::<String>::new());
+}
+
+fn silence(id: &str, ends_ms: i64) -> Silence {
+    Silence {
+        id: id.into(),
+        matchers: vec![],
+        starts_ms: 0,
+        ends_ms,
+        created_ms: 0,
+        created_by: "ann".into(),
+        comment: "fan".into(),
+    }
+}
+
+#[tokio::test]
+async fn silences_are_kept_for_a_month_after_their_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    let state = &store.state;
+    let month_ms = 30 * 86_400_000;
+    state.put_silence(&silence("a", 10), 0).await.unwrap();
+    state.put_silence(&silence("b", 20), 0).await.unwrap();
+    state.put_silence(&silence("b", 15), 0).await.unwrap();
+    assert_eq!(
+        state.silences().await.unwrap(),
+        [silence("b", 15), silence("a", 10)]
+    );
+    state
+        .put_silence(&silence("c", 2 * month_ms), 11 + month_ms)
+        .await
+        .unwrap();
+    let ids: Vec<_> = state
+        .silences()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|one| one.id)
+        .collect();
+    assert_eq!(ids, ["c", "b"]);
+}
+
+async fn pending(state: &StateStore) -> u64 {
+    state.webhooks().await.unwrap()[0].pending
+}
+
+#[tokio::test]
+async fn a_silenced_alert_is_noted_for_webhooks_once_it_is_not_silenced_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    let state = &store.state;
+    state
+        .create_webhook("w", "http://localhost/", "s", 1)
+        .await
+        .unwrap();
+    let firing = alert("Hot", "r1", 5, AlertState::Firing);
+    let changes = AlertChanges {
+        upserts: std::slice::from_ref(&firing),
+        silenced: std::slice::from_ref(&firing.fingerprint),
+        ..AlertChanges::default()
+    };
+    state.apply_alerts(changes, 5).await.unwrap();
+    assert_eq!(pending(state).await, 0);
+    let alerts = [firing];
+    state.tell_unsilenced(&alerts, 10).await.unwrap();
+    assert_eq!(pending(state).await, 1);
+    state.silence_alerts(&alerts).await.unwrap();
+    assert_eq!(pending(state).await, 0);
+
+    state.tell_unsilenced(&alerts, 20).await.unwrap();
+    let Some(Delivery::Group(delivery)) = state.begin_delivery("w", 20).await.unwrap() else {
+        panic!("the alert is due");
+    };
+    state.group_delivered(&delivery, 21).await.unwrap();
+    state.tell_unsilenced(&alerts, 30).await.unwrap();
+    assert_eq!(
+        pending(state).await,
+        0,
+        "a receiver that knows it is not told again"
+    );
+    apply(state, alert("Hot", "r1", 5, AlertState::Resolved), None, 40).await;
+    assert_eq!(pending(state).await, 1, "its end is told, silenced or not");
+    state.tell_unsilenced(&alerts, 50).await.unwrap();
+    assert!(
+        matches!(state.begin_delivery("w", 50).await.unwrap(),
+            Some(Delivery::Group(end)) if end.alerts[0].state == AlertState::Resolved),
+        "what has ended does not fire again"
+    );
 }

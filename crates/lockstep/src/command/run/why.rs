@@ -98,6 +98,7 @@ fn print(diagnosis: &Diagnosis) {
         printable(&diagnosis.summary),
         diagnosis.alert.severity
     );
+    say!("  id      {}", diagnosis.id);
     say!("  who     {}", printable(&diagnosis.culprit));
     say!("  why     {}", printable(&diagnosis.cause));
     say!("  do      {}", printable(&diagnosis.advice));

@@ -1,0 +1,201 @@
+//! Silences: alerts that match are not sent to webhooks for a while. They stay visible, and are marked.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::run::spec::FieldError;
+use crate::series::{MatchOp, Matcher};
+use crate::time::TimestampMs;
+
+/// Matchers of one silence; an alert rarely has a dozen labels.
+const MATCHERS_MAX: usize = 32;
+/// The longest name, value, comment.
+const TEXT_BYTES_MAX: usize = 2_048;
+/// The longest silence: a fault that is accepted for longer is a rule to be changed.
+const DURATION_MS_MAX: i64 = 366 * 24 * 3_600_000;
+
+/// A silence; what is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Silence {
+    /// Its id.
+    pub id: String,
+    /// All must match the labels of an alert, `alertname` among them.
+    pub matchers: Vec<SilenceMatcher>,
+    /// When it begins.
+    pub starts_ms: TimestampMs,
+    /// When it ends.
+    pub ends_ms: TimestampMs,
+    /// When it was made.
+    pub created_ms: TimestampMs,
+    /// Who made it: the id of a token.
+    pub created_by: String,
+    /// Why.
+    pub comment: String,
+}
+
+/// One condition on one label, with Alertmanager's fields. A label that is not there counts as the empty string.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SilenceMatcher {
+    /// The name of the label.
+    pub name: String,
+    /// Its value, or a regular expression that the whole value must match.
+    pub value: String,
+    /// Whether `value` is a regular expression.
+    #[serde(default, alias = "isRegex", skip_serializing_if = "std::ops::Not::not")]
+    pub is_regex: bool,
+    /// Whether the value must match; `false` for alerts that do not.
+    #[serde(default = "yes", alias = "isEqual")]
+    pub is_equal: bool,
+}
+
+/// Where a silence stands; Alertmanager's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SilenceState {
+    /// It has not begun.
+    Pending,
+    /// It silences alerts now.
+    Active,
+    /// It has ended.
+    Expired,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl From<&SilenceMatcher> for Matcher {
+    fn from(matcher: &SilenceMatcher) -> Self {
+        Self {
+            name: matcher.name.clone(),
+            op: match (matcher.is_regex, matcher.is_equal) {
+                (false, true) => MatchOp::Equal,
+                (false, false) => MatchOp::NotEqual,
+                (true, true) => MatchOp::Regex,
+                (true, false) => MatchOp::NotRegex,
+            },
+            value: matcher.value.clone(),
+        }
+    }
+}
+
+impl Silence {
+    /// Where it stands.
+    #[must_use]
+    pub fn state(&self, now_ms: TimestampMs) -> SilenceState {
+        if now_ms >= self.ends_ms {
+            SilenceState::Expired
+        } else if now_ms < self.starts_ms {
+            SilenceState::Pending
+        } else {
+            SilenceState::Active
+        }
+    }
+
+    /// What is wrong with a new one, field by field. Regular expressions are checked by whoever compiles them.
+    #[must_use]
+    pub fn problems(&self, now_ms: TimestampMs) -> Vec<FieldError> {
+        let mut problems = Vec::new();
+        let mut wrong = |field: &str, message: String| {
+            problems.push(FieldError {
+                field: field.to_owned(),
+                message,
+            });
+        };
+        if self.matchers.is_empty() || self.matchers.len() > MATCHERS_MAX {
+            wrong("matchers", format!("give 1 to {MATCHERS_MAX} matchers"));
+        }
+        for matcher in &self.matchers {
+            if matcher.name.is_empty() || matcher.name.len() > TEXT_BYTES_MAX {
+                wrong("matchers", "each matcher needs the name of a label".to_owned());
+            }
+            if matcher.value.len() > TEXT_BYTES_MAX {
+                wrong(
+                    "matchers",
+                    format!(
+                        "the value of {} is longer than {TEXT_BYTES_MAX} bytes",
+                        matcher.name
+                    ),
+                );
+            }
+        }
+        if self.ends_ms <= self.starts_ms.max(now_ms) {
+            wrong(
+                "ends_ms",
+                "the end must be in the future and behind the start".to_owned(),
+            );
+        } else if self.ends_ms - self.starts_ms.max(now_ms) > DURATION_MS_MAX {
+            wrong("ends_ms", "a silence lasts 366 days at most".to_owned());
+        }
+        if self.comment.trim().is_empty() || self.comment.len() > TEXT_BYTES_MAX {
+            wrong(
+                "comment",
+                format!("say why, in 1 to {TEXT_BYTES_MAX} bytes: others will read it"),
+            );
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn silence(ends_ms: i64, matchers: usize, comment: &str) -> Silence {
+        let matcher = SilenceMatcher {
+            name: "node".into(),
+            value: "a".into(),
+            is_regex: false,
+            is_equal: true,
+        };
+        Silence {
+            id: "s".into(),
+            matchers: vec![matcher; matchers],
+            starts_ms: 1_000,
+            ends_ms,
+            created_ms: 1_000,
+            created_by: "ann".into(),
+            comment: comment.into(),
+        }
+    }
+
+    #[test]
+    fn a_silence_needs_matchers_an_end_and_a_reason() {
+        for (silence, expected) in [
+            (silence(2_000, 1, "fan"), &[][..]),
+            (silence(2_000, 0, "fan"), &["matchers"]),
+            (silence(1_000, 1, "fan"), &["ends_ms"]),
+            (silence(2_000 + DURATION_MS_MAX, 1, "fan"), &["ends_ms"]),
+            (silence(2_000, 1, " "), &["comment"]),
+        ] {
+            let fields: Vec<String> = silence
+                .problems(1_000)
+                .into_iter()
+                .map(|error| error.field)
+                .collect();
+            assert_eq!(fields, expected, "{silence:?}");
+        }
+    }
+
+    #[test]
+    fn a_silence_begins_and_ends_by_the_clock() {
+        let silence = silence(2_000, 1, "fan");
+        for (now_ms, state) in [
+            (999, SilenceState::Pending),
+            (1_000, SilenceState::Active),
+            (1_999, SilenceState::Active),
+            (2_000, SilenceState::Expired),
+        ] {
+            assert_eq!(silence.state(now_ms), state, "{now_ms}");
+        }
+    }
+
+    #[test]
+    fn the_matchers_of_alertmanager_are_understood() {
+        let read = |text: &str| -> SilenceMatcher { serde_json::from_str(text).expect("a matcher") };
+        let alertmanager = read(r#"{"name":"node","value":"a|b","isRegex":true,"isEqual":false}"#);
+        assert_eq!(Matcher::from(&alertmanager).to_string(), r#"node!~"a|b""#);
+        let short = read(r#"{"name":"node","value":"a"}"#);
+        assert_eq!(Matcher::from(&short).to_string(), r#"node="a""#);
+    }
+}

@@ -1,0 +1,100 @@
+//! `lockstep alert show ID`: what, who, since when, how sure, why, what to do, what changed before.
+
+use domain::api::diagnoses::{ChangeBefore, DiagnosisView, SimilarDiagnosis, TimelineEntry};
+use domain::incident::{Basis, Confidence, ConfidenceLevel};
+
+use super::list::time;
+use crate::table::printable;
+
+/// Lines of each list.
+const LINES_MAX: usize = 10;
+
+pub(super) fn diagnosis(view: &DiagnosisView) {
+    let diagnosis = &view.diagnosis;
+    let alert = &diagnosis.alert;
+    say!("{}", printable(&diagnosis.summary));
+    line(
+        "rule",
+        &format!("{} ({:?})", alert.rule, alert.severity).to_lowercase(),
+    );
+    line("who", &diagnosis.culprit);
+    line("since", &time(alert.fired_ms.unwrap_or(alert.active_ms)));
+    if let Some(ended) = alert.resolved_ms {
+        line("ended", &time(ended));
+    }
+    line("sure", &confidence(&diagnosis.confidence));
+    for sentence in &view.why {
+        line("why", sentence);
+    }
+    line("do", &diagnosis.advice);
+    if let Some(mark) = &diagnosis.handling.acknowledged {
+        line("owner", &format!("{} since {}", mark.who, time(mark.at_ms)));
+    }
+    if let Some(until) = diagnosis.handling.silenced_until_ms {
+        line("silent", &format!("until {}", time(until)));
+    }
+    list("Changed before:", view.changed_before.iter().map(change));
+    list("Similar:", view.similar.iter().map(similar));
+    list("Timeline:", view.timeline.iter().map(entry));
+}
+
+fn line(name: &str, text: &str) {
+    if !text.is_empty() {
+        say!("  {name:<7} {}", printable(text));
+    }
+}
+
+fn list(title: &str, lines: impl Iterator<Item = String>) {
+    let mut lines = lines.take(LINES_MAX).peekable();
+    if lines.peek().is_some() {
+        say!("\n{title}");
+    }
+    for text in lines {
+        say!("  {}", printable(&text));
+    }
+}
+
+fn confidence(confidence: &Confidence) -> String {
+    let level = match confidence.level {
+        ConfidenceLevel::Low => "low",
+        ConfidenceLevel::Medium => "medium",
+        ConfidenceLevel::High => "high",
+    };
+    let basis = match confidence.basis {
+        Basis::Analysis => "compared with its peers",
+        Basis::Threshold => "beyond a threshold",
+    };
+    match confidence.witnesses {
+        0 => format!("{level}: {basis}"),
+        1 => format!("{level}: {basis}, one source"),
+        many => format!("{level}: {basis}, {many} sources"),
+    }
+}
+
+fn change(change: &ChangeBefore) -> String {
+    let who = change.who.as_deref().unwrap_or("-");
+    format!("{}  {who}  {}", time(change.at_ms), change.text)
+}
+
+fn similar(similar: &SimilarDiagnosis) -> String {
+    let ended = similar.resolved_ms.map_or("still fires".to_owned(), time);
+    let helped = similar.helped.as_deref().map(|helped| format!(": {helped}"));
+    format!(
+        "{}  {}  {ended}{}",
+        similar.id,
+        similar.summary,
+        helped.unwrap_or_default()
+    )
+}
+
+fn entry(entry: &TimelineEntry) -> String {
+    let until = entry.until_ms.map(|until| format!(" until {}", time(until)));
+    format!(
+        "{}  {}  {}{}  {}",
+        time(entry.at_ms),
+        entry.who,
+        entry.kind.replace('_', " "),
+        until.unwrap_or_default(),
+        entry.note
+    )
+}

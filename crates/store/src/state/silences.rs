@@ -1,0 +1,56 @@
+//! Silences, kept for a while after their end: whoever looks for a missing message sees who silenced it, and why.
+
+use domain::incident::Silence;
+use domain::time::TimestampMs;
+
+use super::{StateError, StateStore, from_json, to_json};
+
+/// Silences there may be, ended ones among them.
+pub const SILENCES_MAX: usize = 1_000;
+/// How long a silence is kept after its end.
+const KEPT_MS: i64 = 30 * 24 * 3_600_000;
+
+impl StateStore {
+    /// All silences, those that end last first.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn silences(&self) -> Result<Vec<Silence>, StateError> {
+        let rows: Vec<String> = sqlx::query_scalar("SELECT silence FROM silences ORDER BY ends_ms DESC, id")
+            .fetch_all(&self.database.readers)
+            .await?;
+        rows.iter().map(|row| from_json("silence", row)).collect()
+    }
+
+    /// Stores a silence, in place of the one with its id. Those that ended 30 days ago go.
+    ///
+    /// # Errors
+    /// When the database fails, or when there are [`SILENCES_MAX`] others.
+    pub async fn put_silence(&self, silence: &Silence, now_ms: TimestampMs) -> Result<(), StateError> {
+        let mut transaction = self.database.begin().await?;
+        sqlx::query("DELETE FROM silences WHERE ends_ms < ?")
+            .bind(now_ms - KEPT_MS)
+            .execute(&mut *transaction)
+            .await?;
+        let others: i64 = sqlx::query_scalar("SELECT count(*) FROM silences WHERE id <> ?")
+            .bind(&silence.id)
+            .fetch_one(&mut *transaction)
+            .await?;
+        if usize::try_from(others).is_ok_and(|others| others >= SILENCES_MAX) {
+            return Err(StateError::Full {
+                what: "silences",
+                max: SILENCES_MAX,
+            });
+        }
+        sqlx::query(
+            "INSERT INTO silences (id, ends_ms, silence) VALUES (?, ?, ?)
+             ON CONFLICT (id) DO UPDATE SET ends_ms = excluded.ends_ms, silence = excluded.silence",
+        )
+        .bind(&silence.id)
+        .bind(silence.ends_ms)
+        .bind(to_json("silence", silence)?)
+        .execute(&mut *transaction)
+        .await?;
+        Ok(transaction.commit().await?)
+    }
+}
