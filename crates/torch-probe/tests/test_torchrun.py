@@ -58,6 +58,8 @@ def test_the_recipe_is_watched_under_torchrun(trained):
         assert all(part in step for step in steps for part in PARTS)
         assert {step["sync_source"] for step in steps} == {"ddp_backward_tail"}
         assert steps[-1]["loss"] < steps[0]["loss"] - 0.5
+        assert 0 < steps[0]["lr_min"] == steps[0]["lr_max"] < steps[9]["lr_max"], "it warms up"
+        assert known["parameters"] == int(re.search(r"(\d+) parameters", trained.output)[1])
     printed = [float(line.split()[-1]) for line in losses_printed(trained.output)]
     assert [step["loss"] for step in trained.of("step", 0)] == pytest.approx(printed, rel=1e-5)
     # DDP has averaged the gradients: where both ranks computed the norm of a step, it is the same number.
@@ -167,7 +169,10 @@ def test_a_scaled_loss_is_reported_unscaled_and_skipped_steps_are_counted(ranks)
     steps = finished.of("step", 0)
     printed = [float(text) for text in re.findall(r"loss=(\S+)", finished.output)]
     assert [step["loss"] for step in steps] == pytest.approx(printed, rel=1e-5)
-    assert [step["skipped_steps"] for step in steps] == [1] * 4
+    assert [step["skipped_steps"] for step in steps] == [2] * 4
+    assert [step["loss_scale"] for step in steps] == [256] * 4, "1024, halved with each skipped step"
+    [skips] = finished.of("skips", 0)
+    assert (skips["skipped_steps"], skips["in_a_row"]) == (2, 2)
     assert all(step["grad_norm"] < 100 for step in steps), "the norm of unscaled gradients"
 
 

@@ -11,7 +11,7 @@ import time
 import pytest
 from conftest import INJECT, Listener, rank_environment
 
-from lockstep_probe import errors, gate, record
+from lockstep_probe import errors, gate, optimizing, record
 from lockstep_probe.channel import Channel
 from lockstep_probe.cycle import Cycle
 from lockstep_probe.leader import PATIENCE, Leader
@@ -283,6 +283,71 @@ def test_a_wait_is_taken_out_of_the_part_it_falls_into():
     parts = {name: fields[name + "_s"] for name in ("step", "data", "forward", "backward", "optimizer", "sync", "bubble")}
     assert parts == {"step": 20.0, "data": 1.5, "forward": 2.0, "backward": 2.0, "optimizer": 1.0, "sync": 4.5, "bubble": 3.0}
     assert fields["sync_source"] == "collective_wait"
+
+
+class Tensors:
+    """Stands in for torch where only the kind of a value matters."""
+
+    class Tensor:
+        def __init__(self, value, is_cpu=True):
+            self.value, self.is_cpu = value, is_cpu
+
+        def numel(self):
+            return 1
+
+        def item(self):
+            assert self.is_cpu, "reading it would wait for the device"
+            return self.value
+
+
+class Rated:
+    def __init__(self, *rates):
+        self.param_groups = [{"lr": rate} if rate is not None else {} for rate in rates]
+
+
+class Device:
+    def can_keep(self, tensor):
+        return True
+
+    def keep(self, tensor):
+        return ("on its way", tensor.value)
+
+
+@pytest.mark.parametrize(
+    ("rates", "numbers", "kept"),
+    [
+        ((1e-3, 1e-4, 1), [1e-3, 1e-4, 1.0], []),
+        ((Tensors.Tensor(0.5), 0.25), [0.5, 0.25], []),
+        ((0.5, Tensors.Tensor(0.25, is_cpu=False)), [0.5], [("on its way", 0.25)]),
+        ((0.5, None), [], []),
+        (tuple(Tensors.Tensor(0.5, is_cpu=False) for _ in range(9)), [], []),
+    ],
+)
+def test_rates_of_all_groups_are_told_or_none(rates, numbers, kept):
+    found = optimizing.rates_of(Tensors, Rated(*rates), Device())
+    assert (found.numbers, found.kept) == (numbers, kept)
+
+
+class Parameter:
+    def __init__(self, size):
+        self.numel = lambda: size
+
+
+class Shard(Parameter):
+    _local_tensor = None
+
+
+def test_parameters_are_counted_once_and_with_the_shards_of_others():
+    class Optimizer:
+        def __init__(self, *parameters):
+            self.param_groups = [{"params": parameters}]
+
+    shared, optimizers = Parameter(10), []
+    assert optimizing.parameters_of([Optimizer(shared, Parameter(5)), Optimizer(shared)]) == 15
+    assert optimizing.parameters_of([Optimizer(shared)], shard_ranks=4) == 40, "FSDP1's flat shard"
+    assert optimizing.parameters_of([Optimizer(Shard(100))]) == 100, "a DTensor tells its whole size"
+    assert optimizing.parameters_of(optimizers) is None
+    assert optimizing.has_dtensors([Optimizer(Shard(1))]) and not optimizing.has_dtensors([Optimizer(shared)])
 
 
 def test_a_closure_s_passes_are_taken_out_of_the_optimizer():

@@ -7,6 +7,7 @@
 //! Pools follow the records' own numbers and times, so reading late (an agent that was away) gives the same series.
 
 mod baseline;
+mod flop_utilization;
 mod logged;
 mod pool;
 mod rank;

@@ -10,6 +10,8 @@ With an LBFGS-like closure, forward and backward fall inside the optimizer's spa
 taken out of its span as well, collectives inside it included. So the parts never add up to more than the step.
 """
 
+from .optimizing import Rates
+
 NOTHING = (0, 0.0)
 
 
@@ -40,6 +42,8 @@ class Cycle:
         self.norms_are_local = False
         self.declared = None  # (name, number, kept scalar) of a loss that the script logged; one of the two is None
         self.declares_loss = False
+        self.rates = Rates()
+        self.loss_scale = None  # kept scalar
         self.samples = None
         self.tokens = None
         self.micro_batch = None  # samples of the largest batch
@@ -105,8 +109,8 @@ class Cycle:
         self._saved_s += seconds
 
     def forget_losses(self):
-        """After a step a GradScaler skipped: its loss and norm belong to no step."""
-        self.losses, self.norms = [], []
+        """After a step a GradScaler skipped: its loss and norm belong to no step, and the scale is another one now."""
+        self.losses, self.norms, self.loss_scale = [], [], None
 
     def close(self):
         mark = self.timeline.mark()
@@ -149,7 +153,9 @@ class Finished:
         self._losses, self._norms, self._norms_are_local = len(cycle.losses), len(cycle.norms), cycle.norms_are_local
         self._declared, self._declares_loss = cycle.declared, cycle.declares_loss
         late = [] if cycle.declared is None or cycle.declared[2] is None else [cycle.declared[2]]
-        self._scalars = self._timeline.stage(cycle.losses + cycle.norms + late)
+        self._rates, scale = cycle.rates, [] if cycle.loss_scale is None else [cycle.loss_scale]
+        self._late = len(late)
+        self._scalars = self._timeline.stage(cycle.losses + cycle.norms + late + self._rates.kept + scale)
         # The scalars' copies are enqueued after the step's end, so readiness needs a mark of its own.
         self._staged = self._timeline.mark()
         self.samples, self.tokens, self.micro_batch = cycle.samples, cycle.tokens, cycle.micro_batch
@@ -162,7 +168,10 @@ class Finished:
         fields = self._times()
         scalars = self._timeline.read(self._scalars)
         losses, norms = scalars[: self._losses], scalars[self._losses : self._losses + self._norms]
-        fields.update(self._loss(losses, scalars[self._losses + self._norms :]))
+        rest = scalars[self._losses + self._norms :]
+        fields.update(self._loss(losses, rest))
+        rest = rest[self._late :]
+        fields.update(self._steps_with(rest[: len(self._rates.kept)], rest[len(self._rates.kept) :]))
         if norms:
             square = sum(norm * norm for norm in norms)
             if self._norms_are_local:
@@ -188,6 +197,13 @@ class Finished:
         if self._declared is not None:
             name, number, _ = self._declared
             fields["loss"], fields["loss_name"] = declared[0] if number is None else number, name
+        return fields
+
+    def _steps_with(self, kept_rates, scale):
+        rates = self._rates.numbers + kept_rates
+        fields = {"lr_min": min(rates), "lr_max": max(rates)} if rates else {}
+        if scale:
+            fields["loss_scale"] = scale[0]
         return fields
 
     def _times(self):

@@ -188,6 +188,7 @@ def watch_fsdp2(probe, module):
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
         original(self, *args, **kwargs)
+        probe.shards_dtensors = True
         probe.call(probe.page.wrapped)
 
     kind.__init__ = __init__

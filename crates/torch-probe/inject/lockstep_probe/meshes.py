@@ -22,10 +22,15 @@ def watch(probe, module):
     kind.__init__ = __init__
 
 
+# Axes along which ranks have the same layers and other data, as recipes and common frameworks name them.
+DATA_PARALLEL_AXES = {"dp", "ddp", "data", "data_parallel", "replicate", "shard", "fsdp", "hsdp", "dp_replicate", "dp_shard"}
+
+
 class Meshes:
     def __init__(self, probe):
         self._probe = probe
         self._known = (0, False)  # (axes, whether they are named) of the one that counts
+        self._names = []
         self._untold = None
 
     def made(self, mesh):
@@ -36,9 +41,14 @@ class Meshes:
         coordinates = mesh.get_coordinate()
         if coordinates is None:
             return
-        self._known = (len(sizes), bool(names))
+        self._known, self._names = (len(sizes), bool(names)), names
         self._untold = {"axes": names or None, "sizes": sizes, "coordinates": [int(at) for at in coordinates]}
         self.tell()
+
+    def is_data_parallel(self):
+        """Whether all ranks have the same layers and other data, as far as meshes tell: none, one without names, or axes known for it."""
+        axes, is_named = self._known
+        return set(self._names) <= DATA_PARALLEL_AXES if is_named else axes <= 1
 
     def tell(self):
         """Now, or at the end of a later step, when somebody listens."""

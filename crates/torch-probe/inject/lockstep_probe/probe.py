@@ -5,8 +5,9 @@ import collections
 import os
 import threading
 import time
+import weakref
 
-from . import compiler, hooks, identity, norms
+from . import compiler, hooks, identity, norms, optimizing
 from .batch import measure
 from .channel import Channel
 from .cycle import Cycle
@@ -30,6 +31,8 @@ from .waits import Waits
 FAULTS_MAX = 10  # a probe that keeps failing inside is turned off for good
 PENDING_MAX = 64  # steps whose device times are awaited; older ones are dropped and counted
 BURST_MAX = 4  # steps sent at a time; the kernel queues ten datagrams by default, for all ranks of a node together
+SKIPS_TOLD_EVERY_NS = 1_000_000_000
+COUNTED_AFTER_STEPS = 2  # each of several optimizers has stepped by then
 BACKWARDS_WITHOUT_OPTIMIZER = 64  # then the script has no torch optimizer, and each backward pass counts as a step
 
 
@@ -54,7 +57,12 @@ class Probe:
         self.steps = self._first_step = resumed_step(environ)
         self._compiler_noted = False
         self.skipped = None  # a GradScaler's skipped steps; None until one is used
+        self.skipped_in_a_row = 0
+        self._skips_told_ns = 0
         self.optimizer_calls = 0
+        self._optimizers = weakref.WeakSet()  # until their parameters are counted
+        self._parameters = None
+        self.shards_dtensors = False  # FSDP2 is in use: DTensors are its shards
         self.backwards = 0
         self.in_backward = False
         self._losses_before = 0  # the backward pass under way
@@ -263,6 +271,10 @@ class Probe:
         if not self.cycle.timeline.usable():
             return
         self.leader.saw(optimizer)
+        if self.leader.is_leading(optimizer):
+            self.cycle.rates = optimizing.rates_of(self.torch, optimizer, self.cycle.timeline)
+        if self._optimizers is not None:
+            self._optimizers.add(optimizer)
         if closure is None and self.leader.is_leading(optimizer):
             self._note_local_norm(optimizer)
         self.cycle.begin_optimizer()
@@ -317,19 +329,31 @@ class Probe:
         if not scaler.is_enabled():
             return
         self.skipped = self.skipped or 0
+        scale = getattr(scaler, "_scale", None)
+        if self.cycle.loss_scale is None and scale is not None and self.cycle.timeline.can_keep(scale):
+            self.cycle.loss_scale = self.cycle.timeline.keep(scale)
         if isinstance(loss, self.torch.Tensor) and loss.numel() == 1:
             self._scaled = (id(result), loss.detach(), scaler)
 
     def scaler_stepped(self, calls_before, scaler):
         if scaler.is_enabled() and self.optimizer_calls == calls_before:
             self.skipped = (self.skipped or 0) + 1
+            self.skipped_in_a_row += 1
             self.cycle.forget_losses()
+            self._tell_skips()
+
+    def _tell_skips(self):
+        """Where every step is skipped none ends, and no record of a step would say so."""
+        now_ns = time.monotonic_ns()
+        if self.skipped_in_a_row > 1 and now_ns - self._skips_told_ns >= SKIPS_TOLD_EVERY_NS:
+            self._skips_told_ns = now_ns
+            self.say("skips", {"skipped_steps": self.skipped, "in_a_row": self.skipped_in_a_row})
 
     # === records ===
 
     def say_hello(self):
         fields = identity.fields(self.torch, self._device, self.notes)
-        if self.say("hello", {**fields, "worker_server": self.server.name}):
+        if self.say("hello", {**fields, "worker_server": self.server.name, "parameters": self._parameters}):
             self._hello = (self.channel.connections, len(self.notes))
 
     def at_exit(self):
@@ -348,6 +372,7 @@ class Probe:
 
     def _end_step(self):
         self.steps += 1
+        self.skipped_in_a_row = 0
         self.page.stepped(self.steps)
         self.cycle.declares_loss = self.logged.declares_loss(self.steps)
         finished = self.cycle.close()
@@ -368,8 +393,20 @@ class Probe:
             self._turn_live(ordered)
         if self.knobs is not None:
             self.knobs.step_ended()
+        if self._optimizers is not None and self.steps >= self._first_step + COUNTED_AFTER_STEPS:
+            self.call(self._count_parameters)
         if self.stop.step_ended(self.steps, mono_ns):
             self.say_last("stop", {"step": self.steps, "how": self.stop.how()})
+
+    def _count_parameters(self):
+        """Once. Not where DTensors are parts of a layer and not of the data: a step's work is divided by another number then."""
+        optimizers, self._optimizers = list(self._optimizers), None
+        if not self.meshes.is_data_parallel() or (not self.shards_dtensors and optimizing.has_dtensors(optimizers)):
+            return
+        world_size = int(os.environ["WORLD_SIZE"])
+        shard_ranks = None if self.shard_weight is None else round(self.shard_weight * world_size)
+        self._parameters = optimizing.parameters_of(optimizers, shard_ranks)
+        self._hello = None  # says it
 
     def _flush(self):
         """Sends steps whose device times have arrived, in order; a rest is left to the next step's end."""

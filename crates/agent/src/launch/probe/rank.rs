@@ -13,8 +13,9 @@ use domain::series::Labels;
 use domain::time::TimestampMs;
 
 use crate::launch::probe::baseline::{BestSpeed, LossNoise};
+use crate::launch::probe::flop_utilization::FlopUtilization;
 use crate::launch::probe::pool::{PoolSchedule, Span};
-use crate::launch::probe::record::{Checkpoint, Phase, Step};
+use crate::launch::probe::record::{Checkpoint, Phase, Skips, Step};
 use crate::sample::series::series;
 use crate::sample::{Samples, assignment};
 
@@ -43,8 +44,12 @@ pub(super) struct RankSeries {
     nonfinite_since: [Option<f64>; 2],
     /// Steps that a gradient scaler has skipped.
     skipped_steps: f64,
+    /// It skips one step after the other.
+    is_skipping: bool,
     loss_noise: LossNoise,
     best_speed: BestSpeed,
+    /// Known where its parameters and its GPU are.
+    utilization: Option<FlopUtilization>,
     saves: RankSaves,
     /// `train_info`, `gpu_assignment_info` and `train_note`.
     infos: Vec<Labels>,
@@ -76,8 +81,10 @@ impl RankSeries {
             nonfinite: 0.0,
             nonfinite_since: [None; 2],
             skipped_steps: 0.0,
+            is_skipping: false,
             loss_noise: LossNoise::default(),
             best_speed: BestSpeed::default(),
+            utilization: None,
             saves: RankSaves::default(),
             infos: Vec::new(),
         }
@@ -88,10 +95,11 @@ impl RankSeries {
         &mut self,
         infos: Vec<Labels>,
         is_alone: bool,
+        utilization: Option<FlopUtilization>,
         at_ms: TimestampMs,
         samples: &Samples,
     ) {
-        self.is_alone = is_alone;
+        (self.is_alone, self.utilization) = (is_alone, utilization);
         for old in self.infos.iter().filter(|old| !infos.contains(old)) {
             samples.end(old, at_ms);
         }
@@ -167,6 +175,14 @@ impl RankSeries {
         self.write(cut.before, samples);
         self.pool.push(step);
         self.write(cut.after, samples);
+    }
+
+    /// Steps that do not end because a gradient scaler skips them. A step that ends later tells of the same skips.
+    pub(super) fn skips(&mut self, skips: &Skips, samples: &Samples) {
+        let at_ms = skips.wall_ns / 1_000_000;
+        self.push("train_skipped_steps_total", at_ms, skips.skipped_steps, samples);
+        self.push("train_skipped_steps_in_a_row", at_ms, skips.in_a_row, samples);
+        self.is_skipping = true;
     }
 
     pub(super) fn tick(&mut self, now_ms: TimestampMs, repeat: bool, samples: &Samples) {
@@ -252,6 +268,7 @@ impl RankSeries {
             let counted: Vec<f64> = pool.iter().filter_map(count).collect();
             (!counted.is_empty() && total_s > 0.0).then(|| counted.iter().sum::<f64>() / total_s)
         };
+        let tokens_per_second = rate(|step| step.tokens);
         // Where waits for other ranks are not known, they hide inside forward and backward.
         let knows_waits = pool.iter().any(|step| step.sync_s.is_some());
         let timed = || pool.iter().filter(|step| step.sync_s.is_some() || !knows_waits);
@@ -286,8 +303,22 @@ impl RankSeries {
                 largest(pool.iter().filter_map(|step| step.grad_norm)),
             ),
             ("train_grad_norm_local_square", local_square(&pool)),
+            ("train_loss_own", mean(&pool, Step::own_loss)),
+            ("train_learning_rate", latest(&pool, |step| step.lr_max)),
+            (
+                "train_learning_rate_min",
+                latest(&pool, |step| step.lr_min.filter(|_| step.lr_min != step.lr_max)),
+            ),
+            ("train_loss_scale", latest(&pool, |step| step.loss_scale)),
+            ("train_skipped_steps_in_a_row", self.is_skipping.then_some(0.0)),
             ("train_samples_per_second", rate(|step| step.samples)),
-            ("train_tokens_per_second", rate(|step| step.tokens)),
+            ("train_tokens_per_second", tokens_per_second),
+            (
+                "train_mfu_ratio",
+                tokens_per_second.and_then(|rate| self.utilization.as_ref()?.ratio(rate)),
+            ),
+            ("train_batch_samples", mean(&pool, |step| step.samples)),
+            ("train_batch_tokens", mean(&pool, |step| step.tokens)),
             (
                 "train_micro_batch",
                 largest(pool.iter().filter_map(|step| step.micro_batch)),
@@ -341,6 +372,7 @@ impl RankSeries {
         for (metric, value) in values {
             self.push(metric, at_ms, value, samples);
         }
+        self.is_skipping = false;
         for (place, value) in NONFINITE_VALUES.into_iter().enumerate() {
             if let Some(since) = self.nonfinite_since[place] {
                 samples.push(&self.nonfinite_series(value), at_ms, since);

@@ -34,6 +34,8 @@ pub(crate) enum Record {
     Stop {},
     /// What the script logs itself.
     Logged(Box<Logged>),
+    /// A gradient scaler skips one step after the other, and none of them ends.
+    Skips(Skips),
     /// What it did on one communicator; from nccl-probe.
     Nccl(Box<Report>),
 }
@@ -51,6 +53,9 @@ pub(crate) struct Hello {
     pub(crate) device: Option<String>,
     pub(crate) gpu_uuid: Option<String>,
     pub(crate) gpu_pci_bus_id: Option<String>,
+    /// Numbers that its optimizers train, shards of other ranks included; absent where a step's work does not follow from them.
+    #[serde(deserialize_with = "number")]
+    pub(crate) parameters: Option<f64>,
     /// What it cannot see, in sentences.
     pub(crate) notes: Vec<String>,
 }
@@ -124,6 +129,14 @@ pub(crate) struct Step {
     pub(crate) skipped_steps: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) saved_tensor_bytes: Option<f64>,
+    /// The lowest and the highest learning rate of the optimizer's groups.
+    #[serde(deserialize_with = "number")]
+    pub(crate) lr_min: Option<f64>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) lr_max: Option<f64>,
+    /// Of a gradient scaler, as the loss was multiplied with it.
+    #[serde(deserialize_with = "number")]
+    pub(crate) loss_scale: Option<f64>,
     // What the script itself reported, under the names of the metrics.
     #[serde(rename = "train_rpc_seconds", deserialize_with = "number")]
     pub(crate) rpc_s: Option<f64>,
@@ -135,6 +148,20 @@ pub(crate) struct Step {
     pub(crate) staleness_steps: Option<f64>,
     #[serde(rename = "train_pipeline_bubble_ratio", deserialize_with = "number")]
     pub(crate) bubble_ratio: Option<f64>,
+}
+
+/// Steps that a gradient scaler skipped.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Skips {
+    pub(crate) rank: u32,
+    pub(crate) wall_ns: i64,
+    /// So far.
+    #[serde(deserialize_with = "number")]
+    pub(crate) skipped_steps: Option<f64>,
+    /// Since the last step that ended.
+    #[serde(deserialize_with = "number")]
+    pub(crate) in_a_row: Option<f64>,
 }
 
 /// A knob of `LOCKSTEP_KNOBS`, and what became of it.
@@ -208,6 +235,16 @@ pub(crate) struct Checkpoint {
     pub(crate) errno: Option<String>,
     /// Room on the file system when it failed.
     pub(crate) free_bytes: Option<u64>,
+}
+
+impl Step {
+    /// What `backward` was called on: the loss of this rank, before anything is averaged over ranks.
+    pub(crate) fn own_loss(&self) -> Option<f64> {
+        match self.loss_source.as_deref() {
+            Some("logged") => self.loss_backward,
+            _ => self.loss,
+        }
+    }
 }
 
 impl Record {
@@ -313,6 +350,11 @@ mod tests {
         };
         assert_eq!((logged.rank, logged.values["val/acc"]), (1, Value(Some(0.5))));
         assert!(logged.values["lr"].0.is_some_and(f64::is_nan));
+        let line = br#"{"kind":"skips","rank":2,"wall_ns":5,"skipped_steps":31,"in_a_row":30}"#;
+        let Some(Record::Skips(skips)) = Record::parse(line) else {
+            panic!("skipped steps")
+        };
+        assert_eq!((skips.rank, skips.in_a_row), (2, Some(30.0)));
         assert_eq!(Record::parse(br#"{"kind":"later","rank":0}"#), None);
         assert_eq!(Record::parse(b"noise"), None);
     }

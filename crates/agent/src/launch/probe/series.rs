@@ -7,8 +7,9 @@ use domain::ident::{AttemptNo, RunId};
 use domain::run::unseen::{NOTES_MAX, one_line};
 use domain::series::Labels;
 use domain::time::TimestampMs;
-use domain::topology::Inventory;
+use domain::topology::{Gpu, Inventory};
 
+use crate::launch::probe::flop_utilization::FlopUtilization;
 use crate::launch::probe::logged::LoggedSeries;
 use crate::launch::probe::rank::RankSeries;
 use crate::launch::probe::record::{Hello, Record};
@@ -69,6 +70,10 @@ impl RunSeries {
             Record::Checkpoint(save) => {
                 let samples = self.samples.clone();
                 self.rank(save.rank).save(&save, &samples);
+            }
+            Record::Skips(skips) => {
+                let samples = self.samples.clone();
+                self.rank(skips.rank).skips(&skips, &samples);
             }
             Record::Logged(logged) => self.logged.take(self.run.as_str(), &logged, &self.samples),
             Record::Error { .. } | Record::Bye(_) | Record::Mesh(_) | Record::Stop {} | Record::Knob(_) => {}
@@ -135,8 +140,10 @@ impl RunSeries {
             ],
         );
         let mut infos = vec![info];
-        if let Some(gpu) = gpu_of(hello, inventory) {
-            let labels = [("gpu", gpu.to_string()), ("run", run), ("rank", number)];
+        let gpu = gpu_of(hello, inventory);
+        let utilization = gpu.and_then(|gpu| FlopUtilization::new(hello.parameters?, &gpu.name));
+        if let Some(gpu) = gpu {
+            let labels = [("gpu", gpu.index.to_string()), ("run", run), ("rank", number)];
             infos.push(series(
                 "gpu_assignment_info",
                 &labels.each_ref().map(|(name, value)| (*name, value.as_str())),
@@ -151,7 +158,8 @@ impl RunSeries {
         }
         let at_ms = hello.wall_ns / 1_000_000;
         let is_alone = hello.world_size == Some(1);
-        self.rank(hello.rank).introduce(infos, is_alone, at_ms, &samples);
+        self.rank(hello.rank)
+            .introduce(infos, is_alone, utilization, at_ms, &samples);
     }
 
     fn rank(&mut self, rank: u32) -> &mut RankSeries {
@@ -161,15 +169,14 @@ impl RunSeries {
     }
 }
 
-/// The index NVML gives the rank's GPU.
-fn gpu_of(hello: &Hello, inventory: &Inventory) -> Option<u32> {
-    let by = |own: &Option<String>, of: fn(&domain::topology::Gpu) -> &str| {
+/// The rank's GPU.
+fn gpu_of<'a>(hello: &Hello, inventory: &'a Inventory) -> Option<&'a Gpu> {
+    let by = |own: &Option<String>, of: fn(&Gpu) -> &str| {
         let own = own.as_deref()?;
         inventory
             .gpus
             .iter()
             .find(|gpu| of(gpu).eq_ignore_ascii_case(own))
-            .map(|gpu| gpu.index)
     };
     by(&hello.gpu_uuid, |gpu| &gpu.uuid).or_else(|| by(&hello.gpu_pci_bus_id, |gpu| &gpu.pci_bus_id))
 }
