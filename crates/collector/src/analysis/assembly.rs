@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use domain::diagnosis::analysis::Tick;
 use domain::diagnosis::input::{
-    GpuCondition, NodeResources, Page, Phase, Pool, Position, ProcessCondition, Resources, StepParts,
+    GpuCondition, Learning, NodeResources, Page, Phase, Pool, Position, ProcessCondition, Resources,
+    StepParts,
 };
 use domain::ident::{NodeName, Rank, RunId};
 use domain::time::TimestampMs;
@@ -132,6 +133,7 @@ struct Draft {
     mean: StepParts,
     max: StepParts,
     micro_batch: Option<f64>,
+    learning: Learning,
     is_stage: bool,
     phase: Option<f64>,
     phase_age: Option<f64>,
@@ -151,6 +153,10 @@ impl Draft {
             Field::Mean(part) => part.of_parts(&mut self.mean),
             Field::Max(part) => part.of_parts(&mut self.max),
             Field::MicroBatch => &mut self.micro_batch,
+            Field::OwnLoss => &mut self.learning.loss,
+            Field::LearningRate => &mut self.learning.rate,
+            Field::GradientNorm => &mut self.learning.gradient,
+            Field::GradientSquare => return self.learning.gradient = Some(value.sqrt()),
             Field::Phase => &mut self.phase,
             Field::PhaseAge => &mut self.phase_age,
             Field::Moves => &mut self.moves,
@@ -176,6 +182,7 @@ impl Draft {
             mean: self.mean,
             max: self.max,
             micro_batch: self.micro_batch,
+            learning: self.learning,
         })
     }
 

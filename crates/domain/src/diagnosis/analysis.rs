@@ -7,6 +7,7 @@ use crate::diagnosis::finding::{Cause, Evidence, FindingKind, Source};
 use crate::diagnosis::found::{Found, Who, witness};
 use crate::diagnosis::hang::{Hang, View};
 use crate::diagnosis::input::{Pool, Position};
+use crate::diagnosis::loss_trend::LossTrend;
 use crate::diagnosis::members::Members;
 use crate::diagnosis::order;
 use crate::diagnosis::rare_stall::RareStall;
@@ -14,6 +15,7 @@ use crate::diagnosis::resources::Usage;
 use crate::diagnosis::seat::Seat;
 use crate::diagnosis::spread::median;
 use crate::diagnosis::straggler::Straggler;
+use crate::diagnosis::uneven::Uneven;
 use crate::diagnosis::window::{Role, Windows};
 use crate::event::Severity;
 use crate::ident::Rank;
@@ -34,6 +36,8 @@ pub struct Analysis {
     hang: Hang,
     straggler: Straggler,
     rare_stall: RareStall,
+    uneven: Uneven,
+    loss_trend: LossTrend,
     reference: Reference,
 }
 
@@ -57,6 +61,8 @@ impl Analysis {
             hang: Hang::default(),
             straggler: Straggler::new(ranks),
             rare_stall: RareStall::new(ranks),
+            uneven: Uneven::new(ranks),
+            loss_trend: LossTrend::default(),
             reference: Reference::default(),
             members,
         }
@@ -154,12 +160,14 @@ impl Analysis {
         found.extend(self.hang.advance(&view, &mut questions));
         found.extend(self.straggler.findings(&self.members));
         found.extend(self.rare_stall.findings(&self.members));
+        found.extend(self.uneven.findings(&self.members));
         found.extend(blind_nodes(&self.members, now_ms));
         let found = order::sort(found, &self.members);
         Progress {
             scores: found
                 .iter()
                 .flat_map(|found| found.scores(&self.members))
+                .chain(self.loss_trend.scores())
                 .collect(),
             findings: found
                 .into_iter()
@@ -172,6 +180,7 @@ impl Analysis {
     /// Gives the windows that have become complete to those who compare ranks.
     fn compare(&mut self, median_step_s: f64) {
         for window in self.windows.close(&self.members) {
+            self.loss_trend.take(&window);
             let context = Context {
                 members: &self.members,
                 usage: &self.usage,
@@ -180,6 +189,7 @@ impl Analysis {
                 self.straggler.take(&window, &role, &context);
                 self.rare_stall
                     .take(&window, &role, &self.straggler, median_step_s);
+                self.uneven.take(&window, &role);
             }
         }
     }

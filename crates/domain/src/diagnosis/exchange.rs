@@ -19,6 +19,10 @@ pub struct Member {
 
 /// One thing that was measured.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "made and taken apart at once, never kept"
+)]
 pub enum Tick {
     /// Steps of a rank.
     Pool(Pool),

@@ -51,6 +51,8 @@ pub enum FindingKind {
     Straggler,
     /// A rank that stands still now and then while the others wait.
     RareStalls,
+    /// A rank whose loss, or whose learning rate, stays apart from its peers'.
+    UnevenLearning,
     /// A node of which nothing is heard. Nothing is said about its ranks.
     NodeBlind,
     /// A kind of a newer version.
@@ -137,6 +139,18 @@ pub enum Cause {
     Computing,
     /// The script's own code between steps.
     HostCode,
+    /// Its loss is another than its peers': it learns from other data, or computes something else.
+    OtherLoss,
+    /// It steps with another learning rate than its peers.
+    OtherLearningRate,
+    /// The learning rate has been raised since the loss was lowest.
+    LearningRateRaised,
+    /// The gradients have grown with the loss.
+    GradientsGrew,
+    /// The loss has not fallen since the attempt began.
+    NeverFell,
+    /// The loss fell, and falls no more.
+    StoppedFalling,
     /// Its node is not heard.
     NotHeard,
     /// It is not known.
@@ -253,6 +267,10 @@ pub enum Evidence {
     NetworkErrors,
     /// Whether the kernel of the operation has started on the GPU.
     KernelStarted,
+    /// The rank's own loss, before anything is averaged over ranks.
+    OwnLoss,
+    /// The optimizer's highest learning rate.
+    LearningRate,
     /// Seconds since the node was heard.
     NotHeard,
     /// Something that a newer version measures.

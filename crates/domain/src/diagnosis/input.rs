@@ -26,6 +26,19 @@ pub struct Pool {
     pub max: StepParts,
     /// Samples in one micro-batch, where the probe knows.
     pub micro_batch: Option<f64>,
+    /// What it learns with.
+    pub learning: Learning,
+}
+
+/// How a rank learns in the steps of a pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Learning {
+    /// Its own loss, before anything is averaged over ranks.
+    pub loss: Option<f64>,
+    /// The optimizer's highest learning rate.
+    pub rate: Option<f64>,
+    /// Gradient norm; of a sharded model the norm of this rank's part.
+    pub gradient: Option<f64>,
 }
 
 /// How the seconds of a step are spent. What is not measured is absent, never 0.

@@ -1,7 +1,7 @@
 //! What measurements mean: pure functions from measurements to findings.
 //!
 //! ```text
-//! pools, positions, answers ──▶ analysis ──▶ hang, straggler, rare_stall ──▶ order ──▶ findings, scores (series `diagnosis_*`), questions
+//! pools, positions, answers ──▶ analysis ──▶ hang, straggler, rare_stall, uneven, loss_trend ──▶ order ──▶ findings, scores (series `diagnosis_*`), questions
 //! ```
 
 pub mod analysis;
@@ -12,6 +12,7 @@ pub mod finding;
 mod found;
 mod hang;
 pub mod input;
+mod loss_trend;
 mod members;
 mod order;
 mod rare_stall;
@@ -22,5 +23,6 @@ mod spread;
 mod straggler;
 #[cfg(test)]
 mod tests;
+mod uneven;
 mod wait_graph;
 mod window;

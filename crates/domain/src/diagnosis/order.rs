@@ -62,7 +62,13 @@ fn depth(found: &Found, members: &Members) -> Depth {
 
 /// Whether one finding is the reason for another: the same ranks are slow in several ways, or a rank of a slow node is slow.
 fn explains(cause: &Found, other: &Found, members: &Members) -> bool {
-    if other.kind == FindingKind::NodeBlind || cause.severity == Severity::Info {
+    // What a rank learns from, and how fast it is, do not explain each other.
+    let is_about_learning = |found: &Found| found.kind == FindingKind::UnevenLearning;
+    if other.kind == FindingKind::NodeBlind
+        || is_about_learning(cause)
+        || is_about_learning(other)
+        || cause.severity == Severity::Info
+    {
         return false;
     }
     match (&cause.who, &other.who) {

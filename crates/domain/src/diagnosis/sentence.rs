@@ -13,6 +13,7 @@ impl Finding {
             FindingKind::WorksAlone => "works by itself while the others wait",
             FindingKind::Straggler => "is slower than its peers",
             FindingKind::RareStalls => "stands still now and then while the others wait",
+            FindingKind::UnevenLearning => "learns something else than its peers",
             FindingKind::NodeBlind => "is not heard; nothing is known of its ranks",
             FindingKind::Other(kind) => kind,
         };
@@ -28,6 +29,9 @@ impl Finding {
         let who = match &self.culprit {
             Culprit::Unknown if self.kind == FindingKind::Hang => {
                 return format!("The run does not advance, and no rank can be named{cause}.");
+            }
+            Culprit::Sides { .. } if self.kind == FindingKind::UnevenLearning => {
+                return format!("The ranks learn different things: {who}{cause}.");
             }
             Culprit::Sides { .. } => {
                 return format!("The run does not advance; its ranks disagree: {who}{cause}.");
@@ -150,6 +154,8 @@ impl Evidence {
             Self::MicroBatch => "samples in a micro-batch",
             Self::NetworkErrors => "network errors per second",
             Self::KernelStarted => "kernel of the operation has started",
+            Self::OwnLoss => "own loss",
+            Self::LearningRate => "learning rate",
             Self::NotHeard => "time since it was heard",
             Self::Other(what) => what,
         }
@@ -209,6 +215,12 @@ impl Cause {
             Self::Data => "its data loader is slow",
             Self::Computing => "its own computing takes longer",
             Self::HostCode => "the script's own code between steps takes longer",
+            Self::OtherLoss => "its loss stays apart from that of its peers",
+            Self::OtherLearningRate => "its learning rate is another than that of its peers",
+            Self::LearningRateRaised => "the learning rate was raised since the loss was lowest",
+            Self::GradientsGrew => "the gradients have grown with the loss",
+            Self::NeverFell => "the loss has not fallen since the attempt began",
+            Self::StoppedFalling => "the loss has stopped falling",
             Self::NotHeard => "its node is not heard",
             Self::Unknown => return None,
             Self::Other(cause) => cause,

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::diagnosis::input::{Pool, StepParts};
+use crate::diagnosis::input::{self, Pool, StepParts};
 use crate::diagnosis::members::Members;
 use crate::diagnosis::spread::peers;
 use crate::time::TimestampMs;
@@ -50,6 +50,15 @@ pub(super) struct Steps {
     pub(super) mean: Parts,
     pub(super) max: Parts,
     pub(super) micro_batch: f64,
+    pub(super) learning: Learning,
+}
+
+/// How a rank learns: means over its steps, and the last rate. NaN where it is not known.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Learning {
+    pub(super) loss: f64,
+    pub(super) rate: f64,
+    pub(super) gradient: f64,
 }
 
 /// All ranks over the same steps.
@@ -109,6 +118,7 @@ impl Windows {
             mean: parts(&pool.mean),
             max: parts(&pool.max),
             micro_batch: pool.micro_batch.unwrap_or(f64::NAN),
+            learning: Learning::of(&pool.learning),
         });
         let end = self.ends.entry(pool.last_step).or_insert(End {
             ranks: 0,
@@ -191,6 +201,7 @@ impl Steps {
             at_ms: later.at_ms,
             count,
             micro_batch: later.micro_batch,
+            learning: self.learning.and(self.count, &later.learning, later.count),
             ..self
         }
     }
@@ -201,6 +212,35 @@ impl Steps {
             return self.mean[part];
         }
         ((self.mean[part] * self.count - self.max[part]) / (self.count - 1.0)).max(0.0)
+    }
+}
+
+impl Learning {
+    fn of(learning: &input::Learning) -> Self {
+        let known = |value: Option<f64>| value.unwrap_or(f64::NAN);
+        Self {
+            loss: known(learning.loss),
+            rate: known(learning.rate),
+            gradient: known(learning.gradient),
+        }
+    }
+
+    /// These of so many steps, with those of later ones. What only one of them knows is as it says.
+    fn and(&self, count: f64, later: &Self, later_count: f64) -> Self {
+        let mean = |own: f64, other: f64| match (own.is_nan(), other.is_nan()) {
+            (true, _) => other,
+            (_, true) => own,
+            _ => (own * count + other * later_count) / (count + later_count),
+        };
+        Self {
+            loss: mean(self.loss, later.loss),
+            rate: if later.rate.is_nan() {
+                self.rate
+            } else {
+                later.rate
+            },
+            gradient: mean(self.gradient, later.gradient),
+        }
     }
 }
 

@@ -4,10 +4,13 @@
 pub const FILES: &[(&str, &str)] = &[
     ("indicators.yaml", include_str!("../../rules/indicators.yaml")),
     ("training.yaml", include_str!("../../rules/training.yaml")),
+    ("learning.yaml", include_str!("../../rules/learning.yaml")),
+    ("memory.yaml", include_str!("../../rules/memory.yaml")),
     ("runs.yaml", include_str!("../../rules/runs.yaml")),
     ("collectives.yaml", include_str!("../../rules/collectives.yaml")),
     ("diagnosis.yaml", include_str!("../../rules/diagnosis.yaml")),
     ("hardware.yaml", include_str!("../../rules/hardware.yaml")),
+    ("run_hardware.yaml", include_str!("../../rules/run_hardware.yaml")),
     ("lockstep.yaml", include_str!("../../rules/lockstep.yaml")),
 ];
 

@@ -10,6 +10,7 @@ import time
 MEMORY = {  # step field -> what the allocator calls it
     "cuda_allocated_bytes": "allocated_bytes.all.peak",
     "cuda_reserved_bytes": "reserved_bytes.all.peak",
+    "cuda_current_bytes": "allocated_bytes.all.current",
     "cuda_split_bytes": "inactive_split_bytes.all.current",
     "cuda_alloc_retries": "num_alloc_retries",
 }

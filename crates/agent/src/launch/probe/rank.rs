@@ -62,6 +62,8 @@ struct RankSaves {
     since_ms: Option<TimestampMs>,
     blocked_s: f64,
     failures: f64,
+    /// By what the system said, like `ENOSPC`; an empty name where it said nothing.
+    errors: BTreeMap<String, f64>,
     any: bool,
 }
 
@@ -129,6 +131,7 @@ impl RankSeries {
         self.saves.blocked_s += save.blocked_s.unwrap_or(0.0);
         if save.phase == Phase::Failure {
             self.saves.failures += 1.0;
+            self.count_save_error(save, at_ms, samples);
         } else {
             self.push("train_checkpoint_save_seconds", at_ms, save.seconds, samples);
             self.push("train_checkpoint_bytes", at_ms, save.bytes, samples);
@@ -138,6 +141,9 @@ impl RankSeries {
     }
 
     fn push_save_counters(&mut self, at_ms: TimestampMs, samples: &Samples) {
+        for (errno, count) in &self.saves.errors {
+            samples.push(&self.save_error_series(errno), at_ms, *count);
+        }
         let RankSaves {
             blocked_s, failures, ..
         } = self.saves;
@@ -148,6 +154,24 @@ impl RankSeries {
             samples,
         );
         self.push("train_checkpoint_failures_total", at_ms, Some(failures), samples);
+    }
+
+    /// A counter that was there at 0 can be seen to rise to 1.
+    fn count_save_error(&mut self, save: &Checkpoint, at_ms: TimestampMs, samples: &Samples) {
+        let errno = save.errno.clone().unwrap_or_default();
+        if !self.saves.errors.contains_key(&errno) {
+            samples.push(&self.save_error_series(&errno), at_ms - 1, 0.0);
+        }
+        *self.saves.errors.entry(errno).or_default() += 1.0;
+    }
+
+    fn save_error_series(&self, errno: &str) -> Labels {
+        let [(run, run_id), (rank, number)] = &self.labels;
+        let mut labels = vec![(*run, run_id.as_str()), (*rank, number.as_str())];
+        if !errno.is_empty() {
+            labels.push(("errno", errno));
+        }
+        series("train_checkpoint_errors_total", &labels)
     }
 
     pub(super) fn step(&mut self, step: Step, samples: &Samples) {
@@ -333,6 +357,10 @@ impl RankSeries {
             (
                 "train_memory_allocated_bytes",
                 largest(pool.iter().filter_map(|step| step.cuda_allocated_bytes)),
+            ),
+            (
+                "train_memory_current_bytes",
+                latest(&pool, |step| step.cuda_current_bytes),
             ),
             (
                 "train_memory_reserved_bytes",

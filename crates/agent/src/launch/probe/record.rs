@@ -119,6 +119,9 @@ pub(crate) struct Step {
     pub(crate) cuda_allocated_bytes: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) cuda_reserved_bytes: Option<f64>,
+    /// As the step ends.
+    #[serde(deserialize_with = "number")]
+    pub(crate) cuda_current_bytes: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) cuda_split_bytes: Option<f64>,
     #[serde(deserialize_with = "number")]

@@ -2,7 +2,7 @@
 
 use super::script::{Case, Expected, parse};
 use super::world::{BEGIN_MS, World};
-use crate::diagnosis::analysis::Progress;
+use crate::diagnosis::analysis::{Progress, Score};
 use crate::diagnosis::finding::{Culprit, Finding};
 use crate::diagnosis::found::word;
 use crate::event::Severity;
@@ -13,6 +13,10 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../../../testdata/diagnosis/healthy.test"),
     ),
     ("hang.test", include_str!("../../../testdata/diagnosis/hang.test")),
+    (
+        "learning.test",
+        include_str!("../../../testdata/diagnosis/learning.test"),
+    ),
     (
         "straggler.test",
         include_str!("../../../testdata/diagnosis/straggler.test"),
@@ -66,6 +70,24 @@ fn run(case: &Case) -> Vec<String> {
                 wrong.push(format!("at {now_s} s unexpected: {}", told(finding)));
             }
         }
+        for score in progress.scores.iter().filter(|score| is_of_run(score)) {
+            let expected = case.expected.iter().position(|expected| {
+                expected.kind == score.metric
+                    && expected.cause.as_deref() == score.labels.first().map(|(_, cause)| cause.as_str())
+            });
+            match expected {
+                Some(at) => {
+                    met_s[at].get_or_insert(now_s);
+                    if case.expected[at].until_s.is_some_and(|until_s| now_s > until_s) {
+                        wrong.push(format!("still at {now_s} s: {}", case.expected[at].text));
+                    }
+                }
+                None if score.metric == "diagnosis_loss_rise_ratio" && wrong.is_empty() => {
+                    wrong.push(format!("at {now_s} s unexpected: {score:?}"));
+                }
+                None => {}
+            }
+        }
         wrong.extend(scores_without_findings(&progress));
     }
     for (expected, met_s) in case.expected.iter().zip(met_s) {
@@ -87,9 +109,14 @@ fn is_sent(finding: &Finding) -> bool {
 }
 
 fn scores_without_findings(progress: &Progress) -> Option<String> {
+    let mut scores = progress.scores.iter().filter(|score| !is_of_run(score));
     let scored = progress.findings.iter().any(|finding| !finding.is_symptom);
-    (!scored && !progress.scores.is_empty())
-        .then(|| format!("scores without findings: {:?}", progress.scores))
+    (!scored && scores.next().is_some()).then(|| format!("scores without findings: {:?}", progress.scores))
+}
+
+/// Scores that are about the run as a whole, and belong to no finding.
+fn is_of_run(score: &Score) -> bool {
+    score.metric.starts_with("diagnosis_loss_")
 }
 
 fn matches(expected: &Expected, finding: &Finding) -> bool {

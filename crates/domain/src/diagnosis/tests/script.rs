@@ -35,6 +35,9 @@ pub(super) struct Case {
     pub(super) stacks: Vec<(RankSet, String)>,
     pub(super) values: Vec<(String, RankSet, String)>,
     pub(super) node_values: Vec<(String, String, f64)>,
+    /// Loss, learning rate and gradient norm of the run over time, in straight lines between these points.
+    pub(super) curves: [Vec<(f64, f64)>; 3],
+    pub(super) loss_noise: f64,
     pub(super) expected: Vec<Expected>,
 }
 
@@ -141,6 +144,8 @@ impl Case {
             stacks: Vec::new(),
             values: Vec::new(),
             node_values: Vec::new(),
+            curves: Default::default(),
+            loss_noise: 0.05,
             expected: Vec::new(),
         }
     }
@@ -181,6 +186,18 @@ impl Case {
             ["backend", name] => self.backend = (*name).to_owned(),
             ["flight", ranks, rest @ ..] => self.flight.push((set(ranks)?, flight(rest)?)),
             ["stack", ranks, how] => self.stacks.push((set(ranks)?, (*how).to_owned())),
+            ["loss", "noise", percent] => {
+                self.loss_noise = percent.strip_suffix('%')?.parse::<f64>().ok()? / 100.0;
+            }
+            [name @ ("loss" | "rate" | "gradient"), points @ ..] => {
+                let curve = ["loss", "rate", "gradient"]
+                    .iter()
+                    .position(|known| known == name)?;
+                for point in points {
+                    let (at, value) = point.split_once('=')?;
+                    self.curves[curve].push((seconds(at)?, value.parse().ok()?));
+                }
+            }
             ["node", node, what, value] => {
                 self.node_values
                     .push(((*node).to_owned(), (*what).to_owned(), value.parse().ok()?));

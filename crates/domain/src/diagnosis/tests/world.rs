@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::diagnosis::analysis::{Analysis, Member, Progress, Question, STACK_SAMPLES, Tick};
 use crate::diagnosis::input::{
-    FlightAnswer, GpuCondition, NodeResources, Page, Phase, Pool, Position, ProcessCondition, Resources,
-    StackAnswer, StepParts,
+    FlightAnswer, GpuCondition, Learning, NodeResources, Page, Phase, Pool, Position, ProcessCondition,
+    Resources, StackAnswer, StepParts,
 };
 use crate::ident::{NodeName, Rank};
 use crate::run::inspect::{FlightDigest, Frame, GroupDigest, Operation};
@@ -192,6 +192,7 @@ impl<'a> World<'a> {
 
     fn send_pool(&mut self, rank: u32) {
         let steps = std::mem::take(&mut self.pooled[rank as usize]);
+        let learning = self.learning(rank, steps.len());
         let mean = |part: usize| Some(steps.iter().map(|step| step[part]).sum::<f64>() / steps.len() as f64);
         let max = |part: usize| Some(steps.iter().map(|step| step[part]).fold(0.0, f64::max));
         let parts = |of: &dyn Fn(usize) -> Option<f64>| StepParts {
@@ -217,7 +218,21 @@ impl<'a> World<'a> {
             mean: parts(&mean),
             max: parts(&max),
             micro_batch: self.value("batch", rank).or(Some(8.0)),
+            learning,
         }));
+    }
+
+    /// Each rank draws other batches, so its loss scatters; what the rank's own data add to it stays.
+    fn learning(&mut self, rank: u32, steps: usize) -> Learning {
+        let at_s = self.step.end_s;
+        let [loss, rate, gradient] = [0, 1, 2].map(|curve| point(&self.case.curves[curve], at_s));
+        let offset = self.value("loss-offset", rank).unwrap_or(0.0);
+        let noise = self.case.loss_noise / (steps as f64).sqrt();
+        Learning {
+            loss: loss.map(|loss| loss * (1.0 + offset + noise * 2.0 * self.chance())),
+            rate: rate.map(|rate| rate * self.value("rate-factor", rank).unwrap_or(1.0)),
+            gradient,
+        }
     }
 
     // === Positions ===
@@ -487,6 +502,19 @@ impl<'a> World<'a> {
             .wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33) as f64 / f64::from(1_u32 << 30) - 1.0
     }
+}
+
+/// The value of a curve at a time; `None` of one that is not there.
+fn point(curve: &[(f64, f64)], at_s: f64) -> Option<f64> {
+    let next = curve.iter().position(|(to_s, _)| *to_s > at_s);
+    Some(match next {
+        None => curve.last()?.1,
+        Some(0) => curve[0].1,
+        Some(next) => {
+            let ((from_s, from), (to_s, to)) = (curve[next - 1], curve[next]);
+            from + (to - from) * (at_s - from_s) / (to_s - from_s)
+        }
+    })
 }
 
 fn at_ms(seconds: f64) -> i64 {

@@ -3,12 +3,15 @@
 //! ```text
 //! run_state{run,state} 1                            the state it is in
 //! run_failed_attempts_total{run}                    attempts that failed
+//! run_attempt_failures_total{run,cause,node}        the same by cause, and by the node where it began
 //! run_stalled{run,cause,node,rank} 1                a rank that does nothing and keeps the others waiting
 //! run_stalled{run,cause} 1                          no rank makes a step, and the culprit is unknown
 //! run_ended_info{run,cause,node,rank} 1             how it ended; without node and rank where there is none to be named
 //! ```
 //! A rank is named where the kernel says that its process is stopped or hangs, or where it alone is behind. Ranks that are equally far wait
 //! for each other, and nothing here says which one is to blame.
+
+use std::collections::BTreeMap;
 
 use crate::ident::RunId;
 use crate::run::state::attempt::Attempt;
@@ -32,6 +35,7 @@ impl Machine {
             (state, 1.0),
             (of_run("run_failed_attempts_total", &self.id), failed),
         ];
+        series.extend(failures(&self.id, &self.attempts));
         if self.state.is_final() {
             series.extend(
                 self.outcome
@@ -57,6 +61,34 @@ impl Attempt {
 
 fn of_run(name: &str, run: &RunId) -> Labels {
     Labels::new([(METRIC_NAME, name), ("run", run.as_str())]).expect("well-formed names")
+}
+
+/// Failed attempts by cause and node. Of attempts without an outcome neither is known.
+fn failures(run: &RunId, attempts: &[Attempt]) -> Vec<(Labels, f64)> {
+    let mut counts: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+    for outcome in attempts
+        .iter()
+        .filter(|attempt| attempt.has_failed())
+        .filter_map(|attempt| attempt.outcome.as_ref())
+    {
+        let key = (
+            outcome.cause.as_str(),
+            outcome.node.as_deref().unwrap_or_default(),
+        );
+        *counts.entry(key).or_default() += 1.0;
+    }
+    let labels = |cause, node: &str| {
+        let labels = of_run("run_attempt_failures_total", run).with("cause", cause);
+        if node.is_empty() {
+            labels
+        } else {
+            labels.with("node", node)
+        }
+    };
+    counts
+        .into_iter()
+        .map(|((cause, node), count)| (labels(cause, node), count))
+        .collect()
 }
 
 fn ended(run: &RunId, outcome: &Outcome) -> Labels {
@@ -89,8 +121,6 @@ fn named(run: &RunId, stalled: &Stalled<'_>) -> Labels {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::ident::{NodeName, Rank};
     use crate::run::spec::Spec;
@@ -180,6 +210,40 @@ mod tests {
     fn of_ranks_that_are_equally_far_none_is_named() {
         let level = [0, 1, 2, 3].map(|rank| (rank, StallCause::NoStep, Some(7)));
         check(&level, &["no_step - -"]);
+    }
+
+    #[test]
+    fn failed_attempts_are_counted_by_cause_and_node() {
+        let mut machine = run(&[]);
+        let failed = |node: Option<&str>, cause: Cause| {
+            let mut attempt = machine.attempts[0].clone();
+            attempt.ended_ms = Some(1);
+            attempt.progress.failing_since_ms = Some(1);
+            attempt.outcome = Some(Outcome {
+                node: node.map(str::to_owned),
+                ..Outcome::new(cause, "words")
+            });
+            attempt
+        };
+        let attempts = [
+            failed(Some("n2"), Cause::OutOfMemory),
+            failed(None, Cause::Mismatch),
+            failed(Some("n2"), Cause::OutOfMemory),
+        ];
+        machine.attempts.extend(attempts);
+        let counts: Vec<String> = machine
+            .series()
+            .iter()
+            .filter(|(labels, _)| labels.metric_name() == Some("run_attempt_failures_total"))
+            .map(|(labels, count)| format!("{labels} {count}"))
+            .collect();
+        assert_eq!(
+            counts,
+            [
+                r#"run_attempt_failures_total{cause="mismatch", run="ddp-1"} 1"#,
+                r#"run_attempt_failures_total{cause="out_of_memory", node="n2", run="ddp-1"} 2"#,
+            ]
+        );
     }
 
     #[test]
