@@ -64,6 +64,8 @@ export async function startBrowser(test) {
       "--disable-sync",
       "--no-first-run",
       "--no-proxy-server",
+      // A page that a test hands out itself counts as one from outside, which may not speak to loopback.
+      ...(process.env.LOCKSTEP_TEST_DIST ? ["--disable-features=LocalNetworkAccessChecks"] : []),
     ],
   });
   test.after(() => browser.close());
@@ -77,11 +79,12 @@ export const NOBODY_ANSWERS = /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_E
  * A page whose errors fail the test at its end: an exception, a failed request for a file, a refused script. What matches
  * `expected` is no error in this test.
  */
-export async function openPage(test, browser, { dark = false, width = 1280, height = 900, expected } = {}) {
+export async function openPage(test, browser, { dark = false, width = 1280, height = 900, timezone, expected } = {}) {
   const context = await browser.newContext({
     viewport: { width, height },
     colorScheme: dark ? "dark" : "light",
     reducedMotion: "reduce",
+    ...(timezone && { timezoneId: timezone }),
   });
   await serveDashboardFrom(context, process.env.LOCKSTEP_TEST_DIST);
   const page = await context.newPage();
@@ -149,6 +152,11 @@ async function serveDashboardFrom(context, folder) {
   await context.route(
     ({ pathname }) => files.includes(pathname.slice(1)),
     (route) => route.fulfill({ path: join(folder, new URL(route.request().url()).pathname) }),
+  );
+  // The page itself has an address for each of its pages.
+  await context.route(
+    (url) => !/\.\w+$|^\/api\//.test(url.pathname),
+    (route) => (route.request().isNavigationRequest() ? route.fulfill({ path: join(folder, "index.html") }) : route.fallback()),
   );
 }
 

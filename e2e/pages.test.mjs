@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { accessibilityFaults, logIn, openPage, startBrowser, startLockstep, waitFor } from "./harness.mjs";
+import { SHOWN_MS, accessibilityFaults, logIn, openPage, startBrowser, startLockstep, waitFor } from "./harness.mjs";
 
 const PHONE = { width: 390, height: 844 };
 const GPUS = 8;
@@ -26,30 +26,124 @@ test("pages", async (t) => {
     assert.deepEqual(await page.context().cookies().then((all) => all.map(({ httpOnly, sameSite }) => [httpOnly, sameSite])), [[true, "Strict"]]);
   });
 
-  await t.test("the overview shows the simulated GPUs, the five indicators, and says that they are simulated", async (t) => {
+  await t.test("the overview says in one sentence how things stand, and that the GPUs are simulated", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);
-    const cells = page.getByTestId("gpu-cell");
-    await cells.nth(GPUS - 1).waitFor();
-    assert.equal(await cells.count(), GPUS);
+    await page.getByTestId("sentence").getByText("Nothing is wrong that a rule knows of. No run is active.").waitFor();
     await page.getByTestId("simulated").getByText("SIMULATED").waitFor();
+    assert.deepEqual(await page.locator("main h2").evaluateAll((all) => all.map(({ firstChild }) => firstChild.textContent.trim())), ["First steps", "Runs", "GPUs", "Indicators"]);
     assert.equal(await page.getByTestId("indicator").count(), 5);
-    await waitFor("an indicator has a value", 15_000, async () => /GPU memory in use\s*\d/.test(await page.getByTestId("indicator").first().innerText()));
-    await waitFor("each cell has a value", 15_000, async () => (await cells.allInnerTexts()).every((text) => /\d %/.test(text)));
+    const memory = page.getByTestId("indicator").first();
+    await waitFor("an indicator names the worst", SHOWN_MS, async () => /worst .* GPU \d \d/.test(await memory.innerText()));
+    assert.match(await memory.innerText(), /median of 8/);
     assert.deepEqual(await accessibilityFaults(page), []);
   });
 
-  await t.test("another indicator recolours the same cells", async (t) => {
+  await t.test("the first steps tick off by themselves", async (t) => {
+    const page = await openPage(t, browser);
+    let pushed = false;
+    let push;
+    await page.routeWebSocket("**/api/stream", (socket) => {
+      const server = socket.connectToServer();
+      const nodes = { type: "nodes", nodes: [] };
+      server.onMessage((text) => {
+        const message = JSON.parse(text);
+        if (message.type === "nodes") {
+          push = () => socket.send(text);
+          socket.send(pushed ? text : JSON.stringify(nodes));
+        } else socket.send(text);
+      });
+    });
+    await logIn(page, lockstep);
+    const steps = page.getByTestId("first-steps");
+    await steps.getByText("Connect a node").waitFor();
+    const command = page.getByTestId("join-command");
+    assert.equal(await command.innerText(), `LOCKSTEP_JOIN=TOKEN lockstep agent --collector ${lockstep.url}`);
+    await steps.getByRole("button", { name: "Make a token" }).click();
+    await waitFor("the command has a token", SHOWN_MS, async () => /^LOCKSTEP_JOIN=\S{16,} /.test(await command.innerText()));
+    assert.deepEqual(await accessibilityFaults(page), []);
+    pushed = true;
+    push();
+    await steps.getByText("1 node is connected").waitFor();
+    assert.equal(await page.getByTestId("step-node").getAttribute("class"), "state state-ok");
+    assert.equal(await page.getByTestId("step-run").getAttribute("class"), "state state-unknown");
+    await steps.getByRole("button", { name: "Hide" }).click();
+    await steps.waitFor({ state: "detached" });
+  });
+
+  await t.test("the palette leads anywhere, by keys alone", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);
-    const cell = page.getByTestId("gpu-cell").first();
-    const colour = () => cell.evaluate((element) => element.style.backgroundColor);
-    const before = await waitFor("the cell has a colour", 15_000, colour);
-    await cell.evaluate((element) => (element.dataset.marked = "yes"));
-    await page.getByTestId("colour-by").selectOption({ label: "temperature" });
-    await waitFor("the cell shows degrees", 15_000, async () => /°C/.test(await cell.innerText()));
-    assert.notEqual(await colour(), before);
-    assert.equal(await cell.getAttribute("data-marked"), "yes", "the cell was kept, not built anew");
+    await page.keyboard.press("Control+k");
+    const palette = page.getByTestId("palette");
+    await palette.getByRole("combobox").waitFor();
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await page.keyboard.type("gradexpl");
+    await palette.getByRole("option", { name: "GradientExplosion" }).waitFor();
+    await page.keyboard.press("Enter");
+    await page.waitForURL(/\/rules\?q=GradientExplosion$/);
+    await page.locator("[data-testid=rule][data-rule=GradientExplosion]").waitFor();
+    assert.equal(await palette.isVisible(), false);
+    await page.locator("main").focus();
+    await page.keyboard.press("g");
+    await page.keyboard.press("o");
+    await page.getByTestId("gpu-grid").waitFor();
+    await page.keyboard.press("p");
+    await page.getByTestId("connection").getByText("paused").waitFor();
+    await page.keyboard.press("p");
+    await page.keyboard.press("?");
+    const help = page.getByRole("dialog", { name: "Keys" });
+    await help.getByRole("checkbox").uncheck();
+    await help.getByRole("button", { name: "Close" }).click();
+    await page.keyboard.press("?");
+    await page.keyboard.press("Control+k");
+    await palette.getByRole("combobox").waitFor();
+    assert.equal(await help.isVisible(), false, "single keys are off");
+  });
+
+  await t.test("each GPU is a cell, and keys lead from one to the next", async (t) => {
+    const page = await openPage(t, browser);
+    await logIn(page, lockstep);
+    const words = page.getByTestId("gpu-words");
+    const grid = page.getByTestId("gpu-grid");
+    await grid.focus();
+    await page.keyboard.press("ArrowRight");
+    await waitFor("the first GPU is described with its value", SHOWN_MS, async () => / GPU 0 · \d.* %/.test(await words.innerText()));
+    for (let gpu = 1; gpu < GPUS; gpu += 1) await page.keyboard.press("ArrowRight");
+    await words.getByText(`GPU ${GPUS - 1} · `).waitFor();
+    assert.match(await words.innerText(), /points (below|above) the median of GPUs without a run/);
+    assert.equal(await page.locator("#gpu-pointed").innerText(), await words.innerText(), "a screen reader hears the same");
+    await page.keyboard.press("ArrowRight");
+    await words.getByText(`GPU ${GPUS - 1} · `).waitFor();
+  });
+
+  await t.test("another measure recolours the cells, and the address holds it", async (t) => {
+    const page = await openPage(t, browser);
+    await logIn(page, lockstep);
+    const grid = page.getByTestId("gpu-grid");
+    // The first cell begins below its node's name; its first pixels are free of text.
+    const colour = () => grid.locator("canvas").first().evaluate((canvas) => [...canvas.getContext("2d").getImageData(6, 24, 1, 1).data].join());
+    await page.getByTestId("gpus-show").selectOption("value");
+    const before = await waitFor("the cell has a colour", SHOWN_MS, async () => (await colour()) !== "0,0,0,0" && colour());
+    await page.getByTestId("gpus-colour").selectOption("temperature");
+    await waitFor("the cell has another colour", SHOWN_MS, async () => (await colour()) !== before);
+    assert.match(page.url(), /\?show=value&colour=temperature$/);
+    await grid.focus();
+    await page.keyboard.press("ArrowRight");
+    await waitFor("degrees are told", SHOWN_MS, async () => /°C/.test(await page.getByTestId("gpu-words").innerText()));
+    await page.reload();
+    assert.equal(await page.getByTestId("gpus-colour").inputValue(), "temperature");
+  });
+
+  await t.test("the grid is a table for who wants one", async (t) => {
+    const page = await openPage(t, browser);
+    await logIn(page, lockstep);
+    await page.getByTestId("gpus-gpus").selectOption("table");
+    const rows = page.locator("[data-testid=gpu-table] tbody tr");
+    await rows.nth(GPUS - 1).waitFor();
+    assert.equal(await rows.count(), GPUS);
+    await waitFor("each has a value", SHOWN_MS, async () => (await rows.allInnerTexts()).every((text) => /\d %/.test(text)));
+    assert.deepEqual(await accessibilityFaults(page), []);
   });
 
   await t.test("the form says what is wrong as the server would, and no longer when it is right", async (t) => {
@@ -78,18 +172,27 @@ test("pages", async (t) => {
     assert.deepEqual(await accessibilityFaults(page), []);
   });
 
-  await t.test("the rules are listed, and an opened one stays open while news arrives", async (t) => {
+  await t.test("the rules are a table with a filter, and an opened one stays open while news arrives", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);
     await page.goto(`${lockstep.url}/rules`);
+    const rules = page.getByTestId("rule");
     const rule = page.locator("[data-testid=rule][data-rule=GradientExplosion]");
-    await rule.locator("summary").click();
+    await rule.waitFor();
+    assert.ok((await rules.count()) >= 10);
+    assert.equal(await rule.getAttribute("data-state"), "quiet");
+    await rule.getByRole("button", { name: "GradientExplosion" }).click();
     const evaluated = () => rule.getByText("evaluated").locator("time").getAttribute("title");
     const before = await evaluated();
-    await waitFor("the rule was evaluated again", 15_000, async () => (await evaluated()) !== before);
-    assert.equal(await rule.getAttribute("open"), "");
-    assert.ok((await page.getByTestId("rule").count()) >= 10);
+    await waitFor("the rule was evaluated again", SHOWN_MS, async () => (await evaluated()) !== before);
+    await rule.getByText("What to do:").waitFor();
     assert.deepEqual(await accessibilityFaults(page), []);
+    await page.getByTestId("rules-filter").fill("gradient explosion");
+    await waitFor("fewer rules are shown", SHOWN_MS, async () => (await rules.count()) < 10);
+    await rule.getByText("What to do:").waitFor();
+    assert.match(page.url(), /q=gradient%20explosion$/);
+    await page.getByTestId("rules-state").selectOption("firing");
+    await waitFor("no rule fires", SHOWN_MS, async () => (await rules.count()) === 0);
   });
 
   await t.test("on a phone nothing is cut off", async (t) => {
@@ -101,6 +204,7 @@ test("pages", async (t) => {
       await page.getByTestId("simulated").waitFor();
       if (path === "/rules") await page.getByTestId("rule").first().waitFor();
       await page.evaluate(() => document.querySelectorAll("details").forEach((details) => (details.open = true)));
+      if (path === "/rules") await page.getByTestId("rule").first().getByRole("button").click();
       const beyond = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
       assert.equal(beyond, 0, `${path} is ${beyond} pixels too wide`);
     }
@@ -109,7 +213,7 @@ test("pages", async (t) => {
   await t.test("in the dark the pages are dark, and readable", async (t) => {
     const page = await openPage(t, browser, { dark: true });
     await logIn(page, lockstep);
-    await page.getByTestId("gpu-cell").first().waitFor();
+    await page.getByTestId("gpu-grid").waitFor();
     const light = await page.evaluate(() => {
       const canvas = document.createElement("canvas").getContext("2d");
       canvas.fillStyle = getComputedStyle(document.body).backgroundColor || getComputedStyle(document.documentElement).backgroundColor;
@@ -120,11 +224,57 @@ test("pages", async (t) => {
     assert.deepEqual(await accessibilityFaults(page), []);
   });
 
+  await t.test("values stand still while the page is paused, and go on after", async (t) => {
+    const page = await openPage(t, browser);
+    await logIn(page, lockstep);
+    const state = page.getByTestId("connection");
+    const shown = () => page.locator("main").innerText();
+    await waitFor("an indicator has a value", SHOWN_MS, async () => /worst/.test(await page.getByTestId("indicator").first().innerText()));
+    await page.getByRole("button", { name: "Pause" }).click();
+    await state.getByText("paused").waitFor();
+    const before = await shown();
+    const measured = async () => Number((await lockstep.call("GET", "/api/v1/query?query=max(timestamp(gpu_power_watts))")).data.result[0].value[1]);
+    const began = await measured();
+    await waitFor("three seconds more were measured", 15_000, async () => (await measured()) >= began + 3);
+    assert.equal(await shown(), before);
+    await page.getByRole("button", { name: "Continue" }).click();
+    await state.getByText("live").waitFor();
+    await waitFor("a value has changed", 15_000, async () => (await shown()) !== before);
+  });
+
+  await t.test("the zone of times is chosen once, and named in the address", async (t) => {
+    const page = await openPage(t, browser, { timezone: "Asia/Shanghai" });
+    await logIn(page, lockstep);
+    await page.goto(`${lockstep.url}/rules`);
+    const hour = async () => Number(/(\d\d):\d\d:\d\d$/.exec(await page.locator("[data-testid=rule-details] time").first().getAttribute("title"))[1]);
+    await page.getByTestId("rule").first().getByRole("button").click();
+    const zone = page.getByTestId("zone");
+    assert.equal(await zone.locator("option").first().innerText(), "UTC+08:00");
+    const local = await hour();
+    await zone.selectOption("UTC");
+    assert.match(page.url(), /tz=utc/);
+    await page.getByTestId("rule").first().getByRole("button").click();
+    await waitFor("times are in UTC", 15_000, async () => [8, 9].includes((local - (await hour()) + 24) % 24));
+    await page.goto(`${lockstep.url}/rules`);
+    await page.getByTestId("rule").first().waitFor();
+    assert.equal(await zone.inputValue(), "utc", "this browser remembers it");
+  });
+
+  await t.test("on the wall there are no controls, and type is large", async (t) => {
+    const page = await openPage(t, browser, { width: 2560, height: 1440 });
+    await logIn(page, lockstep);
+    await page.goto(`${lockstep.url}/?wall=1`);
+    await page.getByTestId("connection").getByText("live").waitFor();
+    assert.equal(await page.getByRole("navigation").isVisible(), false);
+    assert.equal(await page.getByRole("button", { name: "Log out" }).isVisible(), false);
+    assert.equal(await page.evaluate(() => getComputedStyle(document.documentElement).fontSize), "24px");
+  });
+
   await t.test("a session that ended elsewhere leads back to the log-in", async (t) => {
     const page = await openPage(t, browser, { expected: /WebSocket connection to/ });
     await logIn(page, lockstep);
     await page.context().clearCookies();
-    await page.getByRole("navigation").getByRole("link", { name: "Rules and alerts" }).click();
+    await page.getByRole("navigation").getByRole("link", { name: "Rules" }).click();
     await page.getByLabel("Token").waitFor();
     assert.equal(await page.title(), "Log in · Lockstep");
   });
@@ -166,7 +316,7 @@ test("pages", async (t) => {
       server.onMessage((message) => (silent && mine === 1 ? undefined : socket.send(message)));
     });
     await logIn(page, lockstep);
-    await page.getByTestId("gpu-cell").first().waitFor();
+    await page.getByTestId("gpu-grid").waitFor();
     silent = true;
     await page.clock.fastForward("00:25");
     await waitFor("a second stream is opened", 15_000, async () => {

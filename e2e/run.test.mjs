@@ -80,7 +80,7 @@ test("runs", async (t) => {
   await t.test("a collector that is killed and comes back is noticed, and the charts go on", async () => {
     await page.locator("[data-testid=ranks]").evaluate((table) => (table.dataset.marked = "yes"));
     const run = runOf(page);
-    await killAndRestart(lockstep, () => page.getByTestId("connection").getByText("reconnecting").waitFor());
+    await killAndRestart(lockstep, () => page.getByTestId("connection").getByText("offline").waitFor());
     await page.getByTestId("connection").getByText("live").waitFor();
     const before = await points(page, 1);
     await points(page, before + 3, 30_000);
@@ -94,7 +94,8 @@ test("runs", async (t) => {
   await t.test("on a phone the run's page is not cut off", async (t) => {
     const phone = await openPage(t, browser, { width: 390, height: 844 });
     await logIn(phone, lockstep);
-    await phone.getByTestId("gpu-cell").first().getByText("%").waitFor();
+    await phone.getByTestId("gpu-grid").locator("canvas").first().waitFor();
+    await phone.getByTestId("indicator").first().getByText("worst").waitFor();
     await phone.getByTestId("simulated").waitFor();
     await picture(phone, "overview-phone");
     await phone.goto(page.url());
@@ -117,7 +118,7 @@ test("runs", async (t) => {
     await picture(page, "run");
     const overview = await openPage(t, browser);
     await logIn(overview, lockstep);
-    await overview.locator("[data-testid=runs] a").first().waitFor();
+    await overview.locator("[data-testid=runs] tbody a").first().waitFor();
     assert.deepEqual(await accessibilityFaults(overview), []);
     await picture(overview, "overview");
   });
@@ -163,7 +164,7 @@ test("runs", async (t) => {
     const run = runOf(page);
     await stop(page);
     await page.getByTestId("diagnosis").waitFor({ state: "detached", timeout: 30_000 });
-    await page.getByRole("navigation").getByRole("link", { name: "Rules and alerts" }).click();
+    await page.getByRole("navigation").getByRole("link", { name: "Rules" }).click();
     const alert = page.locator("[data-testid=alert][data-rule=GradientExplosion][data-state=resolved]");
     await alert.filter({ hasText: run }).waitFor();
   });

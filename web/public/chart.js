@@ -36,10 +36,16 @@ const height = (_, min, max) => {
 };
 const UNITS = { ratio: (value) => `${precise(value * 100)} %`, seconds, plain: scaled };
 
+// The time as it is to be shown: `lockstepUtc` says that the viewer wants UTC. The result is only good for its local fields.
+const zoned = (seconds) => {
+  const at = new Date(seconds * 1e3);
+  return globalThis.lockstepUtc ? new Date(at.getTime() + at.getTimezoneOffset() * 60e3) : at;
+};
+
 // 24 hours, and no more digits than the distance of ticks needs.
 const timeOfDay = (_, ticks, __, ___, distance) =>
   ticks.map((tick) => {
-    const at = new Date(tick * 1e3);
+    const at = zoned(tick);
     const two = (number) => String(number).padStart(2, "0");
     if (distance >= DAY_S) return `${two(at.getMonth() + 1)}-${two(at.getDate())}`;
     const minutes = `${two(at.getHours())}:${two(at.getMinutes())}`;
@@ -128,10 +134,11 @@ class Chart {
     };
     const time = (plot, _, n, index) => {
       const raw = at(plot, n, index);
-      return raw == null ? "–" : new Date(raw * 1e3).toLocaleTimeString("sv-SE");
+      return raw == null ? "–" : zoned(raw).toLocaleTimeString("sv-SE");
     };
     return {
       ...this.size(),
+      tzDate: zoned,
       cursor: { sync: { key: SYNC }, drag: { x: true, y: false } },
       legend: { live: true, show: !this.small },
       hooks: { draw: [(plot) => this.drawMarks(plot)] },

@@ -12,6 +12,14 @@ globalThis.lockstepCopy = (text) => {
   return copied;
 };
 
+// The page on the wall: no controls, large type, and a screen that stays on for as long as it is looked at.
+if (new URLSearchParams(location.search).get("wall") === "1") {
+  document.documentElement.classList.add("wall");
+  const stayAwake = () => document.visibilityState === "visible" && navigator.wakeLock?.request("screen").catch(() => {});
+  document.addEventListener("visibilitychange", stayAwake);
+  stayAwake();
+}
+
 try {
   await init({ module_or_path: "/web_bg.wasm" });
 } catch (error) {

@@ -6,6 +6,7 @@
 //! ```
 //! Each new connection asks for every open watch again, so a page never notices more than a gap.
 
+mod freshness;
 mod keys;
 mod list;
 mod news;
@@ -17,6 +18,7 @@ use domain::api::runs::RunSummary;
 use domain::api::stream::Request;
 use domain::time::TimestampMs;
 use futures::channel::mpsc::unbounded;
+use futures::stream::{AbortHandle, Abortable};
 use futures::{SinkExt, StreamExt, future};
 use gloo_net::websocket::Message;
 use gloo_net::websocket::futures::WebSocket;
@@ -27,6 +29,7 @@ use leptos::task::spawn_local;
 use crate::session::{Phase, Who};
 use watches::Watches;
 
+pub(crate) use freshness::{Freshness, Stream};
 pub(crate) use list::{Keyed, List, Row, each};
 pub(crate) use news::{News, Run};
 
@@ -50,8 +53,14 @@ pub(crate) struct Live {
     pub(crate) nodes: List<NodeView>,
     /// The collector's clock, to the second.
     pub(crate) now_ms: RwSignal<TimestampMs>,
+    /// The viewer has stopped the changes; see [`Live::resume`].
+    pub(crate) paused: RwSignal<bool>,
     /// The collector's clock minus the browser's.
     offset_ms: RwSignal<i64>,
+    /// When the last message came, by the browser's clock.
+    heard_ms: StoredValue<TimestampMs>,
+    /// Ends the connection, so that the next one brings everything anew.
+    link: StoredValue<Option<AbortHandle>>,
     watches: StoredValue<Watches, LocalStorage>,
 }
 
@@ -64,7 +73,10 @@ impl Live {
             diagnoses: List::new(),
             nodes: List::new(),
             now_ms: RwSignal::new(browser_ms()),
+            paused: RwSignal::new(false),
             offset_ms: RwSignal::new(0),
+            heard_ms: StoredValue::new(browser_ms()),
+            link: StoredValue::new(None),
             watches: StoredValue::new_local(Watches::default()),
         }
     }
@@ -79,6 +91,7 @@ impl Live {
             handle.abort();
             self.watches.with_value(Watches::disconnected);
             self.connected.set(false);
+            self.paused.set(false);
             self.runs.forget();
             self.diagnoses.forget();
             self.nodes.forget();
@@ -93,6 +106,41 @@ impl Live {
         on_cleanup(move || watches.with_value(|watches| watches.close(id)));
     }
 
+    /// Stops the changes, or lets them go on.
+    pub(crate) fn toggle_pause(self) {
+        if self.paused.get_untracked() {
+            self.resume();
+        } else {
+            self.paused.set(true);
+        }
+    }
+
+    /// Lets the page change again. What came meanwhile was dropped, so everything is asked for anew.
+    pub(crate) fn resume(self) {
+        if !self.paused.get_untracked() {
+            return;
+        }
+        self.paused.set(false);
+        if let Some(link) = self.link.get_value() {
+            link.abort();
+        }
+    }
+
+    /// How old what the page shows is, looked at once per second; `past` says whether the page shows a time that is over.
+    pub(crate) fn freshness(self, past: Signal<bool>) -> Memo<Freshness> {
+        Memo::new(move |_| {
+            self.now_ms.track();
+            let stream = Stream {
+                connected: self.connected.get(),
+                paused: self.paused.get(),
+                past: past.get(),
+                expects_news: self.watches.with_value(Watches::expects_news),
+                heard_ms: self.heard_ms.get_value(),
+            };
+            Freshness::at(browser_ms(), stream)
+        })
+    }
+
     async fn tell_time(self) {
         loop {
             self.now_ms.set(browser_ms() + self.offset_ms.get_untracked());
@@ -103,8 +151,15 @@ impl Live {
     async fn stay_connected(self, who: Who) {
         let mut pause_ms = PAUSE_MS.0;
         while who.phase_untracked() == Phase::LoggedIn {
-            if self.connect(who).await {
-                pause_ms = PAUSE_MS.0;
+            let (link, registration) = AbortHandle::new_pair();
+            self.link.set_value(Some(link));
+            let ended = Abortable::new(self.connect(who), registration).await;
+            self.watches.with_value(Watches::disconnected);
+            match ended {
+                Ok(true) => pause_ms = PAUSE_MS.0,
+                Ok(false) => {}
+                // The viewer waits for it.
+                Err(_) => continue,
             }
             self.connected.set(false);
             TimeoutFuture::new(pause_ms).await;
@@ -146,11 +201,14 @@ impl Live {
             }
         };
         future::select(Box::pin(sending), Box::pin(receiving)).await;
-        watches.disconnected();
         worked
     }
 
     fn take(self, news: News, who: Who) {
+        self.heard_ms.set_value(browser_ms());
+        if self.paused.get_untracked() && !matches!(news, News::Welcome { .. }) {
+            return;
+        }
         if let Some(id) = news.watch() {
             return self.watches.get_value().hand_over(id, news);
         }

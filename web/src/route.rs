@@ -1,6 +1,8 @@
 //! Which page the address names, and going to another without loading the program anew.
 //!
-//! Four pages need no router with parameters in types and nested views: that would be a sixteenth of the dashboard.
+//! A handful of pages needs no router with parameters in types and nested views, which would be a sixteenth of the dashboard.
+
+mod query;
 
 use leptos::ev::{self, MouseEvent};
 use leptos::prelude::*;
@@ -40,6 +42,8 @@ impl Page {
 #[derive(Clone, Copy)]
 pub(crate) struct Route {
     path: RwSignal<String>,
+    /// With its `?`; empty where there is none.
+    query: RwSignal<String>,
 }
 
 impl Route {
@@ -47,9 +51,10 @@ impl Route {
     pub(crate) fn follow() -> Self {
         let route = Self {
             path: RwSignal::new(here()),
+            query: RwSignal::new(query_here()),
         };
         let clicks = window_event_listener(ev::click, move |event| _ = route.clicked(&event));
-        let moves = window_event_listener(ev::popstate, move |_| route.path.set(here()));
+        let moves = window_event_listener(ev::popstate, move |_| route.arrive());
         on_cleanup(move || {
             clicks.remove();
             moves.remove();
@@ -70,7 +75,32 @@ impl Route {
             .history()
             .and_then(|history| history.push_state_with_url(&JsValue::NULL, "", Some(to)));
         window.scroll_to_with_x_and_y(0.0, 0.0);
-        self.path.set(to.to_owned());
+        let (path, query) = to.split_once('?').unwrap_or((to, ""));
+        self.query.set(query.to_owned());
+        self.path.set(path.to_owned());
+    }
+
+    /// A parameter of the address, decoded.
+    pub(crate) fn param(self, name: &'static str) -> Memo<Option<String>> {
+        Memo::new(move |_| self.query.with(|query| query::param(query, name)))
+    }
+
+    /// Changes a parameter of the address in place: the way back leads to the page before, not to the choice before.
+    pub(crate) fn set_param(self, name: &str, value: Option<&str>) {
+        let query = self
+            .query
+            .with_untracked(|query| query::with_param(query, name, value));
+        let to = format!("{}{query}", self.path.get_untracked());
+        // As in `go`: refused or not, the page shows the choice.
+        let _refused = window()
+            .history()
+            .and_then(|history| history.replace_state_with_url(&JsValue::NULL, "", Some(&to)));
+        self.query.set(query);
+    }
+
+    fn arrive(self) {
+        self.query.set(query_here());
+        self.path.set(here());
     }
 
     /// A plain click on a link to a page is a way to go there; every other click is the browser's own.
@@ -91,6 +121,17 @@ fn here() -> String {
     window().location().pathname().unwrap_or_default()
 }
 
+fn query_here() -> String {
+    window().location().search().unwrap_or_default()
+}
+
+/// Whether the link to `href` leads to the page at `path` or to the list that it belongs to.
+fn is_current(href: &str, path: &str) -> bool {
+    let path = path.trim_end_matches('/');
+    let below = path.strip_prefix(href).is_some_and(|rest| rest.starts_with('/'));
+    href == path || (href == "/" && path.is_empty()) || (href != "/" && below && path != "/runs/new")
+}
+
 /// A link of the navigation; the one to the page one is on says so.
 #[component]
 pub(crate) fn NavLink(
@@ -101,7 +142,7 @@ pub(crate) fn NavLink(
 ) -> impl IntoView {
     let path = expect_context::<Route>().path;
     let current = text(move || {
-        if path.with(|path| path == href) {
+        if path.with(|path| is_current(href, path)) {
             "page"
         } else {
             "false"
@@ -112,7 +153,22 @@ pub(crate) fn NavLink(
 
 #[cfg(test)]
 mod tests {
-    use super::Page;
+    use super::{Page, is_current};
+
+    #[test]
+    fn one_link_of_the_navigation_is_current() {
+        for (href, path, current) in [
+            ("/", "/", true),
+            ("/", "/rules", false),
+            ("/rules", "/rules/", true),
+            ("/runs", "/runs/ddp-1", true),
+            ("/runs", "/runs/new", false),
+            ("/runs/new", "/runs/new", true),
+            ("/run", "/runs", false),
+        ] {
+            assert_eq!(is_current(href, path), current, "{href} on {path}");
+        }
+    }
 
     #[test]
     fn addresses_name_pages() {

@@ -1,4 +1,4 @@
-//! Colours of states; the word is always beside them.
+//! Colours and shapes of states; the word is always beside them.
 
 use domain::api::alerts::AlertState;
 use domain::event::Severity;
@@ -14,22 +14,27 @@ pub(crate) fn StateBadge(
     #[prop(into)]
     state: Signal<RunState>,
 ) -> impl IntoView {
-    let class = text(move || match state.get() {
-        RunState::Running => "badge badge-sm badge-info",
-        RunState::Succeeded => "badge badge-sm badge-success",
-        RunState::Failed | RunState::Lost => "badge badge-sm badge-error",
-        RunState::Stopping | RunState::Restarting => "badge badge-sm badge-warning",
-        _ => "badge badge-sm badge-neutral",
-    });
+    let class = text(move || run_state_class(state.get()));
     view! { <span class=class data-testid="run-state">{text(move || state.get().as_str())}</span> }
 }
 
-/// Badge class and word of an alert's state.
+/// Colour and shape of a run's state.
+pub(crate) fn run_state_class(state: RunState) -> &'static str {
+    match state {
+        RunState::Running => "state state-info",
+        RunState::Succeeded => "state state-ok",
+        RunState::Failed | RunState::Lost => "state state-critical",
+        RunState::Stopping | RunState::Restarting => "state state-warning",
+        _ => "state state-unknown",
+    }
+}
+
+/// Class and word of an alert's state.
 pub(crate) fn alert_badge(state: AlertState) -> (&'static str, &'static str) {
     match state {
-        AlertState::Pending => ("badge badge-sm badge-info", "pending"),
-        AlertState::Firing => ("badge badge-sm badge-warning", "firing"),
-        AlertState::Resolved => ("badge badge-sm badge-ghost", "resolved"),
+        AlertState::Pending => ("state state-info", "pending"),
+        AlertState::Firing => ("state state-warning", "firing"),
+        AlertState::Resolved => ("state state-ok", "resolved"),
     }
 }
 
@@ -42,11 +47,11 @@ pub(crate) fn severity_class(severity: Severity) -> &'static str {
     }
 }
 
-/// Badge class and word of a severity.
+/// Class and word of a severity.
 pub(crate) fn severity_word(severity: Severity) -> (&'static str, &'static str) {
     match severity {
-        Severity::Critical => ("badge badge-sm badge-error", "critical"),
-        Severity::Warning => ("badge badge-sm badge-warning", "warning"),
-        Severity::Info => ("badge badge-sm badge-info", "info"),
+        Severity::Critical => ("state state-critical", "critical"),
+        Severity::Warning => ("state state-warning", "warning"),
+        Severity::Info => ("state state-info", "info"),
     }
 }

@@ -4,6 +4,7 @@ use domain::time::TimestampMs;
 use leptos::prelude::*;
 
 use super::text;
+use super::zone::Zone;
 
 use crate::live::Live;
 
@@ -30,26 +31,40 @@ fn ago(age_ms: i64) -> String {
     }
 }
 
-/// The local time of day, with the date when it is not today.
+/// The time of day in the chosen zone, with the date when it is not today.
 pub(crate) fn clock(at_ms: TimestampMs) -> String {
     #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit 53 bits")]
     let date = js_sys::Date::new(&(at_ms as f64).into());
-    let time = format!(
-        "{:02}:{:02}:{:02}",
-        date.get_hours(),
-        date.get_minutes(),
-        date.get_seconds()
-    );
-    let today = js_sys::Date::new_0();
-    if date.to_date_string() == today.to_date_string() {
+    let (at, today) = (shown(&date), shown(&js_sys::Date::new_0()));
+    let [year, month, day, hours, minutes, seconds] = at;
+    let time = format!("{hours:02}:{minutes:02}:{seconds:02}");
+    if at[..3] == today[..3] {
         return time;
     }
-    format!(
-        "{}-{:02}-{:02} {time}",
-        date.get_full_year(),
-        date.get_month() + 1,
-        date.get_date()
-    )
+    format!("{year}-{month:02}-{day:02} {time}")
+}
+
+/// Year, month, day, hours, minutes and seconds of a date in the chosen zone.
+fn shown(date: &js_sys::Date) -> [u32; 6] {
+    if Zone::is_utc_now() {
+        [
+            date.get_utc_full_year(),
+            date.get_utc_month() + 1,
+            date.get_utc_date(),
+            date.get_utc_hours(),
+            date.get_utc_minutes(),
+            date.get_utc_seconds(),
+        ]
+    } else {
+        [
+            date.get_full_year(),
+            date.get_month() + 1,
+            date.get_date(),
+            date.get_hours(),
+            date.get_minutes(),
+            date.get_seconds(),
+        ]
+    }
 }
 
 #[cfg(test)]

@@ -1,185 +1,266 @@
-//! All GPUs at a glance: one cell each, coloured by an indicator of the viewer's choice.
+//! Every GPU at a glance: one cell each, coloured by the difference to its peers, with rings around culprits.
+//!
+//! Values never pass through signals: with ten thousand GPUs that would be ten thousand of them. They stand in plain lists in
+//! [`Picture`], and `grid.js` paints what changed.
 
-mod choice;
+mod controls;
+mod fleet;
+mod layout;
+mod measure;
+mod notices;
+mod peers;
+mod picture;
+mod pointer;
+mod worst;
 
 use std::collections::BTreeMap;
 
-use domain::api::nodes::{NodeState, NodeView};
 use domain::api::stream::{Column, Request};
-use domain::topology::Gpu;
+use leptos::html::Div;
 use leptos::prelude::*;
 
-use crate::live::{Live, News, Row, each};
-use crate::ui::{Ago, Heading, UnknownAttempts, When, changing, fixed, show, text, whenever};
-use choice::{CHOICES, Choice};
+use crate::live::{Live, News};
+use crate::route::Route;
+use crate::ui::{When, changing, nothing, text, whenever};
+use controls::{Controls, Legend};
+use fleet::{GpuKey, Grouping, Node};
+use measure::{Measure, Shows, measure};
+use notices::Notices;
+use picture::{Canvas, Picture};
+use pointer::Pointer;
+use worst::Worst;
 
-/// Up to this share of the light theme's primary colour black has the better contrast, 4.5 to 1 at the least; above it white.
-const BLACK_UP_TO: f64 = 0.74;
+/// How often it is asked which run has which GPU.
+const ASSIGNMENT_STEP_MS: i64 = 15_000;
+const ASSIGNMENT: &str = "group by (node, gpu, run) (gpu_assignment_info{run!=\"\"})";
 
-/// Values by node and GPU.
-type Values = BTreeMap<(String, String), f64>;
-
-/// What the cells show. Cheap to copy.
+/// What the viewer chose; the address holds it. Cheap to copy.
 #[derive(Clone, Copy)]
-struct Shown {
-    choice: RwSignal<&'static Choice>,
-    values: RwSignal<Values>,
+struct Choices {
+    measure: Memo<Option<String>>,
+    shows: Memo<Option<String>>,
+    grouping: Memo<Option<String>>,
+    view: Memo<Option<String>>,
 }
 
-/// The grid, a row of cells a node.
+impl Choices {
+    fn of(route: Route) -> Self {
+        Self {
+            measure: route.param("colour"),
+            shows: route.param("show"),
+            grouping: route.param("group"),
+            view: route.param("gpus"),
+        }
+    }
+
+    fn measure(self) -> &'static Measure {
+        self.measure.with(|key| measure(key.as_deref()))
+    }
+
+    fn shows(self) -> Shows {
+        if self.shows.with(|key| key.as_deref() == Some("value")) {
+            Shows::Value
+        } else {
+            Shows::Difference
+        }
+    }
+
+    fn grouping(self) -> Grouping {
+        if self.grouping.with(|key| key.as_deref() == Some("run")) {
+            Grouping::Run
+        } else {
+            Grouping::Node
+        }
+    }
+
+    fn is_table(self) -> bool {
+        self.view.with(|key| key.as_deref() == Some("table"))
+    }
+}
+
+/// The grid with its controls, or the table in its place.
 #[component]
 pub(super) fn GpuGrid() -> impl IntoView {
     let nodes = expect_context::<Live>().nodes;
-    let shown = Shown::watched();
-    let options = CHOICES.iter().enumerate();
-    let options = options
-        .map(|(n, choice)| view! { <option value=n.to_string()>{choice.title}</option> })
-        .collect_view();
-    let choose = move |event| shown.choose(&event_target_value(&event));
+    let choices = Choices::of(expect_context::<Route>());
+    let grid = Grid::watched(choices);
+    let gpus = Memo::new(move |_| {
+        grid.nodes
+            .with(|nodes| nodes.iter().map(|node| node.gpus.len()).sum::<usize>())
+    });
+    let shown = changing(move || match (gpus.get(), choices.is_table()) {
+        (0, _) => nothing(),
+        (_, true) => view! { <Worst grid /> }.into_any(),
+        (_, false) => view! { <Cells grid /> }.into_any(),
+    });
     view! {
-        <section class="min-w-0">
-            <Heading text="GPUs" hint="A cell each, the stronger the colour the higher the value. A cell that differs from its siblings is worth a look.">
-                <label class="text-sm flex gap-2 items-center">"Coloured by"
-                    <select class="select select-sm w-auto" on:change=choose data-testid="colour-by">{options}</select>
-                </label>
-            </Heading>
-            <Key shown />
-            <When on=move || !nodes.is_known()><p class="opacity-70">"Loading…"</p></When>
-            <When on=move || nodes.is_empty()>
-                <p class="opacity-70">"No node has connected yet. " <code>"lockstep agent --collector URL --join TOKEN"</code> " on a node brings it here."</p>
-            </When>
-            <div class="grid gap-3" data-testid="gpu-grid">
-                {each(move || nodes.rows(), move |row| view! { <NodeRow row shown /> }.into_any())}
-            </div>
+        <section class="min-w-0" aria-label="GPUs">
+            <Controls choices gpus />
+            <When on=move || !nodes.is_known()><p class="text-muted">"Loading…"</p></When>
+            {shown}
+            <Notices />
         </section>
     }
 }
 
-impl Shown {
-    /// Follows the chosen query for as long as the current owner lives.
-    fn watched() -> Self {
+/// What the grid shows. Cheap to copy.
+#[derive(Clone, Copy)]
+struct Grid {
+    choices: Choices,
+    nodes: Memo<Vec<Node>>,
+    picture: StoredValue<Picture, LocalStorage>,
+    /// Counts what changed in the picture, for the parts that are not on a canvas.
+    version: RwSignal<u32>,
+}
+
+impl Grid {
+    /// Follows nodes, runs, culprits and the chosen measure for as long as the current owner lives.
+    fn watched(choices: Choices) -> Self {
         let live = expect_context::<Live>();
-        let shown = Self {
-            choice: RwSignal::new(&CHOICES[0]),
-            values: RwSignal::new(Values::new()),
+        let nodes = Memo::new(move |_| {
+            let rows = live.nodes.rows();
+            rows.iter().map(|row| Node::from(&row.get())).collect::<Vec<_>>()
+        });
+        let grid = Self {
+            choices,
+            nodes,
+            picture: StoredValue::new_local(Picture::default()),
+            version: RwSignal::new(0),
         };
-        // One owner a choice: another one ends the watch of the one before.
+        let runs = RwSignal::new(BTreeMap::new());
+        live.watch(
+            |id| Request::WatchRange {
+                id,
+                query: ASSIGNMENT.to_owned(),
+                range_ms: ASSIGNMENT_STEP_MS,
+                step_ms: ASSIGNMENT_STEP_MS,
+            },
+            move |news| {
+                if let News::Frame { series, .. } = news {
+                    runs.set(assigned(&series));
+                }
+            },
+        );
+        let runs = Memo::new(move |_| runs.get());
+        // One owner per measure: another one ends the watch of the one before.
         whenever(move || {
-            let query = shown.choice.get().query.to_owned();
+            let query = choices.measure().query.to_owned();
+            grid.change(Picture::forget_values);
             live.watch(
                 |id| Request::WatchInstant { id, query },
                 move |news| match news {
-                    News::Frame { series, .. } => shown.values.set(values(&series)),
-                    _ => shown.values.set(Values::new()),
+                    News::Frame { series, .. } => grid.change(|picture| picture.take(&values(&series))),
+                    _ => grid.change(Picture::forget_values),
                 },
             );
         });
-        shown
+        whenever(move || {
+            let (nodes, runs, grouping) = (nodes.get(), runs.get(), choices.grouping());
+            grid.change(|picture| picture.arrange(&nodes, &runs, grouping));
+        });
+        let culprits = Memo::new(move |_| {
+            let rows = live.diagnoses.rows();
+            let named = rows
+                .iter()
+                .filter_map(|row| row.peek(|diagnosis| culprit(&diagnosis.alert.labels)));
+            named.collect::<Vec<_>>()
+        });
+        whenever(move || {
+            let culprits = culprits.get();
+            grid.change(|picture| picture.mark(culprits.clone()));
+        });
+        grid
     }
 
-    fn choose(self, number: &str) {
-        if let Some(choice) = number.parse::<usize>().ok().and_then(|n| CHOICES.get(n)) {
-            // Values of the choice before would be shown on a scale that is not theirs.
-            self.values.set(Values::new());
-            self.choice.set(choice);
-        }
+    fn change(self, change: impl FnOnce(&mut Picture)) {
+        self.picture.update_value(change);
+        self.version.update(|version| *version = version.wrapping_add(1));
     }
 }
 
-fn values(series: &[Column]) -> Values {
-    let mut values = Values::new();
-    for (place, one) in series.iter().filter_map(value) {
-        values.insert(place, one);
-    }
-    values
+/// The node that a diagnosis names, and the GPU where it names one.
+fn culprit(labels: &domain::series::Labels) -> Option<(String, Option<u32>)> {
+    let gpu = labels.get("gpu").and_then(|gpu| gpu.parse().ok());
+    Some((labels.get("node")?.to_owned(), gpu))
 }
 
-fn value(column: &Column) -> Option<((String, String), f64)> {
-    let label = |name| column.labels.get(name).unwrap_or_default().to_owned();
-    Some((
-        (label("node"), label("gpu")),
-        column.values.last().copied().flatten()?,
-    ))
+fn values(series: &[Column]) -> Vec<(GpuKey, f64)> {
+    let value = |column: &Column| Some((gpu(column)?, column.values.last().copied().flatten()?));
+    series.iter().filter_map(value).collect()
 }
 
-/// What the colours mean.
-#[component]
-fn Key(shown: Shown) -> impl IntoView {
-    let end = move |high: bool| {
-        let choice = shown.choice.get();
-        show(if high { choice.scale.1 } else { choice.scale.0 }, choice.unit)
+fn assigned(series: &[Column]) -> BTreeMap<GpuKey, String> {
+    let run = |column: &Column| {
+        column.values.last().copied().flatten()?;
+        Some((gpu(column)?, column.labels.get("run")?.to_owned()))
     };
-    view! {
-        <p class="flex gap-2 items-center text-xs opacity-80 mb-2">
-            {text(move || end(false))} <span class="inline-block h-2 w-32 rounded bg-gradient-to-r from-transparent to-primary border border-base-300" aria-hidden="true"></span> {text(move || end(true))}
-        </p>
-    }
+    series.iter().filter_map(run).collect()
 }
 
+fn gpu(column: &Column) -> Option<GpuKey> {
+    let index = column.labels.get("gpu")?.parse().ok()?;
+    Some((column.labels.get("node")?.to_owned(), index))
+}
+
+/// The picture, with pointer and keyboard.
 #[component]
-fn NodeRow(row: Row<NodeView>, shown: Shown) -> impl IntoView {
-    let node = row.signal();
-    let is_down = Memo::new(move |_| node.with(|node| node.state == NodeState::Down));
-    let seen_ms = Signal::derive(move || node.with(|node| node.seen_ms));
-    let missing = Memo::new(move |_| node.with(|node| node.inventory.gpus_missing.clone()));
-    let product = text(move || {
-        node.with(|node| {
-            node.inventory
-                .gpus
-                .first()
-                .map(|gpu| gpu.name.clone())
-                .unwrap_or_default()
-        })
-    });
-    // Rebuilt only when a GPU came or went.
-    let gpus = Memo::new(move |_| node.with(|node| node.inventory.gpus.clone()));
-    let unknown = Signal::derive(move || node.with(|node| node.unknown_attempts.clone()));
-    let name = row.key.clone();
-    let cells = changing(move || {
-        let cells: Vec<AnyView> = gpus.get().iter().map(|gpu| cell(&name, gpu, shown)).collect();
-        cells.into_any()
-    });
-    view! {
-        <div>
-            <p class="text-sm mb-1 flex flex-wrap gap-2 items-center">
-                <span class="font-mono">{row.key.clone()}</span>
-                <span class="opacity-70">{product}</span>
-                <When on=move || is_down.get()><span class="badge badge-error badge-sm">"last heard " <Ago at_ms=seen_ms /></span></When>
-                <span class="opacity-70">{text(move || missing.get().unwrap_or_default())}</span>
-            </p>
-            <UnknownAttempts of=unknown />
-            <div class="grid gap-1 grid-cols-[repeat(auto-fill,minmax(4.5rem,1fr))]">{cells}</div>
-        </div>
-    }
-}
-
-fn cell(node: &str, gpu: &Gpu, shown: Shown) -> AnyView {
-    let key = (node.to_owned(), gpu.index.to_string());
-    let title = format!("{node} GPU {} ({})", gpu.index, gpu.name);
-    let index = gpu.index;
-    let value = Memo::new(move |_| shown.values.with(|values| values.get(&key).copied()));
-    let share = move || value.get().map(|value| shown.choice.get().share(value));
-    let number = text(move || {
-        value
-            .get()
-            .map_or("–".to_owned(), |value| show(value, shown.choice.get().unit))
-    });
-    let style = text(move || {
-        let percent = fixed(share().unwrap_or(0.0) * 100.0, 0);
-        format!("background-color: color-mix(in oklab, var(--color-primary) {percent}%, transparent)")
-    });
-    // Black or white, whichever can be read on the theme's primary colour laid that thick over the theme's page.
-    let class = text(move || match share() {
-        Some(share) if share > BLACK_UP_TO => {
-            "rounded p-1 text-center text-xs border border-base-300 text-white"
+fn Cells(grid: Grid) -> impl IntoView {
+    let place = NodeRef::<Div>::new();
+    let pointer = Pointer::new(grid);
+    let canvas = StoredValue::new_local(None::<Canvas>);
+    let width = RwSignal::new(0);
+    let measure_width = move || {
+        if let Some(element) = place.get_untracked() {
+            width.set(element.client_width());
         }
-        _ => "rounded p-1 text-center text-xs border border-base-300 text-black dark:text-white",
+    };
+    let resized = window_event_listener(leptos::ev::resize, move |_| measure_width());
+    on_cleanup(move || {
+        resized.remove();
+        canvas.update_value(|canvas| *canvas = None);
+    });
+    whenever(move || {
+        if let Some(element) = place.get() {
+            canvas.set_value(Some(Canvas::on(&element)));
+            measure_width();
+        }
+    });
+    let height = RwSignal::new(0);
+    whenever(move || {
+        grid.version.track();
+        let (width, shows, measure) = (width.get(), grid.choices.shows(), grid.choices.measure());
+        let pointed = pointer.pointed.get();
+        if width == 0 {
+            return;
+        }
+        grid.picture.update_value(|picture| {
+            canvas.update_value(|canvas| {
+                if let Some(canvas) = canvas {
+                    canvas.show(picture, width, shows, measure, pointed);
+                }
+            });
+        });
+        height.set(grid.picture.with_value(|picture| picture.layout.height));
     });
     view! {
-        <div class=class style=style title=title data-testid="gpu-cell">
-            <div>"GPU " {index}</div>
-            <div class="font-semibold">{number}</div>
+        <div
+            node_ref=place
+            class="relative outline-none focus-visible:outline-2 outline-primary"
+            style:height=text(move || format!("{}px", height.get()))
+            role="grid"
+            tabindex="0"
+            aria-label="GPUs. Arrow keys go from GPU to GPU, Enter opens its run."
+            aria-activedescendant="gpu-pointed"
+            data-testid="gpu-grid"
+            data-version=move || grid.version.get()
+            on:pointermove=move |event| pointer.over(event.offset_x(), event.offset_y())
+            on:pointerleave=move |_| pointer.leave()
+            on:click=move |event| pointer.pressed(event.offset_x(), event.offset_y())
+            on:keydown=move |event| pointer.key(&event)
+        >
+            <div role="row" class="sr-only"><div role="gridcell" id="gpu-pointed" aria-live="polite">{pointer.words}</div></div>
         </div>
+        <p class="text-xs min-h-5 mt-1" data-testid="gpu-words">{pointer.words}</p>
+        <Legend choices=grid.choices />
     }
-    .into_any()
 }

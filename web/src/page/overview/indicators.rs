@@ -1,100 +1,135 @@
-//! The five indicators against their healthy bands.
+//! The five indicators against their healthy bands: the median, and the worst by name. Never an average alone.
 
+mod summary;
 mod table;
 
-use domain::api::stream::Request;
 use domain::metric::Unit;
 use leptos::prelude::*;
 
-use crate::live::{Live, News};
-use crate::ui::{Heading, fixed, show, text};
+use crate::live::Live;
+use crate::route::Route;
+use crate::ui::{changing, fixed, nothing, show, text, whenever};
+use summary::{Summary, Watched};
 use table::{INDICATORS, Indicator, Place};
 
-/// One tile for each.
+/// Runs that can be chosen; a longer list is no help.
+const RUNS_MAX: usize = 50;
+
+/// One tile for each, of all runs or of one.
 #[component]
 pub(super) fn Indicators() -> impl IntoView {
+    let route = expect_context::<Route>();
+    let chosen = route.param("of");
+    let active = Memo::new(move |_| {
+        let rows = expect_context::<Live>().runs.rows();
+        let active = rows.iter().filter(|row| !row.get().state.is_final());
+        active
+            .take(RUNS_MAX)
+            .map(|row| row.key.clone())
+            .collect::<Vec<_>>()
+    });
+    let options = changing(move || {
+        let chosen = chosen.get();
+        let option = |run: String| {
+            let selected = chosen.as_deref() == Some(run.as_str());
+            view! { <option value=run.clone() selected=selected>{run.clone()}</option> }.into_any()
+        };
+        active
+            .get()
+            .into_iter()
+            .map(option)
+            .collect::<Vec<_>>()
+            .into_any()
+    });
+    let choose = move |event| {
+        let run = event_target_value(&event);
+        route.set_param("of", Some(run.as_str()).filter(|run| !run.is_empty()));
+    };
     view! {
-        <section>
-            <Heading text="Indicators" hint="How well the hardware is used, averaged over everything that reports; the shaded part of each scale is the healthy band." />
-            <div class="grid gap-3 grid-cols-2 md:grid-cols-3 lg:grid-cols-5">
-                {INDICATORS.iter().map(|indicator| view! { <Tile indicator /> }).collect_view()}
+        <section class="min-w-0" aria-label="Indicators">
+            <div class="flex flex-wrap gap-3 items-center mb-1">
+                <h2 class="font-bold">"Indicators"</h2>
+                <select class="off-wall select select-sm w-auto ml-auto max-w-full" aria-label="Indicators of" on:change=choose data-testid="indicators-of">
+                    <option value="">"all runs and GPUs"</option>
+                    {options}
+                </select>
+            </div>
+            <div class="grid gap-2 grid-cols-1 sm:grid-cols-2 lg:grid-cols-3 xl:grid-cols-5">
+                {INDICATORS.iter().map(|indicator| view! { <Tile indicator chosen /> }).collect_view()}
             </div>
         </section>
     }
 }
 
 #[component]
-fn Tile(indicator: &'static Indicator) -> impl IntoView {
-    let shown = first_answer(indicator);
-    let place = move || {
-        let judged = shown.get().filter(|(n, _)| indicator.sources[*n].judged);
-        judged.map(|(_, value)| indicator.place(value))
+fn Tile(indicator: &'static Indicator, chosen: Memo<Option<String>>) -> impl IntoView {
+    let watched = Watched::new();
+    // One owner per choice: another one ends the watches of the one before.
+    whenever(move || watched.follow(indicator, chosen.get().as_deref()));
+    let shown = Memo::new(move |_| watched.first());
+    let judged = move |pick: fn(&Summary) -> Option<f64>| {
+        let (source, value) = shown.with(|shown| shown.as_ref().map(|(source, one)| (*source, pick(one))))?;
+        indicator.sources[source]
+            .judged
+            .then_some(indicator.place(value?))
     };
     let number = text(move || {
-        shown
-            .get()
-            .map_or("–".to_owned(), |(_, value)| show(value, Unit::Ratio))
+        let median = shown.with(|shown| shown.as_ref().map(|(_, summary)| summary.median));
+        median.map_or("–".to_owned(), |median| show(median, Unit::Ratio))
     });
-    let source = text(move || {
-        shown
-            .get()
-            .map_or("nothing reports it now", |(n, _)| indicator.sources[n].words)
-    });
+    let place = Memo::new(move |_| judged(|summary| Some(summary.median)));
     let (class, word) = (
-        text(move || place().map_or("hidden", Place::class)),
-        text(move || place().map_or("", Place::word)),
+        text(move || place.get().map_or("hidden", Place::class)),
+        text(move || place.get().map_or("", Place::word)),
     );
+    let source = text(move || match shown.get() {
+        Some((source, summary)) => format!(
+            "median of {} {}",
+            fixed(summary.count, 0),
+            indicator.sources[source].words
+        ),
+        None => "not measured now".to_owned(),
+    });
+    let worst = changing(move || match shown.get().and_then(|(_, summary)| summary.worst) {
+        Some(worst) => {
+            let name = worst.name;
+            let named = match worst.href {
+                Some(href) => view! { <a class="link" href=href>{name}</a> }.into_any(),
+                None => name.into_any(),
+            };
+            view! { "worst " {named} " " <b>{show(worst.value, Unit::Ratio)}</b> }.into_any()
+        }
+        None => nothing(),
+    });
     view! {
-        <article class="card bg-base-200 p-3 gap-1" data-testid="indicator" data-title=indicator.title>
-            <h3 class="text-sm opacity-80">{indicator.title}</h3>
-            <p class="flex flex-wrap gap-2 items-center"><span class="text-xl sm:text-2xl font-bold">{number}</span> <span class=class>{word}</span></p>
+        <article class="border border-base-300 rounded p-2" data-testid="indicator" data-title=indicator.title>
+            <h3 class="text-muted">{indicator.title}</h3>
+            <p class="flex flex-wrap gap-2 items-baseline"><span class="text-xl font-bold tabular-nums">{number}</span> <span class=class>{word}</span></p>
             <Scale indicator shown />
-            <p class="text-xs opacity-70">"healthy: " {indicator.band}</p>
-            <p class="text-xs opacity-70">{source}</p>
+            <p class="text-xs min-h-4" data-testid="worst">{worst}</p>
+            <p class="text-xs text-muted">{source} "; healthy: " {indicator.band}</p>
         </article>
     }
 }
 
-/// The band and the value on a line from 0 to 100 %; the words say the same.
+/// The band, the median and the worst on a line from 0 to 100 %; the words say the same.
 #[component]
-fn Scale(indicator: &'static Indicator, shown: Memo<Option<(usize, f64)>>) -> impl IntoView {
+fn Scale(indicator: &'static Indicator, shown: Memo<Option<(usize, Summary)>>) -> impl IntoView {
     let percent = |value: f64| value.clamp(0.0, 1.0) * 100.0;
     let (low, high) = (percent(indicator.healthy.0), percent(indicator.healthy.1));
-    let band = format!("left: {}%; width: {}%", fixed(low, 0), fixed(high - low, 0));
-    let mark = text(move || match shown.get() {
-        Some((_, value)) => format!("left: calc({}% - 2px)", fixed(percent(value), 1)),
-        None => "display: none".to_owned(),
-    });
+    let mark = move |pick: fn(&Summary) -> Option<f64>| {
+        text(move || {
+            let value = shown.with(|shown| shown.as_ref().and_then(|(_, summary)| pick(summary)));
+            value.map_or("-1rem".to_owned(), |value| {
+                format!("calc({}% - 2px)", fixed(percent(value), 1))
+            })
+        })
+    };
     view! {
-        <div class="relative h-2 rounded bg-base-300 overflow-hidden" aria-hidden="true">
-            <div class="absolute inset-y-0 bg-success/40" style=band></div>
-            <div class="absolute inset-y-0 w-1 bg-base-content" style=mark></div>
+        <div class="relative h-2 my-1 bg-base-300 overflow-hidden" aria-hidden="true">
+            <div class="absolute inset-y-0 bg-success/40" style:left=format!("{}%", fixed(low, 0)) style:width=format!("{}%", fixed(high - low, 0))></div>
+            <div class="absolute inset-y-0 w-0.5 bg-error" style:left=mark(|summary| summary.worst.as_ref().map(|worst| worst.value))></div>
+            <div class="absolute inset-y-0 w-1 bg-base-content" style:left=mark(|summary| Some(summary.median))></div>
         </div>
     }
-}
-
-/// The first of the indicator's sources that answers, and its value.
-fn first_answer(indicator: &'static Indicator) -> Memo<Option<(usize, f64)>> {
-    let live = expect_context::<Live>();
-    let values = RwSignal::new(vec![None::<f64>; indicator.sources.len()]);
-    for (n, source) in indicator.sources.iter().enumerate() {
-        let watched = |id| Request::WatchInstant {
-            id,
-            query: source.query.to_owned(),
-        };
-        live.watch(watched, move |news| {
-            let value = match news {
-                News::Frame { series, .. } => series
-                    .first()
-                    .and_then(|column| column.values.last().copied().flatten()),
-                _ => None,
-            };
-            values.update(|values| values[n] = value);
-        });
-    }
-    Memo::new(move |_| {
-        let values = values.read();
-        let answers = values.iter().enumerate();
-        answers.filter_map(|(n, value)| Some((n, (*value)?))).next()
-    })
 }

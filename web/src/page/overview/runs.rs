@@ -1,51 +1,121 @@
-//! The runs, newest first.
+//! The runs that matter now: those that need somebody, those that are active, and the newest of the others.
+
+mod spark;
+
+use std::collections::BTreeSet;
 
 use domain::api::runs::RunSummary;
+use domain::event::Severity;
+use domain::metric::Unit;
+use domain::run::state::RunState;
 use leptos::prelude::*;
 
+use super::newest::{ByRun, newest_by_run};
 use crate::live::{Live, Row, each};
-use crate::ui::{Ago, Heading, StateBadge, When, text};
+use crate::ui::{Ago, StateBadge, When, changing, fixed, nothing, show, text};
+use spark::{Sparks, spark};
 
-/// A row each.
+/// Rows shown at first; the rest is one click away.
+const ROWS: usize = 20;
+
+const STEP: &str = "max by (run) (train_step)";
+const STEP_TIME: &str = "quantile by (run) (0.5, train_step_seconds)";
+const SYNC_SHARE: &str = "quantile by (run) (0.5, train_sync_seconds / train_step_seconds)";
+
+/// What is measured of all runs. Cheap to copy.
+#[derive(Clone, Copy)]
+struct Figures {
+    step: RwSignal<ByRun>,
+    step_time: RwSignal<ByRun>,
+    sync_share: RwSignal<ByRun>,
+    sparks: RwSignal<Sparks>,
+}
+
+/// The table.
 #[component]
 pub(super) fn Runs() -> impl IntoView {
-    let all = expect_context::<Live>().runs;
+    let live = expect_context::<Live>();
+    let all = live.runs;
+    let figures = Figures {
+        step: newest_by_run(STEP),
+        step_time: newest_by_run(STEP_TIME),
+        sync_share: newest_by_run(SYNC_SHARE),
+        sparks: Sparks::watched(STEP_TIME),
+    };
+    let needing = Memo::new(move |_| {
+        let rows = live.diagnoses.rows();
+        let grave = rows
+            .iter()
+            .filter(|row| row.peek(|one| one.alert.severity >= Severity::Warning));
+        let run = |row: &Row<_>| {
+            row.peek(|one: &domain::api::alerts::Diagnosis| one.alert.labels.get("run").map(str::to_owned))
+        };
+        grave.filter_map(run).collect::<BTreeSet<String>>()
+    });
+    let is_whole = RwSignal::new(false);
+    let count = Memo::new(move |_| all.rows().len());
+    let sorted = move || {
+        let mut rows = all.rows();
+        let needing = needing.get();
+        rows.sort_by_key(|row| place(needing.contains(&row.key), row.get().state));
+        if !is_whole.get() {
+            rows.truncate(ROWS);
+        }
+        rows
+    };
     view! {
-        <section class="min-w-0">
-            <Heading text="Runs" hint="Trainings that Lockstep started, newest first. Open one for its live charts and log.">
-                <a href="/runs/new" class="btn btn-primary btn-sm">"New run"</a>
-            </Heading>
-            <When on=move || !all.is_known()><p class="opacity-70">"Loading…"</p></When>
-            <When on=move || all.is_empty()>
-                <p class="opacity-70">"No run so far. " <a href="/runs/new" class="link">"Start one"</a>": the recipe ddp needs nothing but PyTorch."</p>
-            </When>
+        <section class="min-w-0" aria-label="Runs">
+            <div class="flex flex-wrap gap-3 items-center mb-1">
+                <h2 class="font-bold">"Runs"</h2>
+                <a href="/runs/new" class="off-wall btn btn-sm ml-auto">"New run"</a>
+            </div>
+            <When on=move || !all.is_known()><p class="text-muted">"Loading…"</p></When>
+            <When on=move || all.is_empty()><p class="text-muted">"No run so far."</p></When>
             <When on=move || all.is_known() && !all.is_empty()>
-                <div class="overflow-x-auto">
-                    <table class="table table-sm" data-testid="runs">
-                        <thead>
-                            <tr>
-                                <th>"Run"</th>
-                                <th>"State"</th>
-                                <th class="hidden sm:table-cell">"Program"</th>
-                                <th class="hidden sm:table-cell">"Nodes"</th>
-                                <th class="hidden sm:table-cell">"Ranks"</th>
-                                <th class="hidden sm:table-cell">"Attempts"</th>
-                                <th>"Submitted"</th>
-                            </tr>
-                        </thead>
-                        <tbody>{each(move || all.rows(), |row| view! { <RunRow row /> }.into_any())}</tbody>
-                    </table>
-                </div>
+                <table class="rows" data-testid="runs">
+                    <thead>
+                        <tr>
+                            <th>"State"</th>
+                            <th>"Run"</th>
+                            <th class="number hidden sm:table-cell">"Step"</th>
+                            <th class="number">"Step time"</th>
+                            <th class="hidden md:table-cell">"Last 10 minutes"</th>
+                            <th class="number hidden sm:table-cell" title="Exposed wait for gradient synchronisation, median of the ranks">"Sync"</th>
+                            <th class="hidden lg:table-cell">"Program"</th>
+                            <th class="number hidden lg:table-cell">"Ranks"</th>
+                            <th class="hidden lg:table-cell">"Nodes"</th>
+                            <th class="number hidden md:table-cell">"Attempt"</th>
+                            <th class="hidden sm:table-cell">"Submitted"</th>
+                        </tr>
+                    </thead>
+                    <tbody>{each(sorted, move |row| view! { <RunRow row figures needing /> }.into_any())}</tbody>
+                </table>
+            </When>
+            <When on=move || { count.get() > ROWS && !is_whole.get() }>
+                <button class="off-wall btn btn-ghost btn-sm" on:click=move |_| is_whole.set(true)>"Show all " {count} " runs"</button>
             </When>
         </section>
     }
 }
 
+/// Where a run stands among the others; those of one place keep their order, newest first.
+fn place(needs_you: bool, state: RunState) -> u8 {
+    match (needs_you && !state.is_final(), state.is_final()) {
+        (true, _) => 0,
+        (_, false) => 1,
+        (_, true) => 2,
+    }
+}
+
 #[component]
-fn RunRow(row: Row<RunSummary>) -> impl IntoView {
+fn RunRow(row: Row<RunSummary>, figures: Figures, needing: Memo<BTreeSet<String>>) -> impl IntoView {
     let run = row.signal();
+    let id = StoredValue::new(row.key.clone());
     let state = Signal::derive(move || run.with(|run| run.state));
     let submitted_ms = Signal::derive(move || run.with(|run| run.submitted_ms));
+    let needs_you = Memo::new(move |_| {
+        needing.with(|runs| id.with_value(|id| runs.contains(id))) && !state.get().is_final()
+    });
     let why = text(move || {
         let message = run.with(|run| run.outcome.as_ref().map(|outcome| outcome.message.to_string()));
         message.unwrap_or_default()
@@ -54,15 +124,49 @@ fn RunRow(row: Row<RunSummary>) -> impl IntoView {
         0 => "–".to_owned(),
         known => known.to_string(),
     });
+    let figure = move |of: RwSignal<ByRun>, written: fn(f64) -> String| {
+        text(move || {
+            let value = of.with(|values| id.with_value(|id| values.get(id).copied()));
+            value.map_or_else(|| "–".to_owned(), written)
+        })
+    };
+    let line = changing(move || {
+        figures
+            .sparks
+            .with(|sparks| id.with_value(|id| sparks.get(id).map_or_else(nothing, spark)))
+    });
+    let path = format!("/runs/{}", row.key);
     view! {
-        <tr>
-            <td><a href=format!("/runs/{}", row.key) class="link font-mono whitespace-nowrap">{row.key.clone()}</a></td>
-            <td><StateBadge state /><p class="text-xs opacity-70 break-words max-w-md">{why}</p></td>
-            <td class="hidden sm:table-cell">{text(move || run.with(|run| run.program.clone()))}</td>
-            <td class="hidden sm:table-cell">{text(move || run.with(|run| run.nodes.join(", ")))}</td>
-            <td class="hidden sm:table-cell">{ranks}</td>
-            <td class="hidden sm:table-cell" data-testid="run-attempts">{text(move || run.with(|run| run.attempt.to_string()))}</td>
-            <td><Ago at_ms=submitted_ms /></td>
+        <tr data-run=row.key.clone()>
+            <td>
+                <When on=move || needs_you.get()><span class="state state-warning" title="A diagnosis names this run"><span class="sr-only">"needs you"</span></span> " "</When>
+                <StateBadge state />
+            </td>
+            <td class="max-w-56 sm:max-w-96">
+                <a href=path class="link font-mono break-all">{row.key.clone()}</a>
+                <span class="block text-xs text-muted truncate empty:hidden" title=why>{why}</span>
+            </td>
+            <td class="number hidden sm:table-cell">{figure(figures.step, |step| fixed(step, 0))}</td>
+            <td class="number">{figure(figures.step_time, |time| show(time, Unit::Seconds))}</td>
+            <td class="hidden md:table-cell w-28">{line}</td>
+            <td class="number hidden sm:table-cell">{figure(figures.sync_share, |share| show(share, Unit::Ratio))}</td>
+            <td class="hidden lg:table-cell">{text(move || run.with(|run| run.program.clone()))}</td>
+            <td class="number hidden lg:table-cell">{ranks}</td>
+            <td class="hidden lg:table-cell max-w-72 truncate">{text(move || run.with(|run| run.nodes.join(", ")))}</td>
+            <td class="number hidden md:table-cell" data-testid="run-attempts">{text(move || run.with(|run| run.attempt.to_string()))}</td>
+            <td class="hidden sm:table-cell"><Ago at_ms=submitted_ms /></td>
         </tr>
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_need_somebody_come_first_and_ended_ones_last() {
+        assert_eq!(place(true, RunState::Running), 0);
+        assert_eq!(place(false, RunState::Queued), 1);
+        assert_eq!(place(true, RunState::Failed), 2);
     }
 }

@@ -9,7 +9,7 @@ use crate::live::{Keyed, List, Live};
 use crate::session::Who;
 use crate::ui::{Trouble, When, whenever};
 
-/// Rules are evaluated each second, but nobody reads faster than this.
+/// Rules are evaluated each second, but no one reads faster than this.
 const AGAIN_MS: u32 = 5_000;
 
 /// The list, and why it could not be had. Cheap to copy.
@@ -87,7 +87,7 @@ pub(super) fn Absence<T: Keyed + DeserializeOwned + PartialEq + Send + Sync + 's
 ) -> impl IntoView {
     view! {
         <Trouble what=of.problem />
-        <When on=move || !of.list.is_known() && of.problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></When>
-        <When on=move || of.list.is_empty()><p class="opacity-70">{empty}</p></When>
+        <When on=move || !of.list.is_known() && of.problem.with(Option::is_none)><p class="text-muted">"Loading…"</p></When>
+        <When on=move || of.list.is_empty()><p class="text-muted">{empty}</p></When>
     }
 }

@@ -15,8 +15,8 @@ pub(super) fn Webhooks() -> impl IntoView {
     let webhooks = Polled::<WebhookView>::of("/api/webhooks");
     view! {
         <section class="min-w-0">
-            <Heading text="Webhooks" hint="Every alert that fires or resolves is posted there in Alertmanager's format, signed as Standard Webhooks asks." />
-            <Absence of=webhooks empty="Nobody is told yet." />
+            <Heading text="Webhooks" hint="Each alert that fires or resolves is posted there in Alertmanager's format, signed as Standard Webhooks asks." />
+            <Absence of=webhooks empty="No webhooks configured." />
             <ul class="grid grid-cols-1 gap-1">
                 {each(move || webhooks.list.rows(), move |row| view! { <Webhook row webhooks /> }.into_any())}
             </ul>
@@ -89,7 +89,7 @@ fn Webhook(row: Row<WebhookView>, webhooks: Polled<WebhookView>) -> impl IntoVie
     view! {
         <li class="flex flex-wrap gap-2 items-center">
             <code class="break-all">{row.peek(|webhook| webhook.url.clone())}</code>
-            <span class="text-sm opacity-70">{state}</span>
+            <span class="text-sm text-muted">{state}</span>
             <button class="btn btn-ghost btn-xs" on:click=remove>"Remove"</button>
         </li>
     }

@@ -56,7 +56,7 @@ fn RankRow(row: Row<RankView>, root: Memo<Option<Rank>>) -> impl IntoView {
     let fell = Memo::new(move |_| rank.with(|rank| rank.cascade));
     let is_root = Memo::new(move |_| rank.with(|rank| Some(rank.rank) == root.get() && !rank.cascade));
     view! {
-        <tr class=text(move || if fell.get() { "opacity-60" } else { "" }) data-testid="rank">
+        <tr class=text(move || if fell.get() { "opacity-80" } else { "" }) data-testid="rank">
             <td>{row.key.clone()}</td>
             <td>{of(|rank| rank.pid.map(u64::from))}</td>
             <td>{of(|rank| rank.step.or(rank.exit.as_ref().and_then(|exit| exit.last_step)))}</td>

@@ -1,0 +1,140 @@
+//! The header: where one is, how old what one sees is, and who is logged in.
+
+use leptos::prelude::*;
+use leptos::task::spawn_local;
+
+use super::palette::Palette;
+use crate::live::{Freshness, Live};
+use crate::route::{NavLink, Page, Route};
+use crate::session::Who;
+use crate::ui::{UTC, When, Zone, offset, text};
+
+/// Name, navigation and states of the dashboard.
+#[component]
+pub(super) fn Header(
+    /// The zone that times are shown in.
+    zone: RwSignal<Zone>,
+    /// The page one is on.
+    page: Memo<Page>,
+    /// Finds things.
+    palette: Palette,
+) -> impl IntoView {
+    let who = expect_context::<Who>();
+    view! {
+        <header class="bg-base-200 border-b border-base-300 sm:sticky sm:top-0 z-10 px-4 py-1 flex flex-wrap gap-x-4 gap-y-1 items-center">
+            <a href="/" class="text-base font-bold">"Lockstep"</a>
+            <div class="flex gap-2 items-center ml-auto sm:order-last">
+                <SimulatedBadge />
+                <button class="off-wall btn btn-ghost btn-sm" aria-label="Find" title="Find a page, run, node or rule (Ctrl K)" on:click=move |_| palette.open(who)>"Find"</button>
+                <Pause />
+                <ZoneChoice zone />
+                <FreshnessState page />
+                <LogOut />
+            </div>
+            <nav class="off-wall flex gap-1 w-full sm:w-auto -ml-2 sm:ml-0" aria-label="Pages">
+                <NavLink href="/" name="Overview" />
+                <NavLink href="/runs/new" name="New run" />
+                <NavLink href="/rules" name="Rules" />
+            </nav>
+        </header>
+    }
+}
+
+/// Simulated GPUs are never shown in silence.
+#[component]
+fn SimulatedBadge() -> impl IntoView {
+    let live = expect_context::<Live>();
+    let nodes = Memo::new(move |_| live.nodes.count(|node| node.inventory.simulated.is_some()));
+    let of = text(move || match nodes.get() {
+        1 => String::new(),
+        many => format!(" on {many} nodes"),
+    });
+    view! {
+        <When on=move || { nodes.get() > 0 }>
+            <span class="state state-warning text-xs" data-testid="simulated" title="Readings of these GPUs come from a simulator, not from hardware">
+                <span>"SIMULATED" <span class="hidden sm:inline">" GPUs" {of}</span></span>
+            </span>
+        </When>
+    }
+}
+
+/// Live, paused, past, stale or offline.
+#[component]
+fn FreshnessState(page: Memo<Page>) -> impl IntoView {
+    let live = expect_context::<Live>();
+    // The page of a run that has ended shows its last minutes.
+    let past = Signal::derive(move || match page.get() {
+        Page::Run(id) => live.runs.count(|run| run.id == id && run.state.is_final()) > 0,
+        _ => false,
+    });
+    let freshness = live.freshness(past);
+    // Read out when it changes, without the age, which changes each second.
+    let state = Memo::new(move |_| {
+        let now = freshness.get();
+        (now.class(), now.word(), now.hint())
+    });
+    let age = text(move || match freshness.get() {
+        Freshness::Stale { age_ms } => format!("{} s", age_ms / 1_000),
+        _ => String::new(),
+    });
+    view! {
+        <span class=text(move || state.get().0) title=text(move || state.get().2) data-testid="connection">
+            <span role="status">{text(move || state.get().1)}</span> <span class="empty:hidden" aria-hidden="true">{age}</span>
+        </span>
+    }
+}
+
+/// Stops the changes, for who wants to look at something.
+#[component]
+fn Pause() -> impl IntoView {
+    let live = expect_context::<Live>();
+    let paused = live.paused;
+    view! {
+        <button class="off-wall btn btn-ghost btn-sm hidden sm:inline-flex" on:click=move |_| live.toggle_pause() data-testid="pause">
+            {text(move || if paused.get() { "Continue" } else { "Pause" })}
+        </button>
+    }
+}
+
+/// The browser's zone or UTC.
+#[component]
+fn ZoneChoice(zone: RwSignal<Zone>) -> impl IntoView {
+    let route = expect_context::<Route>();
+    #[expect(clippy::cast_possible_truncation, reason = "at most 14 hours")]
+    let minutes = js_sys::Date::new_0().get_timezone_offset() as i32;
+    let choose = move |event| {
+        let chosen = if event_target_value(&event) == UTC {
+            Zone::Utc
+        } else {
+            Zone::Browser
+        };
+        chosen.remember();
+        route.set_param("tz", (chosen == Zone::Utc).then_some(UTC));
+        zone.set(chosen);
+    };
+    view! {
+        <select class="off-wall select select-sm select-ghost w-auto hidden sm:inline-flex" aria-label="Time zone" on:change=choose data-testid="zone">
+            <option value="browser" selected=zone.get_untracked() == Zone::Browser>{offset(minutes)}</option>
+            <option value=UTC selected=zone.get_untracked() == Zone::Utc>"UTC"</option>
+        </select>
+    }
+}
+
+#[component]
+fn LogOut() -> impl IntoView {
+    let who = expect_context::<Who>();
+    let problem = RwSignal::new(None::<String>);
+    let log_out = move |_| {
+        spawn_local(async move {
+            if let Err(error) = who.log_out().await {
+                // The page may be the log-in by now.
+                let _gone = problem.try_set(Some(error.message));
+            }
+        });
+    };
+    view! {
+        <button class="off-wall btn btn-ghost btn-sm" title=text(move || problem.get().unwrap_or_default()) on:click=log_out>
+            {text(move || if problem.with(Option::is_some) { "Log out (failed)" } else { "Log out" })}
+        </button>
+    }
+}

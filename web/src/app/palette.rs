@@ -1,0 +1,156 @@
+//! The command palette: a few letters lead to any page, run, node or rule.
+
+mod entries;
+mod fuzzy;
+
+use domain::api::alerts::RuleView;
+use leptos::ev::KeyboardEvent;
+use leptos::html::Dialog;
+use leptos::prelude::*;
+use leptos::task::spawn_local;
+
+use crate::live::Live;
+use crate::route::Route;
+use crate::session::Who;
+use crate::ui::{changing, text};
+use entries::{Entry, all, found};
+
+/// Opens and closes it. Cheap to copy.
+#[derive(Clone, Copy)]
+pub(super) struct Palette {
+    place: NodeRef<Dialog>,
+    typed: RwSignal<String>,
+    chosen: RwSignal<usize>,
+    /// Asked for when it is opened first.
+    rules: RwSignal<Option<Vec<String>>>,
+}
+
+impl Palette {
+    /// Closed.
+    pub(super) fn new() -> Self {
+        Self {
+            place: NodeRef::new(),
+            typed: RwSignal::new(String::new()),
+            chosen: RwSignal::new(0),
+            rules: RwSignal::new(None),
+        }
+    }
+
+    /// Shows it, empty.
+    pub(super) fn open(self, who: Who) {
+        self.typed.set(String::new());
+        self.chosen.set(0);
+        if let Some(dialog) = self.place.get_untracked() {
+            // Fails only when it is open already.
+            let _already_open = dialog.show_modal();
+        }
+        if self.rules.with_untracked(Option::is_some) {
+            return;
+        }
+        spawn_local(async move {
+            if let Ok(rules) = who.get::<Vec<RuleView>>("/api/rules").await {
+                let names = rules.into_iter().map(|rule| rule.name).collect();
+                // The viewer may have logged out by now.
+                let _gone = self.rules.try_set(Some(names));
+            }
+        });
+    }
+
+    fn close(self) {
+        if let Some(dialog) = self.place.get_untracked() {
+            dialog.close();
+        }
+    }
+}
+
+/// The dialog.
+#[component]
+pub(super) fn PaletteDialog(palette: Palette) -> impl IntoView {
+    let live = expect_context::<Live>();
+    let route = expect_context::<Route>();
+    let matches = Memo::new(move |_| {
+        let runs: Vec<String> = live.runs.rows().into_iter().map(|row| row.key).collect();
+        let nodes: Vec<String> = live.nodes.rows().into_iter().map(|row| row.key).collect();
+        let rules = palette.rules.get().unwrap_or_default();
+        palette
+            .typed
+            .with(|typed| found(&all(&runs, &nodes, &rules), typed))
+    });
+    let go = move |entry: &Entry| {
+        palette.close();
+        route.go(&entry.href);
+    };
+    let pressed = move |event: KeyboardEvent| {
+        let last = matches.with_untracked(Vec::len).saturating_sub(1);
+        match event.key().as_str() {
+            "ArrowDown" => palette.chosen.update(|chosen| *chosen = (*chosen + 1).min(last)),
+            "ArrowUp" => palette.chosen.update(|chosen| *chosen = chosen.saturating_sub(1)),
+            "Enter" => {
+                let chosen = palette.chosen.get_untracked();
+                if let Some(entry) = matches.with_untracked(|all| all.get(chosen).cloned()) {
+                    go(&entry);
+                }
+            }
+            _ => return,
+        }
+        event.prevent_default();
+    };
+    let typed = move |event| {
+        palette.typed.set(event_target_value(&event));
+        palette.chosen.set(0);
+    };
+    let options = changing(move || {
+        let chosen = palette.chosen.get();
+        let option = |(n, entry): (usize, Entry)| {
+            let class = if n == chosen {
+                "flex gap-3 px-2 py-1 rounded cursor-pointer bg-base-300"
+            } else {
+                "flex gap-3 px-2 py-1 rounded cursor-pointer"
+            };
+            let (kind, name) = (entry.kind, entry.name.clone());
+            view! {
+                <li id=format!("palette-{n}") role="option" aria-selected=(n == chosen).to_string() class=class on:click=move |_| go(&entry)>
+                    <span class="w-12 text-muted">{kind}</span>
+                    <span class="min-w-0 break-all">{name}</span>
+                </li>
+            }
+            .into_any()
+        };
+        matches
+            .get()
+            .into_iter()
+            .enumerate()
+            .map(option)
+            .collect::<Vec<_>>()
+            .into_any()
+    });
+    let active = text(move || match matches.with(Vec::is_empty) {
+        true => String::new(),
+        false => format!("palette-{}", palette.chosen.get()),
+    });
+    view! {
+        <dialog class="modal modal-top" node_ref=palette.place aria-label="Find" data-testid="palette">
+            <div class="modal-box max-w-xl mx-auto mt-12 p-2">
+                <input
+                    class="input w-full"
+                    type="text"
+                    autofocus
+                    autocomplete="off"
+                    spellcheck="false"
+                    placeholder="Page, run, node or rule"
+                    aria-label="Find a page, run, node or rule"
+                    role="combobox"
+                    aria-expanded="true"
+                    aria-controls="palette-options"
+                    aria-activedescendant=active
+                    prop:value=palette.typed
+                    on:input=typed
+                    on:keydown=pressed
+                />
+                <ul id="palette-options" role="listbox" aria-label="Matches" class="mt-2 max-h-96 overflow-y-auto">{options}</ul>
+                <p class="px-2 text-muted" hidden=move || !matches.with(Vec::is_empty)>"Nothing has this name."</p>
+            </div>
+            <form method="dialog" class="modal-backdrop"><button>"Close"</button></form>
+        </dialog>
+    }
+}

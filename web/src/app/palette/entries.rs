@@ -1,0 +1,81 @@
+//! What the palette can open.
+
+use super::fuzzy::score;
+use crate::app::keys::PAGES;
+
+/// Entries shown at once.
+const SHOWN_MAX: usize = 12;
+
+/// One thing to open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) kind: &'static str,
+    pub(super) name: String,
+    pub(super) href: String,
+}
+
+/// Everything there is: pages, then runs newest first, nodes, rules.
+pub(super) fn all(runs: &[String], nodes: &[String], rules: &[String]) -> Vec<Entry> {
+    let entry = |kind, name: &str, href| Entry {
+        kind,
+        name: name.to_owned(),
+        href,
+    };
+    let pages = PAGES
+        .iter()
+        .map(|(_, path, name)| entry("page", name, (*path).to_owned()));
+    let runs = runs.iter().map(|run| entry("run", run, format!("/runs/{run}")));
+    let nodes = nodes
+        .iter()
+        .map(|node| entry("node", node, format!("/?sel={node}")));
+    let rules = rules
+        .iter()
+        .map(|rule| entry("rule", rule, format!("/rules?q={rule}")));
+    pages.chain(runs).chain(nodes).chain(rules).collect()
+}
+
+/// The best answers to what was typed; equally good ones keep their order.
+pub(super) fn found(entries: &[Entry], typed: &str) -> Vec<Entry> {
+    let mut scored: Vec<(i32, &Entry)> = entries
+        .iter()
+        .filter_map(|entry| {
+            Some((
+                score(typed, &entry.name)
+                    .or_else(|| score(typed, &format!("{} {}", entry.kind, entry.name)))?,
+                entry,
+            ))
+        })
+        .collect();
+    scored.sort_by_key(|(score, _)| -score);
+    scored
+        .into_iter()
+        .take(SHOWN_MAX)
+        .map(|(_, entry)| entry.clone())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn things_are_found_by_name_or_by_kind() {
+        let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let entries = all(
+            &texts(&["llama-70b", "vit-l"]),
+            &texts(&["node-07"]),
+            &texts(&["StragglerRank"]),
+        );
+        let first = |typed: &str| {
+            found(&entries, typed)
+                .first()
+                .map(|entry| entry.href.clone())
+                .unwrap_or_default()
+        };
+        assert_eq!(first("llama"), "/runs/llama-70b");
+        assert_eq!(first("node 07"), "/?sel=node-07");
+        assert_eq!(first("rule stra"), "/rules?q=StragglerRank");
+        assert_eq!(first("over"), "/");
+        assert_eq!(found(&entries, "").len(), PAGES.len() + 4);
+    }
+}

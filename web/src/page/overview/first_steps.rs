@@ -1,0 +1,142 @@
+//! The first steps of a new installation: they tick off by themselves, and are gone when all are done.
+
+use domain::api::session::{NewToken, Role};
+use leptos::prelude::*;
+use leptos::task::spawn_local;
+use serde::Serialize;
+use wasm_bindgen::prelude::*;
+
+use crate::live::Live;
+use crate::session::Who;
+use crate::ui::{Trouble, When, keep, recall, text};
+
+#[wasm_bindgen]
+extern "C" {
+    /// Puts a text where it can be pasted from; false where the browser does not let it.
+    #[wasm_bindgen(js_name = lockstepCopy)]
+    fn copy(text: &str) -> bool;
+}
+
+/// What a token for agents is asked for with; the collector fills in the rest.
+#[derive(Serialize)]
+struct CreateJoin {
+    note: &'static str,
+}
+
+/// The name under which the browser keeps that the steps are not wanted.
+const KEY: &str = "lockstep-first-steps";
+
+/// Three steps, as long as one is open and the viewer has not put them away.
+#[component]
+pub(super) fn FirstSteps() -> impl IntoView {
+    let live = expect_context::<Live>();
+    let known = move || live.nodes.is_known() && live.runs.is_known();
+    let nodes = Memo::new(move |_| live.nodes.rows().len());
+    let runs = Memo::new(move |_| live.runs.rows().len());
+    let hidden = RwSignal::new(recall(KEY).is_some());
+    let hide = move |_| {
+        keep(KEY, "hidden");
+        hidden.set(true);
+    };
+    let connected = text(move || match nodes.get() {
+        0 => "Connect a node".to_owned(),
+        1 => "1 node is connected".to_owned(),
+        many => format!("{many} nodes are connected"),
+    });
+    view! {
+        <When on=move || { known() && !hidden.get() && (nodes.get() == 0 || runs.get() == 0) }>
+            <section class="off-wall border border-base-300 rounded p-3 max-w-4xl" aria-label="First steps" data-testid="first-steps">
+                <div class="flex justify-between">
+                    <h2 class="font-bold mb-1">"First steps"</h2>
+                    <button class="btn btn-ghost btn-sm" on:click=hide>"Hide"</button>
+                </div>
+                <ol class="grid gap-2">
+                    <li><span class="state state-ok">"The collector runs"</span></li>
+                    <li>
+                        <span class=step_class(nodes) data-testid="step-node">{connected}</span>
+                        <When on=move || nodes.get() == 0><Join /></When>
+                    </li>
+                    <li>
+                        <span class=step_class(runs) data-testid="step-run">"Start a run"</span>
+                        <p class="text-muted"><a class="link" href="/runs/new">"Fill in the form"</a>", or type " <code>"lockstep run submit --recipe ddp"</code>". The recipe needs only PyTorch."</p>
+                    </li>
+                </ol>
+            </section>
+        </When>
+    }
+}
+
+fn step_class(done: Memo<usize>) -> Signal<String> {
+    text(move || {
+        if done.get() > 0 {
+            "state state-ok"
+        } else {
+            "state state-unknown"
+        }
+    })
+}
+
+/// How an agent joins: the command, for admins with a token in it.
+#[component]
+fn Join() -> impl IntoView {
+    let who = expect_context::<Who>();
+    let token = RwSignal::new(None::<String>);
+    let (problem, copied) = (RwSignal::new(None), RwSignal::new("Copy"));
+    let origin = window().location().origin().unwrap_or_default();
+    let command = text(move || command(&origin, token.read().as_deref()));
+    let make = move |_| {
+        spawn_local(async move {
+            let body = CreateJoin {
+                note: "made on the overview",
+            };
+            let made = who.post::<NewToken>("/api/tokens/join", &body).await;
+            // The page may be another one by now.
+            let _gone = match made {
+                Ok(made) => token.try_set(Some(made.token)).map(|_| ()),
+                Err(error) => problem.try_set(Some(error.message)).map(|_| ()),
+            };
+        });
+    };
+    let put = move |_| {
+        copied.set(if copy(&command.get_untracked()) {
+            "Copied"
+        } else {
+            "Select it and copy"
+        })
+    };
+    view! {
+        <p class="text-muted">"On each node, with Lockstep's one binary:"</p>
+        <p class="flex flex-wrap gap-2 items-center">
+            <code class="bg-base-200 px-2 py-1 break-all select-all" data-testid="join-command">{command}</code>
+            <When on=move || token.read().is_none() && who.may(Role::Admin)>
+                <button class="btn btn-sm" on:click=make>"Make a token"</button>
+            </When>
+            <When on=move || token.read().is_some()>
+                <button class="btn btn-sm" on:click=put>{copied}</button>
+            </When>
+        </p>
+        <When on=move || token.read().is_some()><p class="text-muted">"The token lets agents in for an hour. Agents that joined stay."</p></When>
+        <Trouble what=problem />
+    }
+}
+
+fn command(origin: &str, token: Option<&str>) -> String {
+    format!(
+        "LOCKSTEP_JOIN={} lockstep agent --collector {origin}",
+        token.unwrap_or("TOKEN")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::command;
+
+    #[test]
+    fn the_command_can_be_pasted_once_it_has_a_token() {
+        assert_eq!(
+            command("http://10.0.0.1:8470", Some("abc")),
+            "LOCKSTEP_JOIN=abc lockstep agent --collector http://10.0.0.1:8470"
+        );
+        assert!(command("http://h", None).starts_with("LOCKSTEP_JOIN=TOKEN "));
+    }
+}

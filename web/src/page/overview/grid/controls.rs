@@ -1,0 +1,87 @@
+//! What the grid's colours mean, and which ones the viewer wants.
+
+use leptos::prelude::*;
+
+use super::Choices;
+use super::measure::{MEASURES, Shows};
+use crate::route::Route;
+use crate::ui::{changing, show, text};
+
+/// Heading and choices. Each choice is a parameter of the address.
+#[component]
+pub(super) fn Controls(choices: Choices, gpus: Memo<usize>) -> impl IntoView {
+    let measures: Vec<_> = MEASURES
+        .iter()
+        .map(|measure| (measure.key, measure.title))
+        .collect();
+    view! {
+        <div class="flex flex-wrap gap-x-3 gap-y-1 items-center mb-1">
+            <h2 class="font-bold">"GPUs" <span class="font-normal text-muted">" " {text(move || gpus.get().to_string())}</span></h2>
+            <div class="off-wall flex flex-wrap gap-2 items-center ml-auto">
+                {choice("Measure", "colour", choices.measure, &measures)}
+                {choice("Colour shows", "show", choices.shows, &[("difference", "difference to the median of the run"), ("value", "value")])}
+                {choice("Grouped by", "group", choices.grouping, &[("node", "by node"), ("run", "by run")])}
+                {choice("View", "gpus", choices.view, &[("cells", "cells"), ("table", "table: worst 50")])}
+            </div>
+        </div>
+    }
+}
+
+/// A list of which one is chosen; the first is the default and stays out of the address.
+fn choice(
+    label: &'static str,
+    param: &'static str,
+    chosen: Memo<Option<String>>,
+    options: &[(&'static str, &'static str)],
+) -> AnyView {
+    let route = expect_context::<Route>();
+    let default = options.first().map_or("", |(key, _)| *key);
+    let options = options.iter().copied().map(|(key, title)| {
+        let selected =
+            Signal::derive(move || chosen.with(|chosen| chosen.as_deref().unwrap_or(default) == key));
+        view! { <option value=key prop:selected=selected>{title}</option> }.into_any()
+    });
+    let options: Vec<AnyView> = options.collect();
+    let choose = move |event| {
+        let value = event_target_value(&event);
+        route.set_param(param, Some(value.as_str()).filter(|value| *value != default));
+    };
+    view! {
+        <select class="select select-sm w-auto max-w-full" aria-label=label on:change=choose data-testid=format!("gpus-{param}")>{options}</select>
+    }
+    .into_any()
+}
+
+/// What colours, shapes and patterns stand for.
+#[component]
+pub(super) fn Legend(choices: Choices) -> impl IntoView {
+    let ends = changing(move || {
+        let measure = choices.measure();
+        let (class, low, high) = match choices.shows() {
+            Shows::Difference => (
+                "from-(--below) via-(--level) to-(--above)",
+                measure.short_difference(-measure.span),
+                measure.short_difference(measure.span),
+            ),
+            Shows::Value => (
+                "from-[#00224e] via-[#7c7b78] to-[#fee838]",
+                show(measure.scale.0, measure.unit),
+                show(measure.scale.1, measure.unit),
+            ),
+        };
+        view! {
+            <span>{low}</span>
+            <span class=format!("inline-block h-2 w-24 bg-gradient-to-r {class}") aria-hidden="true"></span>
+            <span>{high}</span>
+        }
+        .into_any()
+    });
+    view! {
+        <p class="flex flex-wrap gap-x-3 gap-y-1 items-center text-xs text-muted">
+            <span class="inline-flex gap-1 items-center">{ends}</span>
+            <span class="inline-flex gap-1 items-center"><span class="inline-block size-3 border-2 border-error" aria-hidden="true"></span>"named by a diagnosis"</span>
+            <span class="inline-flex gap-1 items-center"><span class="text-error" aria-hidden="true">"✕"</span>"node not heard"</span>
+            <span class="inline-flex gap-1 items-center"><span class="inline-block size-3 unmeasured" aria-hidden="true"></span>"not measured"</span>
+        </p>
+    }
+}

@@ -1,0 +1,201 @@
+//! The GPUs of all nodes in the order in which the grid shows them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use domain::api::nodes::{NodeState, NodeView};
+
+/// Which GPU, by node and index.
+pub(super) type GpuKey = (String, u32);
+
+/// What the grid needs to know of a node. Equal as long as nothing has to be drawn anew.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) down: bool,
+    /// Index and product of each GPU.
+    pub(super) gpus: Vec<(u32, String)>,
+}
+
+impl From<&NodeView> for Node {
+    fn from(node: &NodeView) -> Self {
+        let gpus = node.inventory.gpus.iter();
+        Self {
+            name: node.name.clone(),
+            down: node.state == NodeState::Down,
+            gpus: gpus.map(|gpu| (gpu.index, gpu.name.clone())).collect(),
+        }
+    }
+}
+
+/// What stands together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Grouping {
+    /// The GPUs of a node.
+    Node,
+    /// The nodes of a run.
+    Run,
+}
+
+/// One GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cell {
+    pub(super) node: String,
+    pub(super) gpu: u32,
+    pub(super) down: bool,
+    pub(super) run: Option<String>,
+    /// Number of its peers' group: the same run, else the same product without a run.
+    pub(super) peers: u32,
+}
+
+/// GPUs of one node that stand side by side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) node: String,
+    pub(super) cells: Range<usize>,
+}
+
+/// Blocks under one heading; an empty title has none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) title: String,
+    pub(super) blocks: Vec<Block>,
+}
+
+/// All GPUs.
+#[derive(Debug, Default)]
+pub(super) struct Fleet {
+    pub(super) cells: Vec<Cell>,
+    pub(super) groups: Vec<Group>,
+    places: BTreeMap<GpuKey, usize>,
+}
+
+impl Fleet {
+    /// The GPUs of these nodes; `runs` says which run has a GPU.
+    pub(super) fn of(nodes: &[Node], runs: &BTreeMap<GpuKey, String>, grouping: Grouping) -> Self {
+        let mut fleet = Self::default();
+        let mut peers = BTreeMap::new();
+        let mut titles: BTreeMap<Option<String>, Vec<&Node>> = BTreeMap::new();
+        let run_of = |node: &Node, gpu: u32| runs.get(&(node.name.clone(), gpu)).cloned();
+        for node in nodes {
+            let of_gpus = node.gpus.iter().map(|(gpu, _)| run_of(node, *gpu));
+            let mut headings: Vec<Option<String>> = match grouping {
+                Grouping::Node => vec![None],
+                Grouping::Run => of_gpus.collect(),
+            };
+            headings.sort();
+            headings.dedup();
+            for heading in headings {
+                titles.entry(heading).or_default().push(node);
+            }
+        }
+        // GPUs without a run stand last.
+        let without = titles.remove(&None);
+        let groups = titles.into_iter().chain(without.map(|nodes| (None, nodes)));
+        for (run, nodes) in groups {
+            let title = match (&run, grouping) {
+                (Some(run), _) => run.clone(),
+                (None, Grouping::Run) => "no run".to_owned(),
+                (None, Grouping::Node) => String::new(),
+            };
+            let mut blocks = Vec::with_capacity(nodes.len());
+            for node in nodes {
+                let begin = fleet.cells.len();
+                for (gpu, product) in &node.gpus {
+                    let own = run_of(node, *gpu);
+                    if grouping == Grouping::Run && own != run {
+                        continue;
+                    }
+                    let next = peers.len();
+                    let peers = *peers
+                        .entry(own.clone().ok_or_else(|| product.clone()))
+                        .or_insert(next);
+                    fleet.places.insert((node.name.clone(), *gpu), fleet.cells.len());
+                    fleet.cells.push(Cell {
+                        node: node.name.clone(),
+                        gpu: *gpu,
+                        down: node.down,
+                        run: own,
+                        peers: u32::try_from(peers).unwrap_or(u32::MAX),
+                    });
+                }
+                let cells = begin..fleet.cells.len();
+                if !cells.is_empty() {
+                    blocks.push(Block {
+                        node: node.name.clone(),
+                        cells,
+                    });
+                }
+            }
+            fleet.groups.push(Group { title, blocks });
+        }
+        fleet
+    }
+
+    /// The cell of a GPU.
+    pub(super) fn place(&self, key: &GpuKey) -> Option<usize> {
+        self.places.get(key).copied()
+    }
+
+    /// The cells that a culprit's labels name: one GPU, or all of a node.
+    pub(super) fn named(&self, node: &str, gpu: Option<u32>) -> Vec<usize> {
+        match gpu {
+            Some(gpu) => self.place(&(node.to_owned(), gpu)).into_iter().collect(),
+            None => {
+                let all = self
+                    .places
+                    .range((node.to_owned(), 0)..=(node.to_owned(), u32::MAX));
+                all.map(|(_, place)| *place).collect()
+            }
+        }
+    }
+
+    /// The number of the peers of each cell.
+    pub(super) fn peers(&self) -> Vec<u32> {
+        self.cells.iter().map(|cell| cell.peers).collect()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// `count` nodes of `gpus` GPUs each.
+    pub(in super::super) fn nodes(count: usize, gpus: u32) -> Vec<Node> {
+        let node = |n: usize| Node {
+            name: format!("node-{n:04}"),
+            down: false,
+            gpus: (0..gpus).map(|gpu| (gpu, "H100".to_owned())).collect(),
+        };
+        (0..count).map(node).collect()
+    }
+
+    #[test]
+    fn runs_are_groups_and_gpus_without_one_come_last() {
+        let runs = BTreeMap::from([
+            (("node-0000".to_owned(), 0), "b".to_owned()),
+            (("node-0001".to_owned(), 0), "a".to_owned()),
+            (("node-0001".to_owned(), 1), "b".to_owned()),
+        ]);
+        let fleet = Fleet::of(&nodes(2, 2), &runs, Grouping::Run);
+        let titles: Vec<_> = fleet
+            .groups
+            .iter()
+            .map(|group| (group.title.as_str(), group.blocks.len()))
+            .collect();
+        assert_eq!(titles, [("a", 1), ("b", 2), ("no run", 1)]);
+        assert_eq!(fleet.cells.len(), 4);
+        assert_eq!(fleet.place(&("node-0001".to_owned(), 1)), Some(2));
+        assert_eq!(fleet.peers(), [0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn by_node_the_order_is_that_of_the_nodes() {
+        let fleet = Fleet::of(&nodes(3, 2), &BTreeMap::new(), Grouping::Node);
+        assert_eq!(fleet.groups.len(), 1);
+        assert_eq!(fleet.groups[0].blocks[1].cells, 2..4);
+        assert_eq!(fleet.named("node-0002", None), [4, 5]);
+        assert_eq!(fleet.named("node-0002", Some(1)), [5]);
+        assert_eq!(fleet.named("node-0009", None), [0_usize; 0]);
+    }
+}

@@ -1,0 +1,179 @@
+//! What the GPU grid can be coloured by, and how.
+
+use domain::metric::{Unit, unit_of};
+
+use crate::ui::{fixed, show};
+
+/// Something that is measured of each GPU.
+pub(super) struct Measure {
+    /// Its name in the address.
+    pub(super) key: &'static str,
+    /// Its name in the list.
+    pub(super) title: &'static str,
+    /// PromQL with one series per GPU.
+    pub(super) query: &'static str,
+    /// How its values are written.
+    pub(super) unit: Unit,
+    /// The values of the first and of the last colour.
+    pub(super) scale: (f64, f64),
+    /// The difference to its peers that gets the strongest colour.
+    pub(super) span: f64,
+}
+
+/// What a cell's colour stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shows {
+    /// The difference to the median of its peers.
+    Difference,
+    /// The value itself.
+    Value,
+}
+
+/// The colour number of a GPU that nothing was measured of.
+pub(super) const UNMEASURED: u8 = 0;
+/// The colour number of a GPU whose node is not heard.
+pub(super) const DOWN: u8 = 255;
+/// Colour numbers between the two.
+const COLOURS: f64 = 253.0;
+
+impl Measure {
+    /// The colour number of a value.
+    pub(super) fn shade(&self, value: f64) -> u8 {
+        let (low, high) = self.scale;
+        number((value - low) / (high - low))
+    }
+
+    /// The colour number of a difference: the middle one is none.
+    pub(super) fn shade_difference(&self, difference: f64) -> u8 {
+        number(0.5 + difference / (2.0 * self.span))
+    }
+
+    /// A difference in words: `38.0 points below`.
+    pub(super) fn difference(&self, difference: f64) -> String {
+        let side = if difference < 0.0 { "below" } else { "above" };
+        let size = difference.abs();
+        match self.unit {
+            Unit::Ratio => format!("{} points {side}", fixed(size * 100.0, 1)),
+            unit => format!("{} {side}", show(size, unit)),
+        }
+    }
+
+    /// A difference in few characters, for a cell.
+    pub(super) fn short_difference(&self, difference: f64) -> String {
+        let sign = if difference < 0.0 { "−" } else { "+" };
+        let size = difference.abs();
+        match self.unit {
+            Unit::Ratio => format!("{sign}{}", fixed(size * 100.0, 0)),
+            unit => format!("{sign}{}", show(size, unit)),
+        }
+    }
+}
+
+/// From a share of the scale; what is no number was not measured.
+fn number(share: f64) -> u8 {
+    if share.is_nan() {
+        return UNMEASURED;
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 1 and 254"
+    )]
+    let number = (share.clamp(0.0, 1.0) * COLOURS).round() as u8 + 1;
+    number
+}
+
+/// The measure of this name, else the default.
+pub(super) fn measure(key: Option<&str>) -> &'static Measure {
+    let named = MEASURES.iter().find(|measure| Some(measure.key) == key);
+    named.unwrap_or(&MEASURES[0])
+}
+
+/// All of them, the default first.
+pub(super) static MEASURES: [Measure; 7] = [
+    Measure {
+        key: "compute",
+        title: "compute (SM activity, else utilization)",
+        query: "gpu_sm_active_ratio or gpu_utilization_ratio",
+        unit: unit_of("gpu_sm_active_ratio"),
+        scale: (0.0, 1.0),
+        span: 0.4,
+    },
+    Measure {
+        key: "memory",
+        title: "memory in use",
+        query: "gpu_memory_used_bytes / gpu_memory_total_bytes",
+        unit: Unit::Ratio,
+        scale: (0.0, 1.0),
+        span: 0.4,
+    },
+    Measure {
+        key: "nvlink",
+        title: "NVLink bandwidth",
+        query: "link_utilization_ratio{link=\"nvlink\"}",
+        unit: unit_of("link_utilization_ratio"),
+        scale: (0.0, 1.0),
+        span: 0.4,
+    },
+    Measure {
+        key: "temperature",
+        title: "temperature",
+        query: "gpu_temperature_celsius",
+        unit: unit_of("gpu_temperature_celsius"),
+        scale: (25.0, 95.0),
+        span: 15.0,
+    },
+    Measure {
+        key: "power",
+        title: "power",
+        query: "gpu_power_watts",
+        unit: unit_of("gpu_power_watts"),
+        scale: (0.0, 1_000.0),
+        span: 200.0,
+    },
+    Measure {
+        key: "power-limit",
+        title: "power against its limit",
+        query: "gpu_power_watts / gpu_power_limit_watts",
+        unit: Unit::Ratio,
+        scale: (0.0, 1.0),
+        span: 0.4,
+    },
+    Measure {
+        key: "clock",
+        title: "SM clock against its highest",
+        query: "gpu_sm_clock_hertz / gpu_sm_clock_max_hertz",
+        unit: Unit::Ratio,
+        scale: (0.3, 1.0),
+        span: 0.3,
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_beyond_the_scale_have_its_end_colours() {
+        let temperature = measure(Some("temperature"));
+        let shades = [20.0, 25.0, 60.0, 95.0, 120.0, f64::NAN].map(|value| temperature.shade(value));
+        assert_eq!(shades, [1, 1, 128, 254, 254, UNMEASURED]);
+    }
+
+    #[test]
+    fn no_difference_has_the_middle_colour() {
+        let compute = measure(None);
+        let shades = [-0.5, -0.4, 0.0, 0.4, f64::NAN].map(|value| compute.shade_difference(value));
+        assert_eq!(shades, [1, 1, 128, 254, UNMEASURED]);
+    }
+
+    #[test]
+    fn differences_have_words() {
+        let compute = measure(Some("compute"));
+        let temperature = measure(Some("temperature"));
+        assert_eq!(compute.difference(-0.38), "38.0 points below");
+        assert_eq!(temperature.difference(12.4), "12 °C above");
+        assert_eq!(compute.short_difference(-0.38), "−38");
+        assert_eq!(temperature.short_difference(12.4), "+12 °C");
+    }
+}

@@ -1,0 +1,63 @@
+//! How much each GPU differs from its peers.
+
+/// Fewer have no usual value: of two, which one is odd?
+const PEERS_MIN: usize = 3;
+
+/// The difference of each value from the median of those of the same group; NaN where there is no value or too few peers.
+pub(super) fn differences(values: &[f64], groups: &[u32]) -> Vec<f64> {
+    let count = groups.iter().max().map_or(0, |last| *last as usize + 1);
+    let mut members: Vec<Vec<f64>> = vec![vec![]; count];
+    for (value, group) in values.iter().zip(groups) {
+        if !value.is_nan() {
+            members[*group as usize].push(*value);
+        }
+    }
+    let medians: Vec<f64> = members.iter_mut().map(|values| median(values)).collect();
+    let pairs = values.iter().zip(groups);
+    pairs
+        .map(|(value, group)| value - medians[*group as usize])
+        .collect()
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    if values.len() < PEERS_MIN {
+        return f64::NAN;
+    }
+    let (middle, even) = (values.len() / 2, values.len().is_multiple_of(2));
+    let (below, upper, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
+    if !even {
+        return *upper;
+    }
+    let lower = below.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    f64::midpoint(lower, *upper)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_held_against_its_own_group() {
+        let values = [0.9, 0.8, 0.4, 0.1, 0.1, 0.1, 0.1];
+        let differences = differences(&values, &[0, 0, 0, 1, 1, 1, 1]);
+        let points: Vec<i64> = differences
+            .iter()
+            .map(|one| (one * 100.0).round() as i64)
+            .collect();
+        assert_eq!(points, [10, 0, -40, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn an_even_group_has_its_median_between_two() {
+        let points = differences(&[1.0, 2.0, 4.0, 9.0], &[0, 0, 0, 0]);
+        assert_eq!(points, [-2.0, -1.0, 1.0, 6.0]);
+    }
+
+    #[test]
+    fn two_have_no_usual_value_and_what_is_missing_stays_missing() {
+        assert!(differences(&[0.1, 0.9], &[0, 0]).iter().all(|one| one.is_nan()));
+        let some = differences(&[0.1, f64::NAN, 0.3, 0.2], &[0, 0, 0, 0]);
+        assert!(some[1].is_nan());
+        assert!(some[3].abs() < 1e-9);
+    }
+}

@@ -1,0 +1,231 @@
+//! What the canvas shows, in plain lists.
+
+use std::collections::BTreeMap;
+
+use js_sys::{Array, Int32Array, Uint8Array, Uint32Array};
+use wasm_bindgen::prelude::*;
+
+use super::fleet::{Fleet, GpuKey, Grouping, Node};
+use super::layout::Layout;
+use super::measure::{DOWN, Measure, Shows};
+use super::peers::differences;
+use crate::ui::show;
+
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(js_namespace = lockstepGrid)]
+    fn create(element: &web_sys::HtmlElement) -> JsValue;
+    #[wasm_bindgen(js_namespace = lockstepGrid)]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "numbers that go to JavaScript one by one"
+    )]
+    fn layout(
+        grid: &JsValue,
+        width: i32,
+        height: i32,
+        cell_width: i32,
+        cell_height: i32,
+        xs: Int32Array,
+        ys: Int32Array,
+        names: Array,
+    );
+    #[wasm_bindgen(js_namespace = lockstepGrid)]
+    fn paint(grid: &JsValue, colours: Uint8Array, diverging: bool, texts: JsValue);
+    #[wasm_bindgen(js_namespace = lockstepGrid)]
+    fn mark(grid: &JsValue, rings: Uint32Array, pointed: i32);
+    #[wasm_bindgen(js_namespace = lockstepGrid)]
+    fn destroy(grid: &JsValue);
+}
+
+/// GPUs, values and marks. One list of each, in the order of the fleet's cells.
+#[derive(Default)]
+pub(super) struct Picture {
+    pub(super) fleet: Fleet,
+    pub(super) layout: Layout,
+    pub(super) values: Vec<f64>,
+    pub(super) differences: Vec<f64>,
+    newest: BTreeMap<GpuKey, f64>,
+    culprits: Vec<(String, Option<u32>)>,
+    rings: Vec<u32>,
+    /// Counts the arrangements, so that the canvas knows when its layout is old.
+    arranged: u32,
+}
+
+impl Picture {
+    /// Takes the values of a frame.
+    pub(super) fn take(&mut self, values: &[(GpuKey, f64)]) {
+        self.newest = values.iter().cloned().collect();
+        self.fill();
+    }
+
+    /// Values of another measure would be shown on a scale that is not theirs.
+    pub(super) fn forget_values(&mut self) {
+        self.take(&[]);
+    }
+
+    /// Puts the GPUs in order.
+    pub(super) fn arrange(&mut self, nodes: &[Node], runs: &BTreeMap<GpuKey, String>, grouping: Grouping) {
+        self.fleet = Fleet::of(nodes, runs, grouping);
+        self.arranged = self.arranged.wrapping_add(1);
+        self.fill();
+        self.ring();
+    }
+
+    /// Remembers whom diagnoses name.
+    pub(super) fn mark(&mut self, culprits: Vec<(String, Option<u32>)>) {
+        self.culprits = culprits;
+        self.ring();
+    }
+
+    /// Changes when the cells are others, and when the first values of a measure come.
+    pub(super) fn generation(&self) -> (u32, bool) {
+        (self.arranged, self.newest.is_empty())
+    }
+
+    /// Whether a diagnosis names this cell.
+    pub(super) fn is_culprit(&self, cell: usize) -> bool {
+        self.rings.iter().any(|ring| *ring as usize == cell)
+    }
+
+    fn fill(&mut self) {
+        self.values = vec![f64::NAN; self.fleet.cells.len()];
+        for (key, value) in &self.newest {
+            if let Some(place) = self.fleet.place(key) {
+                self.values[place] = *value;
+            }
+        }
+        self.differences = differences(&self.values, &self.fleet.peers());
+    }
+
+    fn ring(&mut self) {
+        let named = self
+            .culprits
+            .iter()
+            .flat_map(|(node, gpu)| self.fleet.named(node, *gpu));
+        self.rings = named.filter_map(|cell| u32::try_from(cell).ok()).collect();
+    }
+
+    fn colours(&self, shows: Shows, measure: &Measure) -> Vec<u8> {
+        let cells = self.fleet.cells.iter().enumerate();
+        let colour = |(n, cell): (usize, &super::fleet::Cell)| match (cell.down, shows) {
+            (true, _) => DOWN,
+            (false, Shows::Value) => measure.shade(self.values[n]),
+            (false, Shows::Difference) => measure.shade_difference(self.differences[n]),
+        };
+        cells.map(colour).collect()
+    }
+
+    /// What stands in each cell, where there is room: its value.
+    fn texts(&self, measure: &Measure) -> Option<Vec<String>> {
+        let text = |value: &f64| {
+            if value.is_nan() {
+                return "–".to_owned();
+            }
+            show(*value, measure.unit)
+        };
+        self.layout
+            .has_texts()
+            .then(|| self.values.iter().map(text).collect())
+    }
+}
+
+/// The canvas of `grid.js`; ends with its value.
+pub(super) struct Canvas {
+    grid: JsValue,
+    /// The arrangement and the width that it was laid out for.
+    laid_out: Option<(u32, i32)>,
+}
+
+impl Canvas {
+    /// A canvas in this element.
+    pub(super) fn on(element: &web_sys::HtmlElement) -> Self {
+        Self {
+            grid: create(element),
+            laid_out: None,
+        }
+    }
+
+    /// Shows the picture in so many pixels of width.
+    pub(super) fn show(
+        &mut self,
+        picture: &mut Picture,
+        width: i32,
+        shows: Shows,
+        measure: &Measure,
+        pointed: Option<usize>,
+    ) {
+        if self.laid_out != Some((picture.arranged, width)) {
+            picture.layout = Layout::of(&picture.fleet, width);
+            self.lay_out(&picture.layout);
+            self.laid_out = Some((picture.arranged, width));
+        }
+        let colours = picture.colours(shows, measure);
+        let texts = picture.texts(measure).map_or(JsValue::NULL, |texts| {
+            let texts: Array = texts.iter().map(|text| JsValue::from_str(text)).collect();
+            texts.into()
+        });
+        let pointed = pointed.and_then(|cell| i32::try_from(cell).ok()).unwrap_or(-1);
+        mark(&self.grid, Uint32Array::from(picture.rings.as_slice()), pointed);
+        paint(
+            &self.grid,
+            Uint8Array::from(colours.as_slice()),
+            shows == Shows::Difference,
+            texts,
+        );
+    }
+
+    fn lay_out(&self, picture: &Layout) {
+        let xs: Vec<i32> = picture.places.iter().map(|(x, _)| *x).collect();
+        let ys: Vec<i32> = picture.places.iter().map(|(_, y)| *y).collect();
+        let names = picture.names.iter().map(|name| {
+            let parts: [JsValue; 4] = [
+                JsValue::from_str(&name.text),
+                name.x.into(),
+                name.y.into(),
+                name.heads.into(),
+            ];
+            parts.into_iter().collect::<Array>()
+        });
+        layout(
+            &self.grid,
+            picture.width,
+            picture.height,
+            picture.size.width,
+            picture.size.height,
+            Int32Array::from(xs.as_slice()),
+            Int32Array::from(ys.as_slice()),
+            names.collect(),
+        );
+    }
+}
+
+impl Drop for Canvas {
+    fn drop(&mut self) {
+        destroy(&self.grid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fleet::tests::nodes;
+    use super::super::measure::{UNMEASURED, measure};
+    use super::*;
+
+    #[test]
+    fn the_odd_one_out_has_another_colour_and_the_culprit_a_ring() {
+        let mut picture = Picture::default();
+        let mut nodes = nodes(2, 4);
+        nodes[1].down = true;
+        picture.mark(vec![("node-0000".to_owned(), Some(2))]);
+        picture.arrange(&nodes, &BTreeMap::new(), Grouping::Node);
+        let value = |gpu| (("node-0000".to_owned(), gpu), if gpu == 2 { 0.3 } else { 0.9 });
+        picture.take(&[0, 1, 2].map(value));
+        let compute = measure(None);
+        let colours = picture.colours(Shows::Difference, compute);
+        assert_eq!(colours, [128, 128, 1, UNMEASURED, DOWN, DOWN, DOWN, DOWN]);
+        assert!(picture.is_culprit(2) && !picture.is_culprit(1));
+        picture.forget_values();
+        assert_eq!(picture.colours(Shows::Value, compute)[..4], [UNMEASURED; 4]);
+    }
+}

@@ -1,0 +1,167 @@
+//! The cell that mouse or keyboard points at, and what is said of it.
+
+use leptos::ev::KeyboardEvent;
+use leptos::prelude::*;
+
+use super::Grid;
+use super::layout::Direction;
+use super::measure::Measure;
+use super::picture::Picture;
+use crate::route::Route;
+use crate::ui::{show, text, whenever};
+
+/// Cheap to copy.
+#[derive(Clone, Copy)]
+pub(super) struct Pointer {
+    grid: Grid,
+    route: Route,
+    pub(super) pointed: RwSignal<Option<usize>>,
+    /// What is said of the cell; a hint while none is pointed at.
+    pub(super) words: Signal<String>,
+}
+
+impl Pointer {
+    /// Points at the first GPU of the node that the address names (`sel`), else at nothing yet.
+    pub(super) fn new(grid: Grid) -> Self {
+        let pointed = RwSignal::new(None);
+        let selected = expect_context::<Route>().param("sel");
+        whenever(move || {
+            if let Some(node) = selected.get() {
+                grid.nodes.track();
+                pointed.set(
+                    grid.picture
+                        .with_value(|picture| picture.fleet.named(&node, None).first().copied()),
+                );
+            }
+        });
+        let words = text(move || {
+            grid.version.track();
+            let measure = grid.choices.measure();
+            let said = |cell| {
+                grid.picture
+                    .with_value(|picture| sentence(picture, measure, cell))
+            };
+            pointed.get().and_then(said).unwrap_or_default()
+        });
+        Self {
+            grid,
+            route: expect_context::<Route>(),
+            pointed,
+            words,
+        }
+    }
+
+    /// The mouse is here.
+    pub(super) fn over(self, x: i32, y: i32) {
+        let cell = self.grid.picture.with_value(|picture| picture.layout.at(x, y));
+        if cell != self.pointed.get_untracked() {
+            self.pointed.set(cell);
+        }
+    }
+
+    /// The mouse is gone.
+    pub(super) fn leave(self) {
+        self.pointed.set(None);
+    }
+
+    /// A click or a touch: points, and opens the run of a cell that was pointed at already.
+    pub(super) fn pressed(self, x: i32, y: i32) {
+        let before = self.pointed.get_untracked();
+        self.over(x, y);
+        if before.is_some() && before == self.pointed.get_untracked() {
+            self.open();
+        }
+    }
+
+    /// Arrow keys go from cell to cell, Enter opens.
+    pub(super) fn key(self, event: &KeyboardEvent) {
+        let direction = match event.key().as_str() {
+            "ArrowLeft" => Direction::Left,
+            "ArrowRight" => Direction::Right,
+            "ArrowUp" => Direction::Up,
+            "ArrowDown" => Direction::Down,
+            "Enter" => return self.open(),
+            _ => return,
+        };
+        event.prevent_default();
+        let next = match self.pointed.get_untracked() {
+            Some(cell) => self
+                .grid
+                .picture
+                .with_value(|picture| picture.layout.step(cell, direction)),
+            None => 0,
+        };
+        self.pointed.set(Some(next));
+    }
+
+    fn open(self) {
+        let Some(cell) = self.pointed.get_untracked() else {
+            return;
+        };
+        let run = self
+            .grid
+            .picture
+            .with_value(|picture| picture.fleet.cells.get(cell)?.run.clone());
+        if let Some(run) = run {
+            self.route.go(&format!("/runs/{run}"));
+        }
+    }
+}
+
+/// `node-07 GPU 3 · 41.0 % · 38.0 points below its run llama`.
+fn sentence(picture: &Picture, measure: &Measure, cell: usize) -> Option<String> {
+    let gpu = picture.fleet.cells.get(cell)?;
+    let mut parts = vec![format!("{} GPU {}", gpu.node, gpu.gpu)];
+    let (value, difference) = (*picture.values.get(cell)?, *picture.differences.get(cell)?);
+    if gpu.down {
+        parts.push("its node is not heard".to_owned());
+    } else if value.is_nan() {
+        parts.push("not measured".to_owned());
+    } else {
+        parts.push(show(value, measure.unit));
+    }
+    let peers = match &gpu.run {
+        Some(run) => format!("its run {run}"),
+        None => "GPUs without a run".to_owned(),
+    };
+    if !difference.is_nan() && !gpu.down {
+        parts.push(format!(
+            "{} the median of {peers}",
+            measure.difference(difference)
+        ));
+    } else if gpu.run.is_some() {
+        parts.push(peers);
+    }
+    if picture.is_culprit(cell) {
+        parts.push("named by a diagnosis".to_owned());
+    }
+    Some(parts.join(" · "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::fleet::Grouping;
+    use super::super::fleet::tests::nodes;
+    use super::super::measure::measure;
+    use super::*;
+
+    #[test]
+    fn a_cell_is_described_with_its_peers() {
+        let mut picture = Picture::default();
+        let key = |gpu| ("node-0000".to_owned(), gpu);
+        let runs: BTreeMap<_, _> = (0..3).map(|gpu| (key(gpu), "llama".to_owned())).collect();
+        picture.arrange(&nodes(1, 5), &runs, Grouping::Node);
+        picture.mark(vec![("node-0000".to_owned(), Some(1))]);
+        picture.take(&[(key(0), 0.8), (key(1), 0.41), (key(2), 0.79), (key(3), 0.1)]);
+        let said = |cell| sentence(&picture, measure(None), cell).unwrap_or_default();
+        assert_eq!(
+            said(1),
+            "node-0000 GPU 1 · 41.0 % · 38.0 points below the median of its run llama · named by a diagnosis"
+        );
+        assert_eq!(said(3), "node-0000 GPU 3 · 10.0 %");
+        assert_eq!(said(4), "node-0000 GPU 4 · not measured");
+        assert_eq!(said(9), "");
+    }
+}

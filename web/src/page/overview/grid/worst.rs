@@ -1,0 +1,136 @@
+//! The grid as a table: the GPUs that differ most from their peers.
+
+use leptos::prelude::*;
+
+use super::Grid;
+use super::measure::{Measure, Shows};
+use super::picture::Picture;
+use crate::ui::{changing, show, text};
+
+/// Rows of the table.
+const ROWS_MAX: usize = 50;
+
+/// The table. Values change in place; rows keep their order until the viewer asks for another.
+#[component]
+pub(super) fn Worst(grid: Grid) -> impl IntoView {
+    let sorted = RwSignal::new(0_u32);
+    // The first values after a choice or after GPUs have come or gone.
+    let ready = Memo::new(move |_| {
+        grid.version.track();
+        grid.picture.with_value(Picture::generation)
+    });
+    let order = Memo::new(move |_| {
+        sorted.track();
+        ready.track();
+        let shows = grid.choices.shows();
+        let mut order = grid.picture.with_value(|picture| order(picture, shows));
+        order.truncate(ROWS_MAX);
+        order
+    });
+    let rows = changing(move || {
+        let _generation = ready.get();
+        let rows: Vec<AnyView> = order.get().into_iter().map(|cell| row(grid, cell)).collect();
+        rows.into_any()
+    });
+    view! {
+        <div class="overflow-x-auto">
+            <table class="rows" data-testid="gpu-table">
+                <thead>
+                    <tr><th>"GPU"</th><th class="number">"Value"</th><th>"Against the median of its run"</th><th>"Run"</th></tr>
+                </thead>
+                <tbody>{rows}</tbody>
+            </table>
+        </div>
+        <button class="off-wall btn btn-sm mt-1" on:click=move |_| sorted.update(|times| *times += 1)>"Sort again"</button>
+    }
+}
+
+fn row(grid: Grid, cell: usize) -> AnyView {
+    let follow = move |say: fn(&Picture, &Measure, usize) -> String| {
+        text(move || {
+            grid.version.track();
+            let measure = grid.choices.measure();
+            grid.picture.with_value(|picture| say(picture, measure, cell))
+        })
+    };
+    let name = follow(|picture, _, cell| {
+        let gpu = picture.fleet.cells.get(cell);
+        gpu.map_or_else(String::new, |gpu| format!("{} GPU {}", gpu.node, gpu.gpu))
+    });
+    let class = follow(|picture, _, cell| {
+        let class = if picture.is_culprit(cell) {
+            "state state-critical"
+        } else {
+            ""
+        };
+        class.to_owned()
+    });
+    let run = grid
+        .picture
+        .with_value(|picture| picture.fleet.cells.get(cell).and_then(|gpu| gpu.run.clone()));
+    view! {
+        <tr>
+            <td><span class=class>{name}</span></td>
+            <td class="number">{follow(value)}</td>
+            <td>{follow(difference)}</td>
+            <td>{run.map(|run| view! { <a class="link" href=format!("/runs/{run}")>{run.clone()}</a> })}</td>
+        </tr>
+    }
+    .into_any()
+}
+
+fn value(picture: &Picture, measure: &Measure, cell: usize) -> String {
+    let is_down = picture.fleet.cells.get(cell).is_some_and(|gpu| gpu.down);
+    match picture.values.get(cell) {
+        _ if is_down => "node not heard".to_owned(),
+        Some(value) if !value.is_nan() => show(*value, measure.unit),
+        _ => "not measured".to_owned(),
+    }
+}
+
+fn difference(picture: &Picture, measure: &Measure, cell: usize) -> String {
+    match picture.differences.get(cell) {
+        Some(difference) if !difference.is_nan() => measure.difference(*difference),
+        _ => "–".to_owned(),
+    }
+}
+
+/// All cells: those named by a diagnosis, then by how much they differ, or by their value where that is shown.
+fn order(picture: &Picture, shows: Shows) -> Vec<usize> {
+    let size = |cell: &usize| match shows {
+        Shows::Difference => picture.differences[*cell].abs(),
+        Shows::Value => picture.values[*cell],
+    };
+    // What has no number comes last.
+    let key = |cell: &usize| {
+        Some(size(cell))
+            .filter(|size| !size.is_nan())
+            .unwrap_or(f64::NEG_INFINITY)
+    };
+    let mut cells: Vec<usize> = (0..picture.fleet.cells.len()).collect();
+    cells.sort_by(|a, b| {
+        let named = picture.is_culprit(*b).cmp(&picture.is_culprit(*a));
+        named.then(key(b).total_cmp(&key(a)))
+    });
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::fleet::Grouping;
+    use super::super::fleet::tests::nodes;
+    use super::*;
+
+    #[test]
+    fn the_named_come_first_then_the_most_different_and_the_unmeasured_last() {
+        let mut picture = Picture::default();
+        let key = |gpu| ("node-0000".to_owned(), gpu);
+        picture.arrange(&nodes(1, 5), &BTreeMap::new(), Grouping::Node);
+        picture.mark(vec![("node-0000".to_owned(), Some(0))]);
+        picture.take(&[(key(0), 0.9), (key(1), 0.85), (key(3), 0.2), (key(4), 0.92)]);
+        assert_eq!(order(&picture, Shows::Difference), [0, 3, 4, 1, 2]);
+        assert_eq!(order(&picture, Shows::Value), [0, 4, 1, 3, 2]);
+    }
+}

@@ -1,0 +1,153 @@
+//! What is known of an indicator: the median, the worst by name, and of how many.
+
+use domain::api::stream::{Column, Request};
+use domain::series::Labels;
+use leptos::prelude::*;
+
+use super::table::Indicator;
+use crate::live::{Live, News};
+
+/// The values of one source in short.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Summary {
+    pub(super) median: f64,
+    pub(super) count: f64,
+    pub(super) worst: Option<Named>,
+}
+
+/// A value with the name of who has it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Named {
+    pub(super) name: String,
+    pub(super) href: Option<String>,
+    pub(super) value: f64,
+}
+
+/// The sources of an indicator as they answer. Cheap to copy.
+#[derive(Clone, Copy)]
+pub(super) struct Watched {
+    summaries: RwSignal<Vec<Option<Summary>>>,
+}
+
+impl Watched {
+    /// Nothing is known yet.
+    pub(super) fn new() -> Self {
+        Self {
+            summaries: RwSignal::new(vec![]),
+        }
+    }
+
+    /// Asks all sources until the current owner is cleaned up.
+    pub(super) fn follow(self, indicator: &'static Indicator, run: Option<&str>) {
+        let live = expect_context::<Live>();
+        self.summaries.set(vec![None; indicator.sources.len()]);
+        for (n, source) in indicator.sources.iter().enumerate() {
+            let query = source.summary(indicator.worst, run);
+            live.watch(
+                |id| Request::WatchInstant { id, query },
+                move |news| {
+                    let summary = match news {
+                        News::Frame { series, .. } => Summary::of(&series),
+                        _ => None,
+                    };
+                    self.summaries.update(|summaries| summaries[n] = summary);
+                },
+            );
+        }
+    }
+
+    /// The first source that answers, and what it says.
+    pub(super) fn first(self) -> Option<(usize, Summary)> {
+        let summaries = self.summaries.read();
+        let mut answers = summaries.iter().enumerate();
+        answers.find_map(|(n, summary)| Some((n, summary.clone()?)))
+    }
+}
+
+impl Summary {
+    /// From the answer to [`Source::summary`](super::table::Source::summary).
+    fn of(series: &[Column]) -> Option<Self> {
+        let part = |name: &str| {
+            let column = series
+                .iter()
+                .find(|column| column.labels.get("is") == Some(name))?;
+            Some((&column.labels, column.values.last().copied().flatten()?))
+        };
+        Some(Self {
+            median: part("median")?.1,
+            count: part("count")?.1,
+            worst: part("worst").map(|(labels, value)| Named {
+                name: name(labels),
+                href: labels.get("run").map(|run| format!("/runs/{run}")),
+                value,
+            }),
+        })
+    }
+}
+
+/// `rank 17 of llama on node-07`, `node-07 GPU 3`.
+fn name(labels: &Labels) -> String {
+    let mut words = Vec::new();
+    if let Some(rank) = labels.get("rank") {
+        words.push(format!("rank {rank}"));
+    }
+    if let Some(run) = labels.get("run") {
+        words.push(format!("of {run}"));
+    }
+    match (labels.get("node"), labels.get("gpu")) {
+        (Some(node), Some(gpu)) => words.push(format!("{node} GPU {gpu}")),
+        (Some(node), None) if words.is_empty() => words.push(node.to_owned()),
+        (Some(node), None) => words.push(format!("on {node}")),
+        (None, _) => {}
+    }
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(pairs: &[(&str, &str)], value: f64) -> Column {
+        let mut pairs: Vec<_> = pairs.to_vec();
+        pairs.sort_unstable();
+        Column {
+            labels: Labels::from_trusted(pairs.into_iter().map(|(name, value)| (name.into(), value.into()))),
+            values: vec![Some(value)],
+        }
+    }
+
+    #[test]
+    fn the_worst_has_a_name_and_a_link() {
+        let answer = [
+            column(&[("is", "median")], 0.8),
+            column(&[("is", "count")], 64.0),
+            column(
+                &[
+                    ("is", "worst"),
+                    ("node", "node-07"),
+                    ("run", "llama"),
+                    ("rank", "17"),
+                ],
+                0.4,
+            ),
+        ];
+        let summary = Summary::of(&answer).expect("it is whole");
+        let worst = summary.worst.expect("it is named");
+        assert_eq!(
+            (worst.name.as_str(), worst.href.as_deref()),
+            ("rank 17 of llama on node-07", Some("/runs/llama"))
+        );
+        assert_eq!(
+            name(&Labels::from_trusted([
+                ("gpu".into(), "3".into()),
+                ("node".into(), "n".into())
+            ])),
+            "n GPU 3"
+        );
+        assert_eq!(
+            Summary::of(&answer[1..]),
+            None,
+            "without a median there is nothing to show"
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! Which rules the table shows.
+
+use domain::api::alerts::{RuleKind, RuleView};
+use domain::event::Severity;
+
+/// Where a rule stands, the gravest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Standing {
+    /// It could not be evaluated.
+    Error,
+    /// An alert of it fires.
+    Firing,
+    /// A condition holds, but not for long enough yet.
+    Pending,
+    /// Nothing.
+    Quiet,
+}
+
+/// All of them, with their words.
+pub(super) const STANDINGS: [(Standing, &str); 4] = [
+    (Standing::Error, "error"),
+    (Standing::Firing, "firing"),
+    (Standing::Pending, "pending"),
+    (Standing::Quiet, "quiet"),
+];
+
+impl Standing {
+    /// Where this rule stands.
+    pub(super) fn of(rule: &RuleView) -> Self {
+        let fires = rule.alerts.iter().any(|alert| alert.fired_ms.is_some());
+        match (&rule.error, fires, rule.alerts.is_empty()) {
+            (Some(_), ..) => Self::Error,
+            (None, true, _) => Self::Firing,
+            (None, false, false) => Self::Pending,
+            (None, false, true) => Self::Quiet,
+        }
+    }
+
+    /// Its word.
+    pub(super) fn word(self) -> &'static str {
+        STANDINGS
+            .iter()
+            .find(|(one, _)| *one == self)
+            .map_or("", |(_, word)| *word)
+    }
+
+    /// Colour and shape.
+    pub(super) fn class(self) -> &'static str {
+        match self {
+            Self::Error => "state state-critical",
+            Self::Firing => "state state-warning",
+            Self::Pending => "state state-info",
+            Self::Quiet => "state state-ok",
+        }
+    }
+}
+
+/// The severity of a rule's alerts: `None` where the rule records series, or leaves it to its labels' templates.
+pub(super) fn severity(rule: &RuleView) -> Option<Severity> {
+    match rule.labels.get("severity") {
+        Some("critical") => Some(Severity::Critical),
+        Some("info") => Some(Severity::Info),
+        Some("warning") => Some(Severity::Warning),
+        _ if rule.kind == RuleKind::Alerting => Some(Severity::Warning),
+        _ => None,
+    }
+}
+
+/// What the viewer asks for; empty parts ask for nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Filter {
+    /// Words that name, group, expression or texts contain, all of them.
+    pub(super) words: String,
+    /// The word of a [`Standing`].
+    pub(super) standing: String,
+    /// The word of a severity.
+    pub(super) severity: String,
+}
+
+impl Filter {
+    /// Whether the table shows this rule.
+    pub(super) fn takes(&self, rule: &RuleView) -> bool {
+        let severity = || severity(rule).map_or("", |severity| crate::ui::severity_word(severity).1);
+        (self.standing.is_empty() || self.standing == Standing::of(rule).word())
+            && (self.severity.is_empty() || self.severity == severity())
+            && self
+                .words
+                .split_whitespace()
+                .all(|word| contains(rule, &word.to_lowercase()))
+    }
+}
+
+fn contains(rule: &RuleView, word: &str) -> bool {
+    let annotation = |name| rule.annotations.get(name).unwrap_or_default();
+    let texts = [
+        rule.name.as_str(),
+        &rule.group,
+        &rule.expr,
+        annotation("summary"),
+        annotation("cause"),
+    ];
+    texts.iter().any(|text| text.to_lowercase().contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::series::Labels;
+
+    use super::*;
+
+    fn rule(name: &str, severity: &str) -> RuleView {
+        RuleView {
+            file: "builtin".into(),
+            group: "training".into(),
+            kind: RuleKind::Alerting,
+            name: name.into(),
+            expr: "train_loss > 1".into(),
+            for_ms: 0,
+            keep_firing_ms: 0,
+            labels: Labels::from_trusted([("severity".into(), severity.into())]),
+            annotations: Labels::empty(),
+            alerts: vec![],
+            evaluated_ms: 0,
+            duration_s: 0.0,
+            error: None,
+        }
+    }
+
+    #[test]
+    fn each_part_narrows_the_table() {
+        let quiet = rule("LossNaN", "critical");
+        let mut broken = rule("DiskFull", "warning");
+        broken.error = Some("no".into());
+        for (words, standing, severity, takes) in [
+            ("", "", "", [true, true]),
+            ("loss nan", "", "", [true, false]),
+            ("TRAIN", "", "", [true, true]),
+            ("", "error", "", [false, true]),
+            ("", "quiet", "critical", [true, false]),
+            ("disk", "", "critical", [false, false]),
+        ] {
+            let filter = Filter {
+                words: words.into(),
+                standing: standing.into(),
+                severity: severity.into(),
+            };
+            assert_eq!([filter.takes(&quiet), filter.takes(&broken)], takes, "{filter:?}");
+        }
+    }
+}

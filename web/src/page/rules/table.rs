@@ -1,0 +1,192 @@
+//! The rules as a dense table: what each looks for, where it stands, and opened, what is to be done when it fires.
+
+use std::collections::BTreeMap;
+
+use domain::api::alerts::{AlertView, RuleView};
+use domain::time::{DisplayDuration, TimestampMs};
+use leptos::prelude::*;
+
+use super::filter::{Filter, STANDINGS, Standing, severity};
+use super::polled::{Absence, Polled};
+use crate::live::{Row, each};
+use crate::route::Route;
+use crate::ui::{Ago, When, changing, fixed, nothing, severity_word, text};
+
+/// When each rule fired last, by its name.
+type LastFired = Memo<BTreeMap<String, TimestampMs>>;
+
+/// The table with its filter; the address holds the filter.
+#[component]
+pub(super) fn Rules(
+    /// Active alerts and those of late.
+    alerts: Polled<AlertView>,
+) -> impl IntoView {
+    let rules = Polled::<RuleView>::of("/api/rules");
+    let route = expect_context::<Route>();
+    let (words, standing, grave) = (route.param("q"), route.param("state"), route.param("severity"));
+    let filter = Memo::new(move |_| Filter {
+        words: words.get().unwrap_or_default(),
+        standing: standing.get().unwrap_or_default(),
+        severity: grave.get().unwrap_or_default(),
+    });
+    let shown = move || {
+        let filter = filter.get();
+        let mut rows = rules.list.rows();
+        rows.retain(|row| filter.takes(&row.get()));
+        rows
+    };
+    let count = text(move || format!("{} of {}", shown().len(), rules.list.rows().len()));
+    let last_fired = Memo::new(move |_| {
+        let mut last = BTreeMap::new();
+        for alert in alerts.list.rows().iter().map(Row::get) {
+            let Some(fired_ms) = alert.fired_ms else { continue };
+            let newest = last.entry(alert.rule).or_insert(fired_ms);
+            *newest = fired_ms.max(*newest);
+        }
+        last
+    });
+    let standings = STANDINGS.map(|(_, word)| word);
+    view! {
+        <section class="min-w-0" aria-label="Rules">
+            <div class="flex flex-wrap gap-x-3 gap-y-1 items-center mb-1">
+                <h2 class="font-bold">"Rules" <span class="font-normal text-muted">" " {count}</span></h2>
+                <div class="flex flex-wrap gap-2 ml-auto">
+                    <input
+                        class="input input-sm w-48"
+                        type="search"
+                        placeholder="Filter"
+                        aria-label="Filter rules"
+                        prop:value=move || words.get().unwrap_or_default()
+                        on:input=move |event| route.set_param("q", Some(event_target_value(&event).as_str()).filter(|words| !words.is_empty()))
+                        data-testid="rules-filter"
+                    />
+                    {choice("State", "state", standing, "any state", &standings)}
+                    {choice("Severity", "severity", grave, "any severity", &["critical", "warning", "info"])}
+                </div>
+            </div>
+            <Absence of=rules empty="No rule is loaded." />
+            <table class="rows" data-testid="rules">
+                <thead>
+                    <tr>
+                        <th>"State"</th>
+                        <th>"Rule"</th>
+                        <th class="hidden sm:table-cell">"Severity"</th>
+                        <th class="hidden sm:table-cell" title="How long the condition must hold before the rule fires">"For"</th>
+                        <th class="hidden sm:table-cell" title="Among the alerts listed below">"Last fired"</th>
+                        <th class="hidden md:table-cell">"Group"</th>
+                        <th class="number hidden lg:table-cell" title="Time of the last evaluation">"Took"</th>
+                    </tr>
+                </thead>
+                {each(shown, move |row| view! { <Rule row last_fired /> }.into_any())}
+            </table>
+        </section>
+    }
+}
+
+/// A list whose first entry asks for nothing.
+fn choice(
+    label: &'static str,
+    param: &'static str,
+    chosen: Memo<Option<String>>,
+    any: &'static str,
+    words: &[&'static str],
+) -> AnyView {
+    let route = expect_context::<Route>();
+    let option = |word: &&'static str| {
+        let word = *word;
+        let selected = Signal::derive(move || chosen.with(|chosen| chosen.as_deref() == Some(word)));
+        view! { <option value=word prop:selected=selected>{word}</option> }.into_any()
+    };
+    let options: Vec<AnyView> = words.iter().map(option).collect();
+    let choose = move |event| {
+        route.set_param(
+            param,
+            Some(event_target_value(&event).as_str()).filter(|word| !word.is_empty()),
+        );
+    };
+    view! {
+        <select class="select select-sm w-auto" aria-label=label on:change=choose data-testid=format!("rules-{param}")>
+            <option value="">{any}</option>
+            {options}
+        </select>
+    }
+    .into_any()
+}
+
+/// A row, and below it what the rule says, while it is open.
+#[component]
+fn Rule(row: Row<RuleView>, last_fired: LastFired) -> impl IntoView {
+    let rule = row.signal();
+    let standing = Memo::new(move |_| rule.with(Standing::of));
+    let firing = Memo::new(move |_| rule.with(|rule| rule.alerts.len()));
+    let open = RwSignal::new(false);
+    let took = text(move || rule.with(|rule| format!("{} ms", fixed(rule.duration_s * 1_000.0, 1))));
+    let (name, group) = row.peek(|rule| (rule.name.clone(), rule.group.clone()));
+    let severity = row.peek(severity).map(severity_word);
+    let hold = row.peek(|rule| match rule.for_ms {
+        0 => "–".to_owned(),
+        for_ms => DisplayDuration(for_ms).to_string(),
+    });
+    let fired_ms = {
+        let name = name.clone();
+        Memo::new(move |_| last_fired.with(|last| last.get(&name).copied()))
+    };
+    let last = changing(move || match fired_ms.get() {
+        Some(at_ms) => view! { <Ago at_ms /> }.into_any(),
+        None => "–".into_any(),
+    });
+    let details = changing(move || {
+        if open.get() {
+            view! { <Details rule /> }.into_any()
+        } else {
+            nothing()
+        }
+    });
+    view! {
+        <tbody data-testid="rule" data-rule=name.clone() data-state=text(move || standing.get().word())>
+            <tr>
+                <td>
+                    <span class=text(move || standing.get().class())>
+                        {text(move || standing.get().word())}
+                        <When on=move || { firing.get() > 1 }><span>{firing}</span></When>
+                    </span>
+                </td>
+                <td class="max-w-0 w-full sm:w-auto sm:max-w-none">
+                    <button class="link link-hover text-left break-all" aria-expanded=text(move || open.get().to_string()) on:click=move |_| open.update(|open| *open = !*open)>{name.clone()}</button>
+                </td>
+                <td class="hidden sm:table-cell">{severity.map(|(class, word)| view! { <span class=class>{word}</span> })}</td>
+                <td class="hidden sm:table-cell">{hold}</td>
+                <td class="hidden sm:table-cell">{last}</td>
+                <td class="hidden md:table-cell text-muted">{group}</td>
+                <td class="number hidden lg:table-cell">{took}</td>
+            </tr>
+            {details}
+        </tbody>
+    }
+}
+
+/// Expression and texts of a rule.
+#[component]
+fn Details(rule: RwSignal<RuleView>) -> impl IntoView {
+    let error = text(move || rule.with(|rule| rule.error.clone().unwrap_or_default()));
+    let evaluated_ms = Signal::derive(move || rule.with(|rule| rule.evaluated_ms));
+    let expr = rule.with_untracked(|rule| rule.expr.trim().to_owned());
+    let annotation = |title: &'static str, name: &str| {
+        let words = rule.with_untracked(|rule| rule.annotations.get(name).unwrap_or_default().to_owned());
+        (!words.is_empty()).then(|| view! { <p><b>{title} ": "</b>{words}</p> }.into_any())
+    };
+    view! {
+        <tr>
+            <td colspan="7" class="whitespace-normal">
+                <div class="grid grid-cols-1 gap-1 py-2 max-w-5xl" data-testid="rule-details">
+                    <p class="wrong empty:hidden">{error}</p>
+                    <pre class="bg-base-200 p-2 text-xs whitespace-pre-wrap break-words">{expr}</pre>
+                    {annotation("Says", "summary")}
+                    {annotation("Why", "cause")}
+                    {annotation("What to do", "advice")}
+                    <p class="text-xs text-muted">"evaluated " <Ago at_ms=evaluated_ms /></p>
+                </div>
+            </td>
+        </tr>
+    }
+}
