@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use domain::api::alerts::{AlertState, AlertView, Evidence, EvidenceValue};
 use domain::api::prometheus::float;
-use domain::incident::{Context, DiagnosisId};
+use domain::incident::{Context, DiagnosisId, NamedCulprit};
 use domain::rule::alert::{Active, Change, fingerprint, step};
 use domain::rule::{evidence, record, trace};
 use domain::series::Labels;
@@ -211,6 +211,7 @@ impl RuleState {
 
     /// Answers of the rule's evidence queries, and the last log lines where the rule asks for them. One that fails is left out: an alert must not wait for its decoration.
     async fn evidence(&self, engine: &Engine, active: &Active, now_ms: TimestampMs) -> Vec<Evidence> {
+        let culprit = NamedCulprit::of(&active.labels, None);
         let mut all = Vec::new();
         for (title, text) in self.rule.evidence() {
             let Ok(query) = evidence::expand(text, &active.labels, active.value) else {
@@ -220,7 +221,7 @@ impl RuleState {
                 Ok(output) => all.push(Evidence {
                     title,
                     query,
-                    values: evidence_values(output.value),
+                    values: evidence_values(output.value, &culprit),
                     lines: Vec::new(),
                 }),
                 Err(error) => warn!(rule = self.rule.name, query, %error, "an evidence query failed"),
@@ -297,8 +298,10 @@ impl Outcome {
     }
 }
 
-fn evidence_values(value: Value) -> Vec<EvidenceValue> {
-    let samples = ask::vector(value).unwrap_or_default();
+/// The culprit's own values come first: they are kept, however many peers there are.
+fn evidence_values(value: Value, culprit: &NamedCulprit) -> Vec<EvidenceValue> {
+    let mut samples = ask::vector(value).unwrap_or_default();
+    samples.sort_by_key(|(labels, _)| !culprit.owns(labels));
     let value = |(labels, value)| EvidenceValue {
         labels,
         value: float(value),

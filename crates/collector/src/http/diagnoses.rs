@@ -5,7 +5,7 @@ use aide::axum::routing::get_with;
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use domain::api::alerts::{AlertState, Diagnosis};
-use domain::api::diagnoses::{DiagnosisState, DiagnosisView, TimelineEntry};
+use domain::api::diagnoses::{DiagnosisState, DiagnosisView};
 use domain::api::session::Role;
 use domain::diagnosis::finding::Witness;
 use domain::incident::{DiagnosisId, charts};
@@ -15,11 +15,11 @@ use store::StateStore;
 use store::state::incidents::Incident;
 
 use super::table::needs;
-use super::{ApiError, ApiResult};
+use super::{ApiError, ApiResult, actions};
 use crate::app::App;
 use crate::clock;
 use crate::diagnose::{Alerts, diagnosis};
-use crate::incidents::{Incidents, changed_before, similar};
+use crate::incidents::{changed_before, similar, timeline};
 
 /// Ended diagnoses returned when the request does not say, and at most.
 const HISTORY_DEFAULT: u32 = 100;
@@ -77,23 +77,14 @@ async fn list(
     Ok(Json(all))
 }
 
-async fn show(
-    State(state): State<StateStore>,
-    State(alerts): State<Alerts>,
-    State(incidents): State<Incidents>,
-    Path(id): Path<String>,
-) -> ApiResult<Json<DiagnosisView>> {
-    view(&state, &alerts, &incidents, &id).await
+async fn show(State(app): State<App>, Path(id): Path<String>) -> ApiResult<Json<DiagnosisView>> {
+    view(&app, &id).await
 }
 
 /// One diagnosis with all that is known around it.
-pub(super) async fn view(
-    state: &StateStore,
-    alerts: &Alerts,
-    incidents: &Incidents,
-    id: &str,
-) -> ApiResult<Json<DiagnosisView>> {
-    let incident = find(state, alerts, id).await?;
+pub(super) async fn view(app: &App, id: &str) -> ApiResult<Json<DiagnosisView>> {
+    let (state, incidents) = (&app.state, &app.incidents);
+    let incident = find(state, &app.alerts, id).await?;
     let now_ms = clock::now_ms();
     let mut shown = diagnosis(&incident);
     if shown.alert.state == AlertState::Firing {
@@ -112,8 +103,9 @@ pub(super) async fn view(
         why: why.collect(),
         charts: charts(&shown.alert, &shown.who, now_ms),
         changed_before: changed_before(state, &shown).await?,
-        similar: similar(state, &shown.alert).await?,
-        timeline: incident.entries.iter().map(TimelineEntry::from).collect(),
+        similar: similar(state, &app.runs, &shown.alert).await?,
+        actions: actions::possible(&app.runs, &incident).await?,
+        timeline: timeline(&app.runs, &incident.entries).await,
         diagnosis: shown,
     }))
 }

@@ -107,7 +107,7 @@ async fn append(
     if !app.incidents.append(&id, &entry).await? {
         return Err(unknown(&id.to_string()));
     }
-    view(&app.state, &app.alerts, &app.incidents, &id.to_string()).await
+    view(app, &id.to_string()).await
 }
 
 async fn silence_diagnosis(

@@ -162,7 +162,15 @@ async fn trace(
 }
 
 fn values((attempt, answers): (AttemptNo, Vec<OfRank>)) -> RanksView {
-    let value = |OfRank { node, answer }| RankValue {
+    RanksView {
+        attempt,
+        at_ms: clock::now_ms(),
+        ranks: answers.into_iter().map(rank_value).collect(),
+    }
+}
+
+pub(super) fn rank_value(OfRank { node, answer }: OfRank) -> RankValue {
+    RankValue {
         rank: answer.rank,
         node,
         digest: answer.digest,
@@ -170,11 +178,6 @@ fn values((attempt, answers): (AttemptNo, Vec<OfRank>)) -> RanksView {
         trace: answer.trace,
         problem: answer.problem,
         process: answer.process,
-    };
-    RanksView {
-        attempt,
-        at_ms: clock::now_ms(),
-        ranks: answers.into_iter().map(value).collect(),
     }
 }
 

@@ -13,6 +13,7 @@
 pub mod auth;
 pub mod error;
 
+mod actions;
 pub mod alerts;
 pub mod checkpoints;
 mod diagnoses;
@@ -94,6 +95,7 @@ fn endpoints() -> (Router<App>, OpenApi) {
         .merge(alerts::routes())
         .merge(diagnoses::routes())
         .merge(handling::routes())
+        .merge(actions::routes())
         .merge(silences::routes())
         .merge(prometheus::routes())
         .merge(store::routes())

@@ -18,7 +18,7 @@ use store::state::StateError;
 use crate::changes::{Change, Changes};
 
 pub use self::silences::{SilenceError, Silences};
-pub(crate) use self::surroundings::{changed_before, similar};
+pub(crate) use self::surroundings::{changed_before, similar, timeline};
 
 /// What people did about alerts. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -1,14 +1,18 @@
 //! What happened before a diagnosis, and what was like it.
 
 use domain::api::alerts::{AlertView, Diagnosis};
-use domain::api::diagnoses::{ChangeBefore, SimilarDiagnosis};
+use domain::api::diagnoses::{ChangeBefore, SimilarDiagnosis, TimelineEntry};
 use domain::event::Event;
+use domain::ident::RunId;
 use domain::incident::{DiagnosisId, Entry, EntryKind, handling};
+use domain::run::knob::Verdict;
 use store::StateStore;
 use store::state::StateError;
 use store::state::audit::AuditEntry;
 use store::state::events::EventFilter;
 use store::state::incidents::Incident;
+
+use crate::runs::Runs;
 
 /// How long before a diagnosis a change may be its cause.
 const BEFORE_MS: i64 = 3_600_000;
@@ -99,6 +103,7 @@ fn of_action(entry: AuditEntry) -> ChangeBefore {
 /// When the store fails.
 pub(crate) async fn similar(
     state: &StateStore,
+    runs: &Runs,
     alert: &AlertView,
 ) -> Result<Vec<SimilarDiagnosis>, StateError> {
     let since_ms = alert.active_ms - SIMILAR_MS;
@@ -110,10 +115,14 @@ pub(crate) async fn similar(
     let others = incidents
         .into_iter()
         .filter(|incident| DiagnosisId::of(&incident.alert) != own);
-    Ok(others.take(SIMILAR_MAX as usize).map(as_similar).collect())
+    let mut similar = Vec::new();
+    for incident in others.take(SIMILAR_MAX as usize) {
+        similar.push(as_similar(runs, incident).await);
+    }
+    Ok(similar)
 }
 
-fn as_similar(incident: Incident) -> SimilarDiagnosis {
+async fn as_similar(runs: &Runs, incident: Incident) -> SimilarDiagnosis {
     let Incident {
         alert,
         context,
@@ -127,15 +136,52 @@ fn as_similar(incident: Incident) -> SimilarDiagnosis {
         fired_ms: alert.fired_ms.unwrap_or(alert.active_ms),
         resolved_ms: alert.resolved_ms,
         not_a_problem: handling(&entries).not_a_problem.is_some(),
-        helped: helped(&entries),
+        helped: match acted(runs, &entries).await {
+            Some(words) => Some(words),
+            None => last_note(&entries),
+        },
     }
 }
 
+/// What people did about a diagnosis; actions with the verdict on what they changed.
+pub(crate) async fn timeline(runs: &Runs, entries: &[Entry]) -> Vec<TimelineEntry> {
+    let mut timeline = Vec::with_capacity(entries.len());
+    for entry in entries {
+        timeline.push(TimelineEntry {
+            verdict: verdict(runs, entry).await,
+            ..TimelineEntry::from(entry)
+        });
+    }
+    timeline
+}
+
+async fn verdict(runs: &Runs, entry: &Entry) -> Option<Verdict> {
+    let EntryKind::Acted {
+        run, attempt, live, ..
+    } = &entry.what
+    else {
+        return None;
+    };
+    let run = RunId::new(run.clone()).ok()?;
+    runs.verdict_on(&run, ((*attempt)?, *live)).await
+}
+
+/// The last action, with its verdict where there is one.
+async fn acted(runs: &Runs, entries: &[Entry]) -> Option<String> {
+    let is_action = |entry: &&Entry| matches!(entry.what, EntryKind::Acted { .. });
+    let entry = entries.iter().rfind(is_action)?;
+    let title = entry.what.note();
+    Some(match verdict(runs, entry).await {
+        Some(verdict) => format!("{title}: {}, {}", verdict.decision.words(), verdict.summary),
+        None => title.to_owned(),
+    })
+}
+
 /// The last note that a person wrote.
-fn helped(entries: &[Entry]) -> Option<String> {
+fn last_note(entries: &[Entry]) -> Option<String> {
     let written = entries.iter().rev().filter(|entry| match entry.what {
         EntryKind::Note { .. } | EntryKind::NotAProblem { .. } | EntryKind::Acknowledged { .. } => true,
-        EntryKind::Released { .. } | EntryKind::Silenced { .. } => false,
+        EntryKind::Released { .. } | EntryKind::Silenced { .. } | EntryKind::Acted { .. } => false,
     });
     let mut notes = written.map(|entry| entry.what.note());
     notes.find(|note| !note.is_empty()).map(str::to_owned)

@@ -137,7 +137,7 @@ impl Runs {
 
     /// The smallest and the largest batch of any rank in the current attempt. Of each rank its largest: the last of an epoch may be
     /// a smaller one.
-    async fn batches(
+    pub(super) async fn batches(
         &self,
         machine: &Machine,
         now_ms: TimestampMs,

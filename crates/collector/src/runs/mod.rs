@@ -8,6 +8,7 @@
 //! Each run has a task that takes its events one after the other, see [`owner`]. An action stays in the store until it is done (a place found, a command
 //! accepted), so whatever dies in between is asked for again; agents know commands they have seen.
 
+mod actions;
 mod agents;
 mod bursts;
 mod checkpoints;
@@ -57,6 +58,7 @@ use crate::self_metrics::SelfMetrics;
 use crate::state_series::StateSeries;
 use crate::tasks::Tasks;
 
+pub use actions::{ActionError, Diagnosed, Done};
 pub use agents::{Agents, Answers, Connection};
 pub use error::RunError;
 pub use inspect::{InspectError, OfRank, grouped};

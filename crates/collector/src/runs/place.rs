@@ -82,12 +82,24 @@ impl Nodes<'_> {
     }
 }
 
+/// Nodes that would take a run now, the best first.
+pub(super) fn takers(candidates: Vec<Candidate>) -> Vec<NodeName> {
+    let count = (1..)
+        .take_while(|count| choose(candidates.clone(), *count).is_ok())
+        .last();
+    count.map_or_else(Vec::new, |count| choose(candidates, count).unwrap_or_default())
+}
+
 /// The first `count` of the best nodes, or what a person should know. A node with real GPUs takes one run at a time: two would share
 /// memory that neither planned for. Simulated GPUs and CPUs are shared.
 pub(super) fn choose(mut candidates: Vec<Candidate>, count: u32) -> Result<Vec<NodeName>, TooFew> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let barred =
-        |candidate: &Candidate| matches!(candidate.fault, Some(FaultKind::Unfit | FaultKind::Hardware));
+    let barred = |candidate: &Candidate| {
+        matches!(
+            candidate.fault,
+            Some(FaultKind::Unfit | FaultKind::Hardware | FaultKind::Person)
+        )
+    };
     let out: Vec<String> = candidates
         .iter()
         .filter(|candidate| barred(candidate))
@@ -201,7 +213,7 @@ mod tests {
         let all = vec![sick.clone(), away(FaultKind::Away), idle("c")];
         assert_eq!(chosen(all.clone(), 2).as_deref(), Ok("c a"));
         assert_eq!(chosen(all, 3).as_deref(), Ok("c a b"), "there are no others");
-        for fault in [FaultKind::Unfit, FaultKind::Hardware] {
+        for fault in [FaultKind::Unfit, FaultKind::Hardware, FaultKind::Person] {
             let too_few = chosen(vec![sick.clone(), away(fault)], 2).expect_err("b is not given back");
             assert!(too_few.hopeless && too_few.reason.ends_with("; b failed it before and is left out"));
         }

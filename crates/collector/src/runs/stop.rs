@@ -54,7 +54,7 @@ impl Runs {
     }
 
     /// The usual time of a step on the rank that is fastest: the median, so that a save or a validation among them does not count.
-    async fn step_seconds(&self, machine: &Machine) -> Option<f64> {
+    pub(super) async fn step_seconds(&self, machine: &Machine) -> Option<f64> {
         let of_run = format!("train_step_seconds{{run=\"{}\"}}", machine.id);
         let query =
             format!("min(quantile_over_time(0.5, {of_run}[2m])) or min(last_over_time({of_run}[1h]))");

@@ -15,7 +15,7 @@ const ROLES: [Role; 5] = [
 ];
 
 /// Method, path, and the role it needs. Paths of things that do not exist, so that the answer is never a change.
-const ROUTES: [(&str, &str, Role); 33] = [
+const ROUTES: [(&str, &str, Role); 34] = [
     ("GET", "/metrics", Role::Scrape),
     ("GET", "/api/session", Role::Viewer),
     ("GET", "/api/nodes", Role::Viewer),
@@ -30,6 +30,7 @@ const ROUTES: [(&str, &str, Role); 33] = [
     ("GET", "/api/diagnoses/none", Role::Viewer),
     ("POST", "/api/diagnoses/none/acknowledge", Role::Operator),
     ("POST", "/api/diagnoses/none/note", Role::Operator),
+    ("POST", "/api/diagnoses/none/act", Role::Operator),
     ("POST", "/api/diagnoses/none/silence", Role::Operator),
     ("GET", "/api/silences", Role::Viewer),
     ("POST", "/api/silences", Role::Operator),

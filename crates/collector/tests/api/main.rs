@@ -3,6 +3,7 @@
 
 mod harness;
 
+mod actions;
 mod assets;
 mod auth;
 mod bursts;

@@ -4,9 +4,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::alerts::Diagnosis;
+use crate::api::inspect::RankValue;
 use crate::event::Severity;
 use crate::ident::AttemptNo;
+use crate::incident::action::Action;
 use crate::incident::{Entry, EntryKind};
+use crate::run::knob::Verdict;
 use crate::series::Labels;
 use crate::time::TimestampMs;
 
@@ -40,6 +43,9 @@ pub struct DiagnosisView {
     /// Diagnoses of the same rule in the 30 days before, the newest first.
     #[serde(default)]
     pub similar: Vec<SimilarDiagnosis>,
+    /// What can be done about it now, the likeliest first.
+    #[serde(default)]
+    pub actions: Vec<Action>,
     /// What people did about it, oldest first.
     #[serde(default)]
     pub timeline: Vec<TimelineEntry>,
@@ -119,14 +125,49 @@ pub struct TimelineEntry {
     pub at_ms: TimestampMs,
     /// The id of the token.
     pub who: String,
-    /// `acknowledged`, `released`, `note`, `not_a_problem`, `silenced`.
+    /// `acknowledged`, `released`, `note`, `not_a_problem`, `silenced`, `acted`.
     pub kind: String,
-    /// What was written; may be empty.
+    /// What was written, or the title of an action; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
     /// Until when, of a silence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<TimestampMs>,
+    /// The run that an action was done to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// The attempt that an action made or changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<AttemptNo>,
+    /// Figures before and after an action, and whether it was worth it, once steps of both sides tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
+}
+
+/// `POST /api/diagnoses/{id}/act`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ActOnDiagnosis {
+    /// The id of an action that the diagnosis lists.
+    pub action: String,
+    /// Only say what it would cost.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What was done, or would be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ActAnswer {
+    /// The action as it is possible now.
+    pub action: Action,
+    /// Whether it was carried out.
+    pub done: bool,
+    /// The attempt that it makes or changes, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<AttemptNo>,
+    /// What each rank answered, of a trace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub traced: Vec<RankValue>,
 }
 
 impl From<&Entry> for TimelineEntry {
@@ -135,12 +176,19 @@ impl From<&Entry> for TimelineEntry {
             EntryKind::Silenced { until_ms, .. } => Some(*until_ms),
             _ => None,
         };
+        let (run, attempt) = match &entry.what {
+            EntryKind::Acted { run, attempt, .. } => (Some(run.clone()), *attempt),
+            _ => (None, None),
+        };
         Self {
             at_ms: entry.at_ms,
             who: entry.who.clone(),
             kind: entry.what.word().to_owned(),
             note: entry.what.note().to_owned(),
             until_ms,
+            run,
+            attempt,
+            verdict: None,
         }
     }
 }

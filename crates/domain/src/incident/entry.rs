@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::ident::AttemptNo;
 use crate::time::TimestampMs;
 
 /// One thing that a person did.
@@ -53,6 +54,21 @@ pub enum EntryKind {
         #[serde(default)]
         note: String,
     },
+    /// Carried an action out.
+    Acted {
+        /// The id of the action.
+        action: String,
+        /// What it does, in a few words.
+        title: String,
+        /// The run that it was done to.
+        run: String,
+        /// The attempt that it made or changed, by which its verdict is found.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<AttemptNo>,
+        /// Which of the changes in place of that attempt, from 1; 0 for the one it was made for.
+        #[serde(default)]
+        live: u32,
+    },
 }
 
 /// Where the handling of a diagnosis stands.
@@ -100,7 +116,7 @@ pub fn handling<'e>(entries: impl IntoIterator<Item = &'e Entry>) -> Handling {
             EntryKind::Released { .. } => handling.acknowledged = None,
             EntryKind::NotAProblem { note } => handling.not_a_problem = mark(note),
             EntryKind::Note { .. } => handling.notes += 1,
-            EntryKind::Silenced { .. } => {}
+            EntryKind::Silenced { .. } | EntryKind::Acted { .. } => {}
         }
     }
     handling
@@ -116,6 +132,7 @@ impl EntryKind {
             Self::Note { .. } => "note",
             Self::NotAProblem { .. } => "not_a_problem",
             Self::Silenced { .. } => "silenced",
+            Self::Acted { .. } => "acted",
         }
     }
 
@@ -128,6 +145,7 @@ impl EntryKind {
             | Self::Note { note }
             | Self::NotAProblem { note }
             | Self::Silenced { note, .. } => note,
+            Self::Acted { title, .. } => title,
         }
     }
 }

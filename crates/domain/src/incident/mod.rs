@@ -5,6 +5,7 @@
 //! entries (acknowledged, note, silence, action) ──▶ Handling ─┘
 //! ```
 
+pub mod action;
 mod chart;
 mod confidence;
 mod context;

@@ -18,6 +18,7 @@ pub const FILES: &[(&str, &str)] = &[
 mod tests {
     use super::*;
     use crate::event::Severity;
+    use crate::incident::action::{ACTIONS_ANNOTATION, Hint};
     use crate::rule::RuleFile;
 
     #[test]
@@ -36,6 +37,9 @@ mod tests {
                     assert!(rule.annotations.contains_key(needed), "{}: {needed}", rule.name);
                 }
                 assert!(rule.evidence().next().is_some(), "{}: evidence", rule.name);
+                let actions = rule.annotations.get(ACTIONS_ANNOTATION);
+                let read = Hint::read(actions.map_or("", String::as_str));
+                assert!(read.is_ok(), "{}: {read:?}", rule.name);
                 assert!(names.insert(rule.name.clone()), "{} twice", rule.name);
             }
         }

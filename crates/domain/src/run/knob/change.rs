@@ -35,6 +35,12 @@ pub struct Change {
     /// It is that trial, and follows from the change of this attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follows: Option<AttemptNo>,
+    /// A person asked for another attempt with the same knobs.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub restart: bool,
+    /// Nodes that a person takes out of the run with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
     /// Why it was made when no person asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -118,6 +124,12 @@ impl Change {
     /// `lr_scale=0.5, amp=bf16`.
     #[must_use]
     pub fn words(&self) -> String {
+        if self.restart {
+            return match self.without.as_slice() {
+                [] => "a restart".to_owned(),
+                nodes => format!("a restart without {}", nodes.join(", ")),
+            };
+        }
         let word = |diff: &KnobDiff| match &diff.new {
             Some(new) => format!("{}={new}", diff.knob),
             None => format!("{} as the script has it", diff.knob),
@@ -131,6 +143,8 @@ impl Change {
     pub fn cause(&self) -> &'static str {
         match (self.reverts, &self.reason) {
             (None, _) if self.follows.is_some() => "larger micro_batch tried by itself",
+            (None, _) if !self.without.is_empty() => "node excluded by a person",
+            (None, _) if self.restart => "restarted by a person",
             (None, _) => "knob applied",
             (Some(_), None) => "knob reverted",
             (Some(_), Some(_)) => "knob reverted by itself",

@@ -12,11 +12,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::ident::AttemptNo;
+use crate::ident::{AttemptNo, NodeName};
 use crate::run::knob::{
     ANSWERS_MAX, Change, ChangeId, KnobAnswer, KnobDiff, Pending, Verdict, current, known, place, turn,
 };
 use crate::run::state::attempt::{AttemptKnobs, Placement};
+use crate::run::state::fault::Exclusion;
 use crate::run::state::machine::{Machine, Wished};
 use crate::run::state::policy;
 use crate::run::state::settle::Beginning;
@@ -55,6 +56,11 @@ pub enum Wish {
         /// Another attempt, also where the ranks could take it back in place.
         restart: bool,
     },
+    /// Another attempt of a run that is under way, with the same knobs.
+    Restart {
+        /// Nodes of the current attempt that a person takes out of the run.
+        without: Vec<NodeName>,
+    },
 }
 
 /// Why a wish for other knobs is not granted.
@@ -80,6 +86,7 @@ impl Machine {
     /// When a knob cannot be turned so, or nothing can be changed now.
     pub fn change_for(&self, wish: &Wish) -> Result<Option<Pending>, CannotChange> {
         let pending = match wish {
+            Wish::Restart { without } => Some(self.restart(without)?),
             Wish::Apply {
                 set,
                 auto_revert,
@@ -134,6 +141,32 @@ impl Machine {
         }
     }
 
+    fn restart(&self, without: &[NodeName]) -> Result<Pending, CannotChange> {
+        if self.state.is_final() {
+            return Err(CannotChange::Now(format!(
+                "run {} has ended: resume it instead",
+                self.id
+            )));
+        }
+        let nodes = &self.current().nodes;
+        if let Some(node) = without
+            .iter()
+            .find(|node| nodes.iter().all(|task| task.node != **node))
+        {
+            return Err(CannotChange::Now(format!(
+                "{node} has no part in attempt {} of run {}",
+                self.current().no,
+                self.id
+            )));
+        }
+        let change = Change {
+            restart: true,
+            without: without.iter().map(ToString::to_string).collect(),
+            ..Change::default()
+        };
+        Ok(self.pending_of(change, false))
+    }
+
     /// The change whose verdict says that it is to be taken back, while its run is under way and nobody has taken it back. Of those
     /// by another attempt and of those in place the last each: neither stands in the way of the other.
     #[must_use]
@@ -177,8 +210,9 @@ impl Machine {
             .changes()
             .filter_map(|(_, change)| change.taken_back())
             .collect();
-        self.changes()
-            .filter(move |(id, change)| change.reverts.is_none() && !taken_back.contains(id))
+        self.changes().filter(move |(id, change)| {
+            change.reverts.is_none() && !change.restart && !taken_back.contains(id)
+        })
     }
 
     /// All that were made, in their order.
@@ -340,15 +374,19 @@ impl Transition<'_> {
         let Some(pending) = &run.pending else {
             return Some(outcome);
         };
-        let words = pending.change.words();
+        let pending_words = pending.change.words();
+        let words = match pending.change.restart {
+            true => format!("for {pending_words}"),
+            false => format!("to apply {pending_words}"),
+        };
         if outcome.cause == Cause::Succeeded {
             run.pending = None;
-            let message = format!("{}, before {words} could be applied", outcome.message).into();
+            let message = format!("{}, before {pending_words} could be applied", outcome.message).into();
             return Some(Outcome { message, ..outcome });
         }
         let message = match (&outcome.cause, run.when_stopped()) {
-            (Cause::Stopped, Some(when)) => format!("ended to apply {words}, {when}").into(),
-            (Cause::Stopped, None) => format!("ended to apply {words}").into(),
+            (Cause::Stopped, Some(when)) => format!("ended {words}, {when}").into(),
+            (Cause::Stopped, None) => format!("ended {words}").into(),
             _ => outcome.message,
         };
         run.end_attempt(Outcome { message, ..outcome }, self.now_ms);
@@ -362,11 +400,16 @@ impl Transition<'_> {
             return;
         };
         // A person who resumes a run has looked at its nodes; while it goes on, what failed it is known to nobody else.
-        let excluded = if run.state.is_final() {
+        let mut excluded = if run.state.is_final() {
             Vec::new()
         } else {
             policy::exclusions(run.current())
         };
+        let without = pending.change.without.iter();
+        for node in without.filter_map(|node| NodeName::new(node.clone()).ok()) {
+            excluded.retain(|exclusion| exclusion.node != node);
+            excluded.push(Exclusion::by_person(&node));
+        }
         let chosen = run.attempts.iter().rfind(|attempt| attempt.requested_by_user);
         let placement = Placement {
             excluded,

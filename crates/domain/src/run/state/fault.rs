@@ -20,6 +20,17 @@ impl Exclusion {
         let (node, fault) = (node.clone(), Fault { kind, reason });
         Self { node, fault }
     }
+
+    pub(super) fn by_person(node: &NodeName) -> Self {
+        let fault = Fault {
+            kind: FaultKind::Person,
+            reason: "a person took it out of the run".to_owned(),
+        };
+        Self {
+            node: node.clone(),
+            fault,
+        }
+    }
 }
 
 /// What is wrong with a node, as far as one run can tell.
@@ -43,6 +54,8 @@ pub enum FaultKind {
     Unfit,
     /// Its hardware failed under a rank. As with `Unfit`.
     Hardware,
+    /// A person took it out. As with `Unfit`.
+    Person,
 }
 
 /// A failure that no rank reported, and the node that is to blame for it, if one is.

@@ -31,7 +31,10 @@ impl Machine {
         }
         | Wish::Revert {
             restart, from_start, ..
-        }) = wish;
+        }) = wish
+        else {
+            return false;
+        };
         let [diff] = change.set.as_slice() else {
             return false;
         };

@@ -88,7 +88,8 @@ impl Machine {
     }
 
     /// The number of the next attempt: none that was ever used, as far as is known.
-    pub(super) fn next_attempt(&self) -> AttemptNo {
+    #[must_use]
+    pub fn next_attempt(&self) -> AttemptNo {
         let last = self.attempts.last().map(|attempt| attempt.no);
         let used = last.max(self.attempts_used).map_or(0, |used| used.0);
         AttemptNo(used.saturating_add(1))

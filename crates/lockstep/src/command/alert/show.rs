@@ -1,6 +1,7 @@
 //! `lockstep alert show ID`: what, who, since when, how sure, why, what to do, what changed before.
 
 use domain::api::diagnoses::{ChangeBefore, DiagnosisView, SimilarDiagnosis, TimelineEntry};
+use domain::incident::action::Action;
 use domain::incident::{Basis, Confidence, ConfidenceLevel};
 
 use super::list::time;
@@ -33,6 +34,7 @@ pub(super) fn diagnosis(view: &DiagnosisView) {
     if let Some(until) = diagnosis.handling.silenced_until_ms {
         line("silent", &format!("until {}", time(until)));
     }
+    list("Possible now:", view.actions.iter().map(action));
     list("Changed before:", view.changed_before.iter().map(change));
     list("Similar:", view.similar.iter().map(similar));
     list("Timeline:", view.timeline.iter().map(entry));
@@ -71,6 +73,10 @@ fn confidence(confidence: &Confidence) -> String {
     }
 }
 
+fn action(action: &Action) -> String {
+    format!("{}  {}", action.title, action.cost)
+}
+
 fn change(change: &ChangeBefore) -> String {
     let who = change.who.as_deref().unwrap_or("-");
     format!("{}  {who}  {}", time(change.at_ms), change.text)
@@ -96,5 +102,7 @@ fn entry(entry: &TimelineEntry) -> String {
         entry.kind.replace('_', " "),
         until.unwrap_or_default(),
         entry.note
-    )
+    ) + &entry.verdict.as_ref().map_or_else(String::new, |verdict| {
+        format!(": {}, {}", verdict.decision.words(), verdict.summary)
+    })
 }

@@ -4,6 +4,7 @@ mod apply;
 mod bandwidth;
 mod checkpoints;
 mod compare;
+mod fix;
 mod flight;
 mod follow;
 mod logs;
@@ -30,6 +31,7 @@ use crate::failure::Failure;
   lockstep run submit --recipe ddp --wait
   lockstep run logs -f RUN --rank 1
   lockstep run why RUN
+  lockstep run fix RUN
   lockstep run stacks RUN
   lockstep run trace RUN --rank 0 --steps 3 -o trace.json
   lockstep run checkpoints RUN
@@ -76,6 +78,8 @@ enum Action {
         /// The run's id.
         run: String,
     },
+    /// Carry out what a diagnosis of a run suggests, after saying what it will cost.
+    Fix(fix::Fix),
     /// Where each rank is in its code now, ranks in the same place together.
     Stacks(stacks::Stacks),
     /// The last collectives of each rank, or what it has waited for.
@@ -108,6 +112,7 @@ impl Run {
             Action::Compare(compare) => compare.execute(&client).await,
             Action::Checkpoints(checkpoints) => checkpoints.execute(&client).await,
             Action::Why { run } => why::why(&client, &run).await,
+            Action::Fix(fix) => fix.execute(&client).await,
             Action::Stacks(stacks) => stacks.execute(&client).await,
             Action::Flight(flight) => flight.execute(&client).await,
             Action::Trace(trace) => trace.execute(&client).await,

@@ -82,7 +82,7 @@ fn print_findings(found: &RunFindings) {
 }
 
 /// Whether it is about a node, or a GPU of a node, that holds ranks of this run, and about no run.
-fn is_of_node(run: &RunView, diagnosis: &Diagnosis) -> bool {
+pub(super) fn is_of_node(run: &RunView, diagnosis: &Diagnosis) -> bool {
     let labels = &diagnosis.alert.labels;
     let Some(node) = labels.get("node").filter(|_| labels.get("run").is_none()) else {
         return false;

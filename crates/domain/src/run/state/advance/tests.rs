@@ -18,6 +18,7 @@ mod larger_batch;
 mod live;
 mod nodes;
 mod preflight;
+mod restart;
 mod resume;
 mod table;
 mod walks;

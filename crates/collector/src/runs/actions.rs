@@ -1,0 +1,277 @@
+//! What can be done about a diagnosis of a run, and doing it: through the same events as when a person asks by hand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use domain::api::checkpoints::{PruneCheckpoints, ResumeRun};
+use domain::ident::{AttemptNo, RunId};
+use domain::incident::NamedCulprit;
+use domain::incident::action::{Action, ActionKind, Facts, Hint, Loading, Situation, propose};
+use domain::run::inspect::{TraceWish, What};
+use domain::run::knob::{ChangeId, Verdict};
+use domain::run::state::{Machine, Wish};
+use domain::time::TimestampMs;
+use query::Value;
+
+use super::error::RunError;
+use super::inspect::{InspectError, OfRank};
+use super::knobs::KnobError;
+use super::resume::ResumeError;
+use super::{Runs, place};
+use crate::clock;
+
+/// The length of a trace.
+const TRACE_SECONDS: u32 = 2;
+
+/// A diagnosis of a run, as far as actions depend on it.
+#[derive(Debug, Clone)]
+pub struct Diagnosed {
+    /// The run.
+    pub run: RunId,
+    /// What the rule suggests.
+    pub hints: Vec<Hint>,
+    /// Whom it blames.
+    pub culprit: NamedCulprit,
+    /// When it began to fire.
+    pub fired_ms: TimestampMs,
+}
+
+/// What was done.
+#[derive(Default)]
+pub struct Done {
+    /// The change of the run that it made, by which its verdict is found.
+    pub change: Option<ChangeId>,
+    /// What the ranks answered, of a trace.
+    pub traced: Vec<OfRank>,
+}
+
+/// An action that was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum ActionError {
+    /// The run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A change of the run.
+    #[error(transparent)]
+    Knob(#[from] KnobError),
+    /// A resumption.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+    /// A question to ranks.
+    #[error(transparent)]
+    Inspect(#[from] InspectError),
+    /// Something else was quicker.
+    #[error("run {0} has changed meanwhile; look at it and ask again")]
+    Changed(RunId),
+}
+
+impl Runs {
+    /// What can be done now.
+    ///
+    /// # Errors
+    /// When there is no such run, or the store fails.
+    pub async fn possible_actions(&self, diagnosed: &Diagnosed) -> Result<Vec<Action>, RunError> {
+        let run = self.machine(&diagnosed.run).await?;
+        let facts = self.facts(&run, diagnosed).await;
+        Ok(propose(&Situation {
+            hints: &diagnosed.hints,
+            culprit: &diagnosed.culprit,
+            fired_ms: diagnosed.fired_ms,
+            run: &run,
+            facts: &facts,
+        }))
+    }
+
+    async fn facts(&self, run: &Machine, diagnosed: &Diagnosed) -> Facts {
+        let suggests = |name: &'static str| diagnosed.hints.contains(&Hint::Knob(name));
+        let last_step = self.steps(run).await.values().copied().max();
+        Facts {
+            loading: match suggests("num_workers") {
+                true => self.loading(run).await,
+                false => None,
+            },
+            usual_grad_norm: match suggests("grad_clip_norm") {
+                true => self.usual_grad_norm(run, diagnosed.fired_ms).await,
+                false => None,
+            },
+            micro_batch: self
+                .batches(run, clock::now_ms())
+                .await
+                .ok()
+                .flatten()
+                .map(|(_, most)| most),
+            last_step: last_step.max(run.current().last_step()),
+            step_s: self.step_seconds(run).await,
+            spare_nodes: self.spare_nodes(run),
+        }
+    }
+
+    async fn loading(&self, run: &Machine) -> Option<Loading> {
+        let of_rank = |metric: &str| format!("max(avg_over_time({metric}{{run=\"{}\"}}[1m]))", run.id);
+        let wait_s = self
+            .number(&of_rank("train_data_seconds"), clock::now_ms())
+            .await?;
+        let step_s = self
+            .number(&of_rank("train_step_seconds"), clock::now_ms())
+            .await?;
+        let nodes = &run.current().nodes;
+        let records = self.parts.live.records();
+        let cores = nodes.iter().map(|task| {
+            let record = records.iter().find(|record| record.name == task.node);
+            record.map(|record| record.inventory.cpus)
+        });
+        let cores: Option<Vec<u32>> = cores.collect();
+        let ranks = nodes.iter().map(|task| task.ranks.len()).max()?;
+        Some(Loading {
+            cores: cores?.into_iter().min().filter(|cores| *cores > 0)?,
+            ranks: u32::try_from(ranks).ok()?,
+            wait_s,
+            step_s,
+        })
+    }
+
+    /// The median over the half hour that ended a minute before the diagnosis.
+    async fn usual_grad_norm(&self, run: &Machine, fired_ms: TimestampMs) -> Option<f64> {
+        let query = format!(
+            "max(quantile_over_time(0.5, train_grad_norm{{run=\"{}\"}}[30m]))",
+            run.id
+        );
+        self.number(&query, fired_ms - 60_000).await
+    }
+
+    async fn number(&self, query: &str, at_ms: TimestampMs) -> Option<f64> {
+        let answer = self.parts.evaluator.instant(query, at_ms).await.ok()?;
+        let Value::Vector(samples) = answer.value else {
+            return None;
+        };
+        let value = samples.first().map(|(_, _, value)| *value)?;
+        value.is_finite().then_some(value)
+    }
+
+    /// Nodes that could take the place of one of the run's.
+    fn spare_nodes(&self, run: &Machine) -> u32 {
+        let nodes = place::Nodes {
+            records: self.parts.live.records(),
+            agents: &self.agents,
+            runs: self.by_node(),
+            unknown: &self.unknown,
+            critical: (self.parts.critical_nodes)(),
+        };
+        let own: BTreeSet<_> = run.current().nodes.iter().map(|task| &task.node).collect();
+        let candidates = nodes.candidates(&run.current().placement.excluded, clock::now_ms());
+        let spare = place::takers(candidates)
+            .into_iter()
+            .filter(|node| !own.contains(node));
+        u32::try_from(spare.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Carries an action out that was possible a moment ago.
+    ///
+    /// # Errors
+    /// When it is not possible any more.
+    pub async fn carry_out(self: &Arc<Self>, run: &RunId, action: &Action) -> Result<Done, ActionError> {
+        let before = self.machine(run).await?;
+        match (action.kind, &action.knob, &action.value) {
+            (ActionKind::Trace, _, _) => {
+                let wish = What::Trace(TraceWish::Seconds(TRACE_SECONDS));
+                let (_, traced) = self.ask_ranks(run, action.rank, wish).await?;
+                Ok(Done {
+                    traced,
+                    ..Done::default()
+                })
+            }
+            (ActionKind::PruneCheckpoints, _, _) => {
+                let wish = PruneCheckpoints {
+                    dry_run: false,
+                    keep_last: action.keep_last,
+                };
+                self.prune(run, &wish).await?;
+                Ok(Done::default())
+            }
+            (ActionKind::Restart, _, _) if before.state.is_final() => {
+                let event = self.resumption(run, &ResumeRun::default()).await?;
+                self.take(run, event).await?;
+                Ok(Done::default())
+            }
+            (ActionKind::Restart | ActionKind::ExcludeNode, _, _) => {
+                let left_out = |node: &String| domain::ident::NodeName::new(node.clone()).ok();
+                let without = action.node.iter().filter_map(left_out).collect();
+                self.change(&before, Wish::Restart { without }).await
+            }
+            (ActionKind::RevertKnobs, _, _) => {
+                let (id, _) = before
+                    .last_change()
+                    .ok_or_else(|| ActionError::Changed(run.clone()))?;
+                let wish = Wish::Revert {
+                    attempt: Some(id.attempt),
+                    live: (id.live > 0).then_some(id.live),
+                    reason: None,
+                    from_start: false,
+                    restart: false,
+                };
+                self.change(&before, wish).await
+            }
+            (ActionKind::ApplyKnob, Some(knob), Some(value)) => {
+                let wish = Wish::Apply {
+                    set: BTreeMap::from([(knob.clone(), value.clone())]),
+                    auto_revert: Some(true),
+                    from_start: false,
+                    restart: false,
+                    try_larger_batch: None,
+                    follows: None,
+                };
+                self.change(&before, wish).await
+            }
+            (ActionKind::ApplyKnob, _, _) => Err(ActionError::Changed(run.clone())),
+        }
+    }
+
+    async fn change(self: &Arc<Self>, before: &Machine, wish: Wish) -> Result<Done, ActionError> {
+        let run = &before.id;
+        let event = self.knob_change(run, wish, Some(before.current().no)).await?;
+        let event = event.ok_or_else(|| ActionError::Changed(run.clone()))?;
+        self.take(run, event).await?;
+        let after = self.machine(run).await?;
+        Ok(Done {
+            change: made_between(before, &after),
+            ..Done::default()
+        })
+    }
+
+    /// The verdict on a change that an action has made, as far as steps tell; `None` where there is none yet.
+    pub async fn verdict_on(&self, run: &RunId, (attempt, live): (AttemptNo, u32)) -> Option<Verdict> {
+        let machine = self.machine(run).await.ok()?;
+        let made = machine.attempts.iter().find(|made| made.no == attempt)?;
+        let change = match live {
+            0 => made.knobs.change.as_deref()?,
+            no => &made.knobs.live.iter().find(|live| live.no == no)?.change,
+        };
+        change.verdict.clone()
+    }
+}
+
+/// The change that came between: of the attempt that follows, or in place.
+fn made_between(before: &Machine, after: &Machine) -> Option<ChangeId> {
+    let (was, is) = (before.current(), after.current());
+    if is.no > was.no {
+        return Some(ChangeId {
+            attempt: is.no,
+            live: 0,
+        });
+    }
+    if after.pending.is_some() {
+        return Some(ChangeId {
+            attempt: after.next_attempt(),
+            live: 0,
+        });
+    }
+    let live = is
+        .knobs
+        .live
+        .last()
+        .filter(|_| is.knobs.live.len() > was.knobs.live.len())?;
+    Some(ChangeId {
+        attempt: is.no,
+        live: live.no,
+    })
+}

@@ -1,0 +1,201 @@
+//! Which actions are possible when.
+
+use super::*;
+use crate::ident::{NodeName, RunId};
+use crate::incident::NamedCulprit;
+use crate::run::checkpoint::Checkpoint;
+use crate::run::knob::{Change, How, KnobDiff};
+use crate::run::spec::Spec;
+use crate::run::state::{Cause, Event, Machine, NodePhase, Outcome, RankTask, RunState, advance};
+use crate::series::Labels;
+
+/// A run of two ranks on one node, with a checkpoint of step 40.
+fn running() -> Machine {
+    let spec = Spec {
+        recipe: Some("ddp".into()),
+        nodes: Some(1),
+        nproc_per_node: Some(2),
+        kineto: true,
+        ..Spec::default()
+    };
+    let (machine, _) = Machine::submit(RunId::new("ddp-1").expect("a name"), spec, 0);
+    let placed = Event::Placed {
+        attempt: machine.current().no,
+        nodes: vec![NodeName::new("n1").expect("a name")],
+    };
+    let (mut machine, _) = advance(&machine, &placed, 10);
+    machine.state = RunState::Running;
+    machine.checkpoints = vec![Checkpoint {
+        path: "/c/step-40".into(),
+        step: Some(40),
+        complete: true,
+        ..Checkpoint::default()
+    }];
+    let task = &mut machine.attempts[0].nodes[0];
+    task.phase = NodePhase::Running;
+    for local in 0..2 {
+        let rank = RankTask {
+            pid: Some(7),
+            ..RankTask::default()
+        };
+        task.ranks.insert(local, rank);
+    }
+    machine
+}
+
+fn ended(cause: Cause) -> Machine {
+    let mut machine = running();
+    machine.state = RunState::Failed;
+    machine.attempts[0].ended_ms = Some(20);
+    machine.outcome = Some(Outcome {
+        cause,
+        node: None,
+        rank: None,
+        message: "it failed".to_owned().into(),
+    });
+    machine
+}
+
+fn facts() -> Facts {
+    Facts {
+        loading: Some(Loading {
+            cores: 16,
+            ranks: 2,
+            wait_s: 0.3,
+            step_s: 0.4,
+        }),
+        last_step: Some(52),
+        step_s: Some(0.4),
+        spare_nodes: 1,
+        ..Facts::default()
+    }
+}
+
+fn possible(run: &Machine, hints: &str, facts: &Facts) -> Vec<Action> {
+    let labels = Labels::new([("run", "ddp-1"), ("node", "n1"), ("rank", "1")]).expect("well formed");
+    propose(&Situation {
+        hints: &Hint::read(hints).expect("hints"),
+        culprit: &NamedCulprit::of(&labels, None),
+        fired_ms: 1_000,
+        run,
+        facts,
+    })
+}
+
+fn ids(run: &Machine, hints: &str, facts: &Facts) -> Vec<String> {
+    possible(run, hints, facts)
+        .into_iter()
+        .map(|action| action.id)
+        .collect()
+}
+
+const ALL: &str = "exclude_node, restart, trace, num_workers, prune_checkpoints";
+
+#[test]
+fn what_is_possible_is_listed_in_the_order_of_the_hints() {
+    let found = ids(&running(), ALL, &facts());
+    assert_eq!(
+        found,
+        [
+            "exclude_node:n1",
+            "restart",
+            "trace:rank=1",
+            "apply_knob:num_workers=7"
+        ],
+        "the only checkpoint is not pruned"
+    );
+}
+
+#[test]
+fn a_node_is_excluded_only_where_another_is_free() {
+    let alone = Facts {
+        spare_nodes: 0,
+        ..facts()
+    };
+    assert_eq!(ids(&running(), "exclude_node", &alone), [""; 0]);
+}
+
+#[test]
+fn a_restart_says_what_is_trained_again() {
+    let actions = possible(&running(), "restart", &facts());
+    let [restart] = actions.as_slice() else {
+        panic!("one action: {actions:?}");
+    };
+    assert_eq!((restart.steps_lost, restart.ranks), (Some(12), 2));
+    assert_eq!(
+        restart.cost,
+        "Ends attempt 1 and goes on with 2 ranks from the checkpoint of step 40; at most 12 steps are trained again, about 5 s."
+    );
+    let unknown = possible(&running(), "restart", &Facts::default());
+    assert_eq!(unknown[0].steps_lost, None);
+}
+
+#[test]
+fn a_run_that_has_ended_is_resumed_from_a_checkpoint_or_not_at_all() {
+    assert_eq!(
+        ids(&ended(Cause::ExitCode), ALL, &facts()),
+        ["restart", "apply_knob:num_workers=7"]
+    );
+    let mut lost = ended(Cause::ExitCode);
+    lost.checkpoints.clear();
+    assert_eq!(ids(&lost, "restart", &facts()), [""; 0]);
+}
+
+#[test]
+fn out_of_memory_suggests_what_saves_memory() {
+    let batch = Facts {
+        micro_batch: Some(8),
+        ..facts()
+    };
+    assert_eq!(
+        ids(&ended(Cause::OutOfMemory), "restart", &batch),
+        [
+            "apply_knob:activation_checkpointing=block",
+            "apply_knob:micro_batch=4",
+            "restart"
+        ]
+    );
+}
+
+#[test]
+fn nothing_is_done_to_a_run_that_is_only_watched_or_already_changing() {
+    let mut watched = running();
+    watched.watched = true;
+    assert_eq!(ids(&watched, ALL, &facts()), [""; 0]);
+    let wish = crate::run::state::Wish::Restart { without: vec![] };
+    let event = Event::KnobsChanged {
+        wish,
+        grace_ms: 1,
+        after: None,
+    };
+    let (changing, _) = advance(&running(), &event, 30);
+    assert!(changing.pending.is_some(), "{changing:?}");
+    assert_eq!(ids(&changing, ALL, &facts()), [""; 0]);
+}
+
+#[test]
+fn a_change_shortly_before_is_the_first_to_be_taken_back() {
+    let mut changed = running();
+    changed.attempts[0].knobs.change = Some(Box::new(Change {
+        set: vec![KnobDiff {
+            knob: "lr_scale".into(),
+            old: None,
+            new: Some("10".into()),
+            how: How::Injected,
+        }],
+        ..Change::default()
+    }));
+    assert_eq!(
+        ids(&changed, "restart", &facts()),
+        ["revert_knobs:1.0", "restart"]
+    );
+    changed.attempts[0].started_ms = -3_600_001;
+    assert_eq!(ids(&changed, "restart", &facts()), ["restart"], "too long ago");
+}
+
+#[test]
+fn a_trace_needs_the_profiler() {
+    let mut run = running();
+    run.spec.kineto = false;
+    assert_eq!(ids(&run, "trace", &facts()), [""; 0]);
+}
