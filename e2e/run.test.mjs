@@ -22,6 +22,7 @@ const DIAGNOSED_MS = 10_000;
 /** Stopping gives the ranks time to end by themselves. */
 const STOPPED_MS = 45_000;
 const RANKS = 2;
+const CHARTS = ["Step time", "Throughput", "Loss", "Gradient norm", "Waiting for gradient sync", "Compute share"];
 const LOSS = '[data-testid=chart][data-title="Loss"]';
 
 test("runs", async (t) => {
@@ -39,17 +40,30 @@ test("runs", async (t) => {
     await points(page, before + 3);
     assert.ok((await coloured(page)) > 0, "lines are drawn");
     assert.notEqual(await coloured(page), pixels, "the picture changes");
-    const names = await page.locator(`${LOSS} .u-series .u-label`).allInnerTexts();
-    assert.deepEqual(names.map((name) => name.replace(":", "").trim()), ["time", "rank 0", "rank 1"]);
+    const names = await page.locator(LOSS).getByTestId("chart-legend").locator("tbody th").allInnerTexts();
+    assert.deepEqual(names.map((name) => name.trim()), ["rank 0", "rank 1"]);
   });
 
   await t.test("every chart of the run has data", async () => {
-    const charts = page.getByTestId("chart");
-    assert.equal(await charts.count(), 6);
-    await waitFor("each chart has points", 15_000, async () => {
-      const all = await charts.evaluateAll((charts) => charts.map((chart) => Number(chart.dataset.points)));
-      return all.every((points) => points > 0);
-    });
+    for (const title of CHARTS) {
+      const chart = page.locator(`[data-testid=chart][data-title="${title}"]`);
+      await waitFor(`${title} has points`, 15_000, async () => Number(await chart.getAttribute("data-points")) > 0);
+    }
+  });
+
+  await t.test("the table below a chart shows each line alone, and the cursor goes by keys", async () => {
+    const loss = page.locator(LOSS);
+    const legend = loss.getByTestId("chart-legend");
+    const rank = legend.getByRole("button", { name: "rank 1" });
+    const before = await coloured(page);
+    await rank.click();
+    assert.equal(await rank.getAttribute("aria-pressed"), "true");
+    await waitFor("one line is left", 15_000, async () => (await coloured(page)) !== before);
+    await rank.click();
+    const plot = loss.getByRole("group", { name: /Arrow keys move the cursor/ });
+    await plot.focus();
+    await plot.press("ArrowLeft");
+    await loss.locator(".u-cursor-x:not(.u-off)").waitFor({ state: "attached" });
   });
 
   await t.test("the log of rank 0 shows its steps as they come", async () => {

@@ -1,15 +1,22 @@
 // Time-series charts: a thin layer over uPlot for src/chart.rs, which holds the data and calls set() with whole columns.
 
-const HEIGHT = 220;
+const HEIGHT = 200;
 // One of many: a line, its name above it, no room for more.
 const SMALL_HEIGHT = 110;
 // Charts of one page share their cursor and their zoom.
 const SYNC = "lockstep";
-// Told apart on white and on near-black; dark and light variants of the same ten hues.
-const LIGHT = ["#2563eb", "#c2410c", "#15803d", "#9333ea", "#0e7490", "#be185d", "#a16207", "#4d7c0f", "#475569", "#dc2626"];
-const DARK = ["#60a5fa", "#fb923c", "#4ade80", "#c084fc", "#22d3ee", "#f472b6", "#facc15", "#a3e635", "#cbd5e1", "#f87171"];
+// Told apart on white and on near-black, also by people who see fewer colours; never the colours of states.
+const LIGHT = ["#0072b2", "#b85000", "#00785a", "#a34e80", "#5b5bd6", "#8a6d00", "#006e8a", "#4a4a4a"];
+const DARK = ["#56b4e9", "#ff9e57", "#3fc79a", "#e79ac4", "#a9a6ff", "#f0e442", "#5fd7e0", "#c9d1db"];
+// Lines that have no number of their own are dashed from the fifth on.
+const DASHED_FROM = 4;
+const DASH = [6, 3];
+const CRITICAL = { light: "#b42318", dark: "#ff8f85" };
+const GREY = "rgba(128,128,128,0.25)";
 const DAY_S = 86_400;
 const MINUTE_S = 60;
+// Charts this far outside the window are not drawn.
+const NEAR = "600px";
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -29,12 +36,22 @@ const seconds = (value) => {
   return size < 1e-3 ? `${precise(value * 1e6)} µs` : `${precise(value * 1e3)} ms`;
 };
 
-// From which to which value the y axis goes: uPlot's own choice, but nothing but zeros are no reason for an axis up to 100.
-const height = (_, min, max) => {
-  if (min == null) return [null, null];
-  return min === 0 && max === 0 ? [0, 1] : window.uPlot.rangeNum(min, max, 0.1, true);
+const bytes = (value) => {
+  for (const [factor, unit] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
+    if (Math.abs(value) >= factor) return `${+(value / factor).toPrecision(3)} ${unit}`;
+  }
+  return `${precise(value)} B`;
 };
-const UNITS = { ratio: (value) => `${precise(value * 100)} %`, seconds, plain: scaled };
+
+const UNITS = {
+  ratio: (value) => `${precise(value * 100)} %`,
+  seconds,
+  bytes,
+  celsius: (value) => `${precise(value)} °C`,
+  watts: (value) => `${scaled(value)} W`,
+  hertz: (value) => `${scaled(value)}Hz`,
+  plain: scaled,
+};
 
 // The time as it is to be shown: `lockstepUtc` says that the viewer wants UTC. The result is only good for its local fields.
 const zoned = (seconds) => {
@@ -52,53 +69,88 @@ const timeOfDay = (_, ticks, __, ___, distance) =>
     return distance >= MINUTE_S ? minutes : `${minutes}:${two(at.getSeconds())}`;
   });
 
+// One chart per frame is drawn, so that a page of many stays responsive.
+const queue = new Set();
+const drawNext = () => {
+  const [next] = queue;
+  if (!next) return;
+  queue.delete(next);
+  next.flush();
+  if (queue.size > 0) requestAnimationFrame(drawNext);
+};
+const schedule = (chart) => {
+  if (queue.size === 0) requestAnimationFrame(drawNext);
+  queue.add(chart);
+};
+
+const charts = new Set();
+
 class Chart {
-  constructor(element, unit, small) {
+  constructor(element, { unit, small, axis }) {
     this.element = element;
     this.small = small;
+    // What the x axis counts: time, or steps.
+    this.axis = axis;
+    this.unit = unit;
     this.format = UNITS[unit] ?? scaled;
-    this.names = [];
+    this.lines = { names: [], roles: [], times: [], columns: [], notFinite: [] };
     this.plot = null;
     this.marks = [];
+    this.levels = [];
+    this.isNear = false;
+    this.legend = small ? null : new window.LockstepLegend(element, (name) => this.isolate(name));
+    this.isolated = null;
     this.observer = new ResizeObserver(() => this.plot?.setSize(this.size()));
     this.observer.observe(element);
-    this.recolour = () => this.plot && this.draw(this.names, this.plot.data);
+    this.near = new IntersectionObserver(([entry]) => this.moved(entry.isIntersecting), { rootMargin: NEAR });
+    this.near.observe(element);
+    this.recolour = () => this.redraw();
     dark.addEventListener("change", this.recolour);
+    if (!small) this.listenToKeys();
+    charts.add(this);
   }
 
   size() {
     return { width: Math.max(this.element.clientWidth, 200), height: this.small ? SMALL_HEIGHT : HEIGHT };
   }
 
-  // Seconds, each with a word: where something began that one should see on every chart.
+  // Times, each with a word and a kind: what one should see on every chart.
   mark(times, words) {
     this.marks = Array.from(times, (time, n) => [time, words[n]]);
     this.plot?.redraw(false);
   }
 
-  drawMarks({ ctx, bbox, valToPos, scales }) {
-    ctx.save();
-    ctx.fillStyle = ctx.strokeStyle = getComputedStyle(this.element).color;
-    ctx.font = `${11 * devicePixelRatio}px sans-serif`;
-    ctx.textAlign = "left";
-    ctx.setLineDash([4 * devicePixelRatio, 4 * devicePixelRatio]);
-    for (const [time, word] of this.marks) {
-      if (scales.x.min == null || time < scales.x.min || time > scales.x.max) continue;
-      const x = Math.round(valToPos(time, "x", true));
-      ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
-      ctx.stroke();
-      ctx.fillText(word, x + 3 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
-    }
-    ctx.restore();
+  // Values, each with a word: lines from left to right that values are held against.
+  level(values, words) {
+    this.levels = Array.from(values, (value, n) => [value, words[n]]);
+    this.redraw();
   }
 
-  // times: seconds; columns: one Float64Array a name, NaN where there is no value.
-  set(names, times, columns) {
-    const data = [times, ...columns.map((column) => Array.from(column, (value) => (Number.isNaN(value) ? null : value)))];
-    const same = this.plot && this.names.length === names.length && this.names.every((name, n) => name === names[n]);
-    if (!same) return this.draw(names, data);
+  // times: seconds (or steps); columns: one Float64Array per name, NaN where there is no value; roles: how each is drawn;
+  // notFinite: times at which a value was NaN or infinite.
+  set(names, roles, times, columns, notFinite) {
+    this.lines = { names, roles, times, columns, notFinite };
+    this.isStale = true;
+    if (this.isNear) schedule(this);
+  }
+
+  moved(isNear) {
+    this.isNear = isNear;
+    if (isNear && this.isStale) schedule(this);
+  }
+
+  flush() {
+    if (!this.isStale || !this.element.isConnected) return;
+    this.isStale = false;
+    const { names, roles } = this.lines;
+    const data = this.data();
+    const same = this.plot && names.join("\n") === this.drawnNames && roles.join() === this.drawnRoles;
+    if (!same) this.draw(data);
+    else this.put(data);
+    this.legend?.update(this.lines, (name, n) => this.colour(name, n), this.format);
+  }
+
+  put(data) {
     const zoom = this.zoom();
     if (!zoom) return this.plot.setData(data);
     // Who looks closer at something keeps looking at it while new data arrives.
@@ -108,7 +160,19 @@ class Chart {
     });
   }
 
-  // The part of the time axis that was chosen by dragging, if one was.
+  // What uPlot draws: gaps as null, and areas on top of each other.
+  data() {
+    const { times, columns, roles } = this.lines;
+    let below = null;
+    const drawn = columns.map((column, n) => {
+      if (roles[n] !== "area") return Array.from(column, (value) => (Number.isNaN(value) ? null : value));
+      below = Array.from(column, (value, at) => (below?.[at] == null ? (Number.isNaN(value) ? null : value) : below[at] + (Number.isNaN(value) ? 0 : value)));
+      return below;
+    });
+    return [times, ...drawn];
+  }
+
+  // The part of the x axis that was chosen by dragging, if one was.
   zoom() {
     const { min, max } = this.plot.scales.x;
     const times = this.plot.data[0];
@@ -116,58 +180,195 @@ class Chart {
     return whole ? null : { min, max };
   }
 
-  draw(names, data) {
-    this.names = names;
-    this.plot?.destroy();
-    this.plot = names.length > 0 ? new window.uPlot(this.options(names), data, this.element) : null;
+  redraw() {
+    if (!this.plot) return;
+    this.drawnNames = null;
+    this.isStale = true;
+    schedule(this);
   }
 
-  options(names) {
+  draw(data) {
+    const { names, roles } = this.lines;
+    this.drawnNames = names.join("\n");
+    this.drawnRoles = roles.join();
+    this.plot?.destroy();
+    this.plot = names.length > 0 ? new window.uPlot(this.options(names, roles), data, this.element) : null;
+    // The legend stands below the plot.
+    if (this.legend) this.element.append(this.legend.element);
+    if (this.isolated && names.includes(this.isolated)) this.isolate(this.isolated);
+  }
+
+  // Shows one line alone; all of them again when it is alone already.
+  isolate(name) {
+    const { names } = this.lines;
+    this.isolated = name;
+    this.plot?.batch(() => names.forEach((one, n) => this.plot.setSeries(n + 1, { show: name === null || one === name }, false)));
+  }
+
+  // A rank has the same colour on each chart; other lines are coloured by their place.
+  colour(name, n) {
     const palette = dark.matches ? DARK : LIGHT;
-    const lines = "rgba(128,128,128,0.25)";
-    const axis = { stroke: getComputedStyle(this.element).color, grid: { stroke: lines, width: 1 }, ticks: { stroke: lines, width: 1 } };
-    // Where the cursor points, else the newest.
-    const at = (plot, n, index) => (index == null ? plot.data[n].findLast((one) => one != null) : plot.data[n][index]);
-    const value = (plot, _, n, index) => {
-      const raw = at(plot, n, index);
-      return raw == null ? "–" : this.format(raw);
-    };
-    const time = (plot, _, n, index) => {
-      const raw = at(plot, n, index);
-      return raw == null ? "–" : zoned(raw).toLocaleTimeString("sv-SE");
-    };
+    const number = /^rank (\d+)$/.exec(name)?.[1];
+    return palette[Number(number ?? n) % palette.length];
+  }
+
+  series(label, role, n) {
+    const stroke = this.colour(label, n);
+    const base = { label, stroke, width: 1.5, spanGaps: this.axis === "steps", points: { show: this.small ? false : undefined, size: 4 } };
+    const text = getComputedStyle(this.element).color;
+    switch (role) {
+      case "bold":
+        return { ...base, width: 3 };
+      case "low":
+      case "high":
+        return { ...base, stroke: GREY, width: 1, points: { show: false } };
+      case "median":
+        return { ...base, stroke: text, width: 1, dash: DASH, points: { show: false } };
+      case "area":
+        return { ...base, width: 1, points: { show: false }, ...(n === this.lines.roles.indexOf("area") && { fill: `${stroke}b0` }) };
+      default:
+        return { ...base, ...(n >= DASHED_FROM && !/\d$/.test(label) && { dash: DASH }) };
+    }
+  }
+
+  // The space between the low and the high line, and between an area and the one below it.
+  bands(names, roles) {
+    const [low, high] = [roles.indexOf("low"), roles.indexOf("high")];
+    const bands = low >= 0 && high >= 0 ? [{ series: [high + 1, low + 1], fill: "rgba(128,128,128,0.22)" }] : [];
+    roles.forEach((role, n) => {
+      if (role === "area" && roles[n - 1] === "area") bands.push({ series: [n + 1, n], fill: `${this.colour(names[n], n)}b0` });
+    });
+    return bands;
+  }
+
+  // From which to which value the y axis goes: uPlot's own choice, with room for the levels. Shares are shown from 0 to 100 %, so
+  // that small changes do not look like cliffs; zeros alone are no reason for an axis up to 100.
+  height(min, max) {
+    const levels = this.levels.map(([value]) => value);
+    if (min == null && levels.length === 0) return [null, null];
+    const low = Math.min(min ?? Infinity, ...levels);
+    const high = Math.max(max ?? -Infinity, ...levels);
+    if (this.unit === "ratio" && low >= 0 && high <= 1) return [0, 1];
+    if (low === 0 && high === 0) return [0, 1];
+    const isArea = this.lines.roles.includes("area");
+    return window.uPlot.rangeNum(isArea ? Math.min(low, 0) : low, high, 0.1, true);
+  }
+
+  options(names, roles) {
+    const axis = { stroke: getComputedStyle(this.element).color, grid: { stroke: GREY, width: 1 }, ticks: { stroke: GREY, width: 1 } };
+    const isTime = this.axis !== "steps";
     return {
       ...this.size(),
       tzDate: zoned,
-      cursor: { sync: { key: SYNC }, drag: { x: true, y: false } },
-      legend: { live: true, show: !this.small },
-      hooks: { draw: [(plot) => this.drawMarks(plot)] },
+      cursor: { sync: { key: isTime ? SYNC : `${SYNC} ${this.axis}` }, drag: { x: true, y: false } },
+      legend: { show: false },
+      hooks: {
+        draw: [(plot) => this.drawMarks(plot)],
+        setCursor: [(plot) => this.legend?.point(plot.cursor.idx)],
+      },
       // Room for half of the last time below the axis.
       padding: [null, 28, null, null],
-      scales: { x: { time: true }, y: { range: height } },
+      scales: { x: { time: isTime }, y: { range: (_, min, max) => this.height(min, max) } },
       axes: [
         // A time with its seconds is some sixty pixels wide.
-        { ...axis, space: 80, size: this.small ? 24 : 36, values: timeOfDay },
+        { ...axis, space: 80, size: this.small ? 24 : 36, values: isTime ? timeOfDay : (_, ticks) => ticks.map((tick) => scaled(tick)) },
         { ...axis, ...(this.small && { space: 20 }), size: this.small ? 56 : 68, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
       ],
-      series: [
-        { label: "time", value: time },
-        ...names.map((label, n) => ({ label, value, stroke: palette[n % palette.length], width: 1.5, spanGaps: false })),
-      ],
+      bands: this.bands(names, roles),
+      series: [{}, ...names.map((label, n) => this.series(label, roles[n], n))],
     };
   }
 
+  drawMarks(plot) {
+    const { ctx, bbox, valToPos, scales } = plot;
+    const ratio = devicePixelRatio;
+    ctx.save();
+    ctx.font = `${11 * ratio}px sans-serif`;
+    ctx.textAlign = "left";
+    ctx.fillStyle = ctx.strokeStyle = getComputedStyle(this.element).color;
+    ctx.lineWidth = ratio;
+    ctx.setLineDash([4 * ratio, 4 * ratio]);
+    const inside = (time) => scales.x.min != null && time >= scales.x.min && time <= scales.x.max;
+    for (const [time, word] of this.marks.filter(([time]) => inside(time))) {
+      const x = Math.round(valToPos(time, "x", true));
+      line(ctx, [x, bbox.top], [x, bbox.top + bbox.height]);
+      ctx.fillText(word, x + 3 * ratio, bbox.top + 11 * ratio);
+    }
+    ctx.fillStyle = ctx.strokeStyle = dark.matches ? CRITICAL.dark : CRITICAL.light;
+    for (const [value, word] of this.levels) {
+      const y = Math.round(valToPos(value, "y", true));
+      line(ctx, [bbox.left, y], [bbox.left + bbox.width, y]);
+      ctx.fillText(word, bbox.left + 3 * ratio, y - 3 * ratio);
+    }
+    // A value that is no number has no height: it stands as a red triangle on the axis.
+    for (const time of Array.from(this.lines.notFinite).filter(inside)) triangle(ctx, Math.round(valToPos(time, "x", true)), bbox.top + bbox.height, 5 * ratio);
+    ctx.restore();
+  }
+
+  // Whatever can be done by dragging can be done by keys: the cursor, and looking closer.
+  listenToKeys() {
+    this.element.tabIndex = 0;
+    this.element.setAttribute("role", "group");
+    this.element.setAttribute("aria-label", "Chart. Arrow keys move the cursor, plus and minus zoom, 0 shows everything.");
+    this.element.addEventListener("keydown", (event) => {
+      if (event.target !== this.element || !this.plot || event.ctrlKey || event.metaKey || event.altKey) return;
+      const steps = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      const factor = { "+": 0.5, "=": 0.5, "-": 2, 0: Infinity }[event.key];
+      if (steps) this.step(steps);
+      else if (factor) charts.forEach((chart) => chart.scale(factor, this));
+      else return;
+      event.preventDefault();
+    });
+  }
+
+  step(steps) {
+    const times = this.plot.data[0];
+    const index = Math.min(Math.max((this.plot.cursor.idx ?? times.length - 1) + steps, 0), times.length - 1);
+    const left = this.plot.valToPos(times[index], "x");
+    this.plot.setCursor({ left, top: this.plot.over.clientHeight / 2 });
+  }
+
+  // Shows `factor` as much of the axis as `leader` does, around its cursor.
+  scale(factor, leader) {
+    if (!this.plot || this.axis !== leader.axis) return;
+    const times = this.plot.data[0];
+    const { min, max } = leader.plot.scales.x;
+    const [first, last] = [times[0], times[times.length - 1]];
+    const centre = leader.plot.cursor.idx == null ? (min + max) / 2 : leader.plot.data[0][leader.plot.cursor.idx];
+    const half = ((max - min) * factor) / 2;
+    this.plot.setScale("x", { min: Math.max(centre - half, first), max: Math.min(centre + half, last) });
+  }
+
   destroy() {
+    charts.delete(this);
+    queue.delete(this);
     dark.removeEventListener("change", this.recolour);
     this.observer.disconnect();
+    this.near.disconnect();
     this.plot?.destroy();
     this.plot = null;
   }
 }
 
+const line = (ctx, [fromX, fromY], [toX, toY]) => {
+  ctx.beginPath();
+  ctx.moveTo(fromX, fromY);
+  ctx.lineTo(toX, toY);
+  ctx.stroke();
+};
+
+const triangle = (ctx, x, bottom, size) => {
+  ctx.beginPath();
+  ctx.moveTo(x - size, bottom);
+  ctx.lineTo(x + size, bottom);
+  ctx.lineTo(x, bottom - 2 * size);
+  ctx.fill();
+};
+
 window.lockstepChart = {
-  create: (element, unit, small) => new Chart(element, unit, small),
-  set: (chart, names, times, columns) => chart.set(names, times, columns),
+  create: (element, unit, small, axis) => new Chart(element, { unit, small, axis }),
+  set: (chart, names, roles, times, columns, notFinite) => chart.set(names, roles, times, columns, notFinite),
   mark: (chart, times, words) => chart.mark(times, words),
+  level: (chart, values, words) => chart.level(values, words),
   destroy: (chart) => chart.destroy(),
 };

@@ -8,7 +8,7 @@ mod shortcuts;
 use leptos::prelude::*;
 
 use crate::live::Live;
-use crate::page::{Login, NewRun, NotFound, OneRun, Overview, RulesPage};
+use crate::page::{DiagnosesPage, Login, NewRun, NotFound, OneDiagnosis, OneRun, Overview, RulesPage};
 use crate::route::{Page, Route};
 use crate::session::{Phase, Who};
 use crate::ui::{Zone, changing, whenever};
@@ -51,6 +51,8 @@ fn Shell() -> impl IntoView {
         match page.get() {
             Page::Overview => view! { <Overview /> }.into_any(),
             Page::NewRun => view! { <NewRun /> }.into_any(),
+            Page::Diagnoses => view! { <DiagnosesPage /> }.into_any(),
+            Page::Diagnosis(id) => view! { <OneDiagnosis id /> }.into_any(),
             Page::Rules => view! { <RulesPage /> }.into_any(),
             // Another id is another page: every watch of the one before ends.
             Page::Run(id) => view! { <OneRun id /> }.into_any(),

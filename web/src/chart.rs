@@ -4,6 +4,8 @@
 
 mod lines;
 mod multiples;
+mod naming;
+mod role;
 mod window;
 
 use std::cell::RefCell;
@@ -12,6 +14,7 @@ use std::rc::Rc;
 use domain::api::prometheus::{Answer, MatrixSeries};
 use domain::api::stream::Request;
 use domain::metric::Unit;
+use domain::series::Labels;
 use domain::time::TimestampMs;
 use js_sys::{Array, Float64Array};
 use leptos::html::Div;
@@ -24,18 +27,29 @@ use crate::live::{Live, News};
 use crate::session::Who;
 use crate::ui::{When, chart_unit, text, whenever};
 use lines::Lines;
+use role::{Drawn, Role};
 
 pub(crate) use multiples::Multiples;
+pub(crate) use naming::Naming;
 pub(crate) use window::Window;
 
 #[wasm_bindgen]
 extern "C" {
     #[wasm_bindgen(js_namespace = lockstepChart)]
-    fn create(element: &web_sys::HtmlElement, unit: &str, small: bool) -> JsValue;
+    fn create(element: &web_sys::HtmlElement, unit: &str, small: bool, axis: &str) -> JsValue;
     #[wasm_bindgen(js_namespace = lockstepChart)]
-    fn set(chart: &JsValue, names: Array, times: Float64Array, columns: Array);
+    fn set(
+        chart: &JsValue,
+        names: Array,
+        roles: Array,
+        times: Float64Array,
+        columns: Array,
+        not_finite: Float64Array,
+    );
     #[wasm_bindgen(js_namespace = lockstepChart)]
     fn mark(chart: &JsValue, times: Float64Array, words: Array);
+    #[wasm_bindgen(js_namespace = lockstepChart)]
+    fn level(chart: &JsValue, values: Float64Array, words: Array);
     #[wasm_bindgen(js_namespace = lockstepChart)]
     fn destroy(chart: &JsValue);
 }
@@ -44,51 +58,78 @@ extern "C" {
 #[component]
 pub(crate) fn Chart(
     /// Above the chart.
-    title: &'static str,
+    #[prop(into)]
+    title: String,
     /// What one should know to read it.
-    hint: &'static str,
+    #[prop(into)]
+    hint: String,
     /// How values are written.
     unit: Unit,
     /// PromQL.
     query: String,
-    /// The label that tells the lines apart; its value is their name.
-    by: &'static str,
+    /// How the lines are named, ordered and drawn.
+    naming: Naming,
     /// Which time it shows.
     #[prop(into)]
     window: Signal<Window>,
     /// Times that stand out, in milliseconds, each with a word.
     #[prop(into)]
     marks: Signal<Marks>,
-    /// The order of the lines, where their names are not numbers.
+    /// The lines that stand out, those that a diagnosis names: by labels that they have.
+    #[prop(into, default = Signal::stored(Vec::new()))]
+    bold: Signal<Vec<Labels>>,
+    /// Values that the lines are held against, each with a word.
+    #[prop(into, default = Signal::stored(Vec::new()))]
+    levels: Signal<Levels>,
+    /// Why there may be nothing to see.
+    #[prop(default = "Nothing was measured in this time.")]
+    empty: &'static str,
+    /// Whether the chart is left out where there is nothing to see.
     #[prop(optional)]
-    order: &'static [&'static str],
-) -> impl IntoView {
+    if_any: bool,
+) -> AnyView {
     let place = NodeRef::<Div>::new();
-    let drawing = Drawing::new(by, order);
+    let drawing = Drawing::new(naming);
     drawing.follow(query, window);
     whenever(move || drawing.mark(&marks.get()));
+    whenever(move || drawing.level(&levels.get()));
+    whenever(move || drawing.emphasise(bold.get()));
     whenever(move || {
         if let Some(element) = place.get() {
-            drawing.begin(create(&element, chart_unit(unit), false));
+            drawing.begin(create(&element, chart_unit(unit), false, "time"));
             drawing.mark(&marks.get_untracked());
+            drawing.level(&levels.get_untracked());
         }
     });
+    let is_summary = move || drawing.summarised.get() > 0 || drawing.all.get();
+    let toggle = move |_| drawing.toggle_all();
+    let words = text(move || match (drawing.all.get(), drawing.summarised.get()) {
+        (true, _) => "Median and band".to_owned(),
+        (false, lines) => format!("Show all {lines} lines"),
+    });
     view! {
-        <section class="card bg-base-200 p-3 min-w-0" aria-label=title data-testid="chart" data-title=title data-points=move || drawing.points.get() data-marks=move || marks.with(Vec::len)>
-            <h3 class="font-semibold">{title}</h3>
+        <section class="card bg-base-200 p-3 min-w-0" hidden=move || if_any && drawing.points.get() == 0 aria-label=title.clone() data-testid="chart" data-title=title.clone() data-points=move || drawing.points.get() data-marks=move || marks.with(Vec::len)>
+            <div class="flex flex-wrap gap-x-3 justify-between items-baseline">
+                <h3 class="font-semibold">{title.clone()}</h3>
+                <When on=is_summary><button class="link text-xs" on:click=toggle>{words}</button></When>
+            </div>
             <p class="text-xs opacity-70 mb-1">{hint}</p>
             <When on=move || drawing.problem.with(Option::is_some)>
                 <p class="alert alert-warning text-sm" role="alert">{text(move || drawing.problem.get().unwrap_or_default())}</p>
             </When>
-            <div class="relative min-h-[260px]">
+            <div class="relative min-h-[240px]">
                 <div node_ref=place class="w-full"></div>
                 <When on=move || drawing.points.get() == 0>
-                    <p class="absolute inset-x-0 top-24 text-center text-sm opacity-70">{text(move || drawing.empty())}</p>
+                    <p class="absolute inset-x-0 top-24 text-center text-sm opacity-70">{text(move || drawing.empty(empty))}</p>
                 </When>
             </div>
         </section>
     }
+    .into_any()
 }
+
+/// Values that lines are held against, each with a word.
+pub(crate) type Levels = Vec<(f64, String)>;
 
 /// Times that stand out, each with a word.
 pub(crate) type Marks = Vec<(TimestampMs, String)>;
@@ -101,18 +142,33 @@ fn put_marks(canvas: &JsValue, marks: &Marks) {
     mark(canvas, Float64Array::from(times.as_slice()), words);
 }
 
-/// Puts lines on a canvas.
-fn put_lines<'a>(
-    canvas: &JsValue,
-    names: &[String],
-    times: &[f64],
-    columns: impl Iterator<Item = &'a Vec<f64>>,
-) {
-    let names: Array = names.iter().map(|name| JsValue::from_str(name)).collect();
-    let columns: Array = columns
-        .map(|column| JsValue::from(Float64Array::from(column.as_slice())))
+/// Puts lines on a canvas. `not_finite`: the times at which a value was NaN or infinite.
+fn put_lines(canvas: &JsValue, lines: &[Drawn], times: &[f64], not_finite: &[f64]) {
+    let names: Array = lines.iter().map(|line| JsValue::from_str(&line.name)).collect();
+    let roles: Array = lines
+        .iter()
+        .map(|line| JsValue::from_str(line.role.as_str()))
         .collect();
-    set(canvas, names, Float64Array::from(times), columns);
+    let columns: Array = lines
+        .iter()
+        .map(|line| JsValue::from(Float64Array::from(line.values.as_slice())))
+        .collect();
+    let not_finite = Float64Array::from(not_finite);
+    set(
+        canvas,
+        names,
+        roles,
+        Float64Array::from(times),
+        columns,
+        not_finite,
+    );
+}
+
+/// Puts levels on a canvas.
+fn put_levels(canvas: &JsValue, levels: &Levels) {
+    let values: Vec<f64> = levels.iter().map(|(value, _)| *value).collect();
+    let words: Array = levels.iter().map(|(_, word)| JsValue::from_str(word)).collect();
+    level(canvas, Float64Array::from(values.as_slice()), words);
 }
 
 /// What a range query answers: it is always of the kind `matrix`.
@@ -124,10 +180,15 @@ struct Matrix {
 /// The lines of a chart and the canvas they are drawn on.
 #[derive(Clone, Copy)]
 struct Drawing {
-    by: &'static str,
-    order: &'static [&'static str],
+    naming: Naming,
     lines: StoredValue<Rc<RefCell<Lines>>, LocalStorage>,
     canvas: StoredValue<Option<JsValue>, LocalStorage>,
+    /// Labels of lines that stand out.
+    bold: StoredValue<Vec<Labels>>,
+    /// Whether every line is drawn, also where there are many.
+    all: RwSignal<bool>,
+    /// How many lines the band stands for; 0 where each is drawn.
+    summarised: RwSignal<usize>,
     /// Times that have a value; 0 means that there is nothing to see.
     points: RwSignal<usize>,
     /// Whether anything was answered yet.
@@ -137,14 +198,16 @@ struct Drawing {
 
 impl Drawing {
     /// Belongs to the current owner, and ends with it.
-    fn new(by: &'static str, order: &'static [&'static str]) -> Self {
+    fn new(naming: Naming) -> Self {
         let canvas: StoredValue<Option<JsValue>, LocalStorage> = StoredValue::new_local(None);
         on_cleanup(move || canvas.with_value(|canvas| canvas.iter().for_each(destroy)));
         Self {
-            by,
-            order,
+            naming,
             lines: StoredValue::new_local(Rc::default()),
             canvas,
+            bold: StoredValue::new(Vec::new()),
+            all: RwSignal::new(false),
+            summarised: RwSignal::new(0),
             points: RwSignal::new(0),
             answered: RwSignal::new(false),
             problem: RwSignal::new(None),
@@ -161,12 +224,23 @@ impl Drawing {
             .with_value(|canvas| canvas.iter().for_each(|canvas| put_marks(canvas, marks)));
     }
 
-    fn empty(self) -> &'static str {
-        if self.answered.get() {
-            "Nothing was measured in this time."
-        } else {
-            "Loading…"
-        }
+    fn level(self, levels: &Levels) {
+        self.canvas
+            .with_value(|canvas| canvas.iter().for_each(|canvas| put_levels(canvas, levels)));
+    }
+
+    fn emphasise(self, bold: Vec<Labels>) {
+        self.bold.set_value(bold);
+        self.draw();
+    }
+
+    fn toggle_all(self) {
+        self.all.update(|all| *all = !*all);
+        self.draw();
+    }
+
+    fn empty(self, why: &'static str) -> &'static str {
+        if self.answered.get() { why } else { "Loading…" }
     }
 
     /// Asks for what the window shows, anew whenever that is another window.
@@ -235,10 +309,21 @@ impl Drawing {
         let lines = self.lines.get_value();
         let lines = lines.borrow();
         self.canvas.with_value(|canvas| {
-            if let Some(canvas) = canvas {
-                let (names, times, columns) = lines.columns(self.by, self.order);
-                put_lines(canvas, &names, &times, columns.iter());
+            let Some(canvas) = canvas else { return };
+            let (times, named) = self.bold.with_value(|bold| lines.named(&self.naming, bold));
+            let most = if self.all.get_untracked() {
+                usize::MAX
+            } else {
+                self.naming.most
+            };
+            let count = named.len();
+            let drawn = role::drawn(&self.naming, named, most);
+            let is_band = drawn.iter().any(|line| line.role == Role::Median);
+            let summarised = if is_band { count } else { 0 };
+            if self.summarised.get_untracked() != summarised {
+                self.summarised.set(summarised);
             }
+            put_lines(canvas, &drawn, &times, &lines.not_finite_s());
         });
     }
 }

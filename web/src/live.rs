@@ -31,7 +31,7 @@ use watches::Watches;
 
 pub(crate) use freshness::{Freshness, Stream};
 pub(crate) use list::{Keyed, List, Row, each};
-pub(crate) use news::{News, Run};
+pub(crate) use news::{News, Run, read_diagnoses, read_diagnosis};
 
 /// Pause before connecting again: the first, and the longest.
 const PAUSE_MS: (u32, u32) = (500, 8_000);

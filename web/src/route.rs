@@ -19,6 +19,10 @@ pub(crate) enum Page {
     NewRun,
     /// Rules and alerts.
     Rules,
+    /// All diagnoses.
+    Diagnoses,
+    /// The diagnosis of this id.
+    Diagnosis(String),
     /// The run of this id.
     Run(String),
     /// Nothing.
@@ -31,6 +35,8 @@ impl Page {
         match (parts.next(), parts.next(), parts.next()) {
             (None, ..) => Self::Overview,
             (Some("runs"), Some("new"), None) => Self::NewRun,
+            (Some("diagnoses"), None, _) => Self::Diagnoses,
+            (Some("diagnoses"), Some(id), None) => Self::Diagnosis(id.to_owned()),
             (Some("runs"), Some(id), None) => Self::Run(id.to_owned()),
             (Some("rules"), None, _) => Self::Rules,
             _ => Self::Unknown,
@@ -180,6 +186,9 @@ mod tests {
             ("/rules/", Page::Rules),
             ("/rules/x", Page::Unknown),
             ("/runs", Page::Unknown),
+            ("/diagnoses", Page::Diagnoses),
+            ("/diagnoses/d-1", Page::Diagnosis("d-1".to_owned())),
+            ("/diagnoses/d-1/x", Page::Unknown),
             ("/runs/a/b", Page::Unknown),
             ("/nowhere", Page::Unknown),
         ] {

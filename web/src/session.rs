@@ -123,6 +123,11 @@ impl Who {
         read(self.request(Method::GET, path, None).await)
     }
 
+    /// `GET`, for an answer as it comes.
+    pub(crate) fn fetch(self, path: &str) -> Asked {
+        self.request(Method::GET, path, None)
+    }
+
     /// `POST` with a JSON body.
     pub(crate) async fn post<T: DeserializeOwned>(
         self,

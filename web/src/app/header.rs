@@ -33,6 +33,7 @@ pub(super) fn Header(
             </div>
             <nav class="off-wall flex gap-1 w-full sm:w-auto -ml-2 sm:ml-0" aria-label="Pages">
                 <NavLink href="/" name="Overview" />
+                <NavLink href="/diagnoses" name="Diagnoses" />
                 <NavLink href="/runs/new" name="New run" />
                 <NavLink href="/rules" name="Rules" />
             </nav>

@@ -21,8 +21,9 @@ pub(super) enum Command {
 }
 
 /// The second key of a sequence that begins with `g`, with the page it opens and its name.
-pub(super) const PAGES: [(&str, &str, &str); 3] = [
+pub(super) const PAGES: [(&str, &str, &str); 4] = [
     ("o", "/", "Overview"),
+    ("d", "/diagnoses", "Diagnoses"),
     ("n", "/runs/new", "New run"),
     ("a", "/rules", "Rules and alerts"),
 ];

@@ -5,16 +5,30 @@ use domain::api::stream::Column;
 use domain::series::Labels;
 use domain::time::TimestampMs;
 
-use crate::ui::number;
+use super::naming::Naming;
+use crate::ui::{number, sorted};
 
-/// Lines one chart draws; beyond that nobody can tell them apart.
-const LINES_MAX: usize = 64;
+/// Lines that one chart keeps; a band stands for them where they are too many to be told apart.
+const LINES_MAX: usize = 1_024;
 
-/// What a chart draws.
+/// One line: a value per time, NaN where it has none.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Line {
+    /// Its name.
+    pub(super) name: String,
+    /// Whether it stands out.
+    pub(super) is_bold: bool,
+    /// Its values.
+    pub(super) values: Vec<f64>,
+}
+
+/// What a chart keeps.
 #[derive(Default)]
 pub(super) struct Lines {
     times_ms: Vec<TimestampMs>,
     lines: Vec<(Labels, Vec<f64>)>,
+    /// Times at which a value was NaN or infinite.
+    not_finite_ms: Vec<TimestampMs>,
 }
 
 impl Lines {
@@ -27,6 +41,10 @@ impl Lines {
         self.times_ms.extend_from_slice(times_ms);
         for column in series {
             let values = column.values.iter().map(|value| value.unwrap_or(f64::NAN));
+            let places = column.not_finite.iter().map(|at| *at as usize);
+            for at_ms in places.filter_map(|at| times_ms.get(at)) {
+                self.add_not_finite(*at_ms);
+            }
             if let Some(line) = self.line(&column.labels, before) {
                 line.extend(values);
             }
@@ -48,9 +66,10 @@ impl Lines {
             times_ms: (0..=(end_ms - start_ms).max(0) / step_ms)
                 .map(|n| start_ms + n * step_ms)
                 .collect(),
-            lines: vec![],
+            ..Self::default()
         };
         for one in series {
+            not_finite(one).for_each(|at_ms| all.add_not_finite(at_ms));
             let values = on_grid(one, start_ms, step_ms, all.times_ms.len());
             if let Some(line) = all.line(&one.metric, 0) {
                 *line = values;
@@ -65,9 +84,15 @@ impl Lines {
         (0..self.times_ms.len()).filter(has_value).count()
     }
 
-    /// Names, times in seconds and values, beginning with the first value, in the order of the label `by`. Lines of one name are
-    /// one line: a rank that went on on another node, where the old node's last value may be heard for a while yet.
-    pub(super) fn columns(&self, by: &str, order: &[&str]) -> (Vec<String>, Vec<f64>, Vec<Vec<f64>>) {
+    /// The times at which a value was NaN or infinite, in seconds.
+    pub(super) fn not_finite_s(&self) -> Vec<f64> {
+        self.not_finite_ms.iter().map(|at_ms| seconds(*at_ms)).collect()
+    }
+
+    /// Times in seconds and the lines, beginning with the first value, in the order of their names. Lines of one name are one line:
+    /// a rank that went on on another node, where the old node's last value may be heard for a while yet. Lines that have all labels
+    /// of one of `bold` stand out.
+    pub(super) fn named(&self, naming: &Naming, bold: &[Labels]) -> (Vec<f64>, Vec<Line>) {
         let first_value = |(_, line): &(Labels, Vec<f64>)| line.iter().position(|value| !value.is_nan());
         let begin = self
             .lines
@@ -75,26 +100,28 @@ impl Lines {
             .filter_map(first_value)
             .min()
             .unwrap_or(self.times_ms.len());
-        let mut sorted: Vec<_> = self.lines.iter().collect();
-        sorted.sort_by_key(|(labels, _)| place(labels.get(by), order));
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit 53 bits")]
-        let times = self.times_ms[begin..]
-            .iter()
-            .map(|time| *time as f64 / 1_000.0)
-            .collect();
-        let mut names: Vec<String> = Vec::new();
-        let mut values: Vec<Vec<f64>> = Vec::new();
-        for (labels, line) in sorted {
-            let name = name(labels, by);
-            match names.iter().position(|known| *known == name) {
-                Some(at) => join(&mut values[at], &line[begin..]),
-                None => {
-                    names.push(name);
-                    values.push(line[begin..].to_vec());
+        let lines: Vec<_> = self.lines.iter().collect();
+        let sorted = sorted(lines, |(a, _), (b, _)| naming.place(a).cmp(&naming.place(b)));
+        let times = self.times_ms[begin..].iter().map(|time| seconds(*time)).collect();
+        let common = naming.common(sorted.iter().map(|(labels, _)| labels));
+        let mut lines: Vec<Line> = Vec::new();
+        for (labels, values) in sorted {
+            let name = naming.name(labels, &common);
+            let is_bold = bold.iter().any(|wanted| has_all(labels, wanted));
+            let values = &values[begin..];
+            match lines.iter_mut().find(|known| known.name == name) {
+                Some(known) => {
+                    join(&mut known.values, values);
+                    known.is_bold |= is_bold;
                 }
+                None => lines.push(Line {
+                    name,
+                    is_bold,
+                    values: values.to_vec(),
+                }),
             }
         }
-        (names, times, values)
+        (times, lines)
     }
 
     /// The line of these labels; a new one begins with `before` gaps. `None` where there is no room for it.
@@ -110,6 +137,13 @@ impl Lines {
         self.lines.get_mut(at).map(|(_, line)| line)
     }
 
+    /// Several ranks may have such a value at one time.
+    fn add_not_finite(&mut self, at_ms: TimestampMs) {
+        if !self.not_finite_ms.contains(&at_ms) {
+            self.not_finite_ms.push(at_ms);
+        }
+    }
+
     fn forget_older_than(&mut self, range_ms: i64) {
         let Some(last) = self.times_ms.last() else { return };
         let old = self.times_ms.partition_point(|time| *time < last - range_ms);
@@ -117,11 +151,22 @@ impl Lines {
             return;
         }
         self.times_ms.drain(..old);
+        let first_ms = self.times_ms.first().copied().unwrap_or_default();
+        self.not_finite_ms.retain(|at_ms| *at_ms >= first_ms);
         self.lines.retain_mut(|(_, line)| {
             line.drain(..old);
             line.iter().any(|value| !value.is_nan())
         });
     }
+}
+
+/// Whether labels contain all of `wanted`; the name of the metric does not count.
+fn has_all(labels: &Labels, wanted: &Labels) -> bool {
+    let mut wanted = wanted
+        .iter()
+        .filter(|label| *label.name != *"__name__")
+        .peekable();
+    wanted.peek().is_some() && wanted.all(|label| labels.get(&label.name) == Some(&*label.value))
 }
 
 /// Puts another part of the same line in: at each time the part counts that began later.
@@ -155,19 +200,22 @@ fn on_grid(series: &MatrixSeries, start_ms: TimestampMs, step_ms: i64, length: u
     line
 }
 
-/// A line's place among the others: as `order` says, else by number, so that `rank 10` comes behind `rank 9`.
-fn place(value: Option<&str>, order: &[&str]) -> u64 {
-    let value = value.unwrap_or_default();
-    let named = order.iter().position(|name| *name == value).map(|at| at as u64);
-    named.or_else(|| value.parse().ok()).unwrap_or(u64::MAX)
+fn not_finite(series: &MatrixSeries) -> impl Iterator<Item = TimestampMs> {
+    let values = series.values.iter();
+    let wrong = values.filter(|(_, value)| number(value).is_some_and(|value| !value.is_finite()));
+    wrong.map(|(time_s, _)| {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a time in milliseconds fits 64 bits"
+        )]
+        let at_ms = (time_s * 1_000.0).round() as TimestampMs;
+        at_ms
+    })
 }
 
-fn name(labels: &Labels, by: &str) -> String {
-    match (labels.get(by), by) {
-        (Some(value), "rank" | "gpu") => format!("{by} {value}"),
-        (Some(value), _) => value.to_owned(),
-        (None, _) => "all".to_owned(),
-    }
+#[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit 53 bits")]
+fn seconds(at_ms: TimestampMs) -> f64 {
+    at_ms as f64 / 1_000.0
 }
 
 #[cfg(test)]
@@ -180,16 +228,18 @@ mod tests {
         Column {
             labels: Labels::new([("rank", rank)]).unwrap(),
             values: values.to_vec(),
+            not_finite: vec![],
         }
     }
 
     /// Values as text, so that gaps compare.
     fn shown(lines: &Lines) -> (Vec<String>, Vec<f64>, Vec<String>) {
-        let (names, times, values) = lines.columns("rank", &[]);
+        let (times, named) = lines.named(&Naming::by("rank"), &[]);
+        let values = named.iter().map(|line| format!("{:?}", line.values));
         (
-            names,
+            named.iter().map(|line| line.name.clone()).collect(),
             times,
-            values.iter().map(|line| format!("{line:?}")).collect(),
+            values.collect(),
         )
     }
 
@@ -219,7 +269,11 @@ mod tests {
             &["b", "10", "a", "9"].map(|rank| column(rank, &[Some(1.0)])),
             1_000,
         );
-        let names = lines.columns("rank", &["a"]).0;
+        let bold = [Labels::new([("rank", "10")]).unwrap()];
+        let (_, named) = lines.named(&Naming::by("rank").ordered(&["a"]), &bold);
+        let bold: Vec<_> = named.iter().map(|line| line.is_bold).collect();
+        assert_eq!(bold, [false, false, true, false]);
+        let names: Vec<_> = named.iter().map(|line| line.name.as_str()).collect();
         assert_eq!(names, ["rank a", "rank 9", "rank 10", "rank b"]);
     }
 
@@ -228,6 +282,7 @@ mod tests {
         let on = |node: &str, values: &[Option<f64>]| Column {
             labels: Labels::new([("rank", "0"), ("node", node)]).unwrap(),
             values: values.to_vec(),
+            not_finite: vec![],
         };
         for order in [[0, 1], [1, 0]] {
             let mut lines = Lines::default();
@@ -272,9 +327,30 @@ mod tests {
     }
 
     #[test]
+    fn values_that_are_no_numbers_are_remembered_with_their_time() {
+        let mut lines = Lines::default();
+        let bad = Column {
+            not_finite: vec![1],
+            ..column("0", &[Some(1.0), None])
+        };
+        lines.take(true, &[0, 1_000], &[bad], 2_000);
+        assert_eq!(lines.not_finite_s(), [1.0]);
+        lines.take(false, &[9_000], &[column("0", &[Some(1.0)])], 2_000);
+        assert_eq!(lines.not_finite_s(), [0.0; 0], "too old");
+        let series = MatrixSeries {
+            metric: Labels::empty(),
+            values: vec![(10.0, "+Inf".into()), (11.0, "2".into())],
+        };
+        assert_eq!(
+            Lines::of_past(&[series], 8_000, 12_000, 1_000).not_finite_s(),
+            [10.0]
+        );
+    }
+
+    #[test]
     fn lines_have_a_bound() {
         let mut lines = Lines::default();
-        let many: Vec<_> = (0..100).map(|n| column(&n.to_string(), &[Some(1.0)])).collect();
+        let many: Vec<_> = (0..2_000).map(|n| column(&n.to_string(), &[Some(1.0)])).collect();
         lines.take(true, &[0], &many, 1_000);
         assert_eq!(shown(&lines).0.len(), LINES_MAX);
     }

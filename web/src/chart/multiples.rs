@@ -7,7 +7,8 @@ use leptos::html::Div;
 use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
 
-use super::{Drawing, Marks, Window, create, destroy, put_lines, put_marks};
+use super::role::{Drawn, Role};
+use super::{Drawing, Marks, Naming, Window, create, destroy, put_lines, put_marks};
 use crate::ui::{When, changing, chart_unit, show, text, whenever};
 
 /// What one looks at without asking for more. The query's own bound is that of a chart.
@@ -45,7 +46,8 @@ pub(crate) fn Multiples(
     #[prop(into)]
     marks: Signal<Marks>,
 ) -> impl IntoView {
-    let data = Drawing::new(by, &[]);
+    let naming = Naming::by(by);
+    let data = Drawing::new(naming);
     data.follow(query, window);
     let small = Small {
         columns: RwSignal::new_local(Columns::default()),
@@ -55,8 +57,8 @@ pub(crate) fn Multiples(
         // Told whenever something was taken in.
         data.points.track();
         let lines = data.lines.get_value();
-        let (names, times, values) = lines.borrow().columns(by, &[]);
-        let by_name = names.into_iter().zip(values).collect();
+        let (times, named) = lines.borrow().named(&naming, &[]);
+        let by_name = named.into_iter().map(|line| (line.name, line.values)).collect();
         small.columns.set(Columns { times, by_name });
     });
     let names = Memo::new(move |_| {
@@ -99,7 +101,12 @@ fn chart(name: String, small: Small) -> AnyView {
             let line = key.with_value(|name| columns.by_name.get(name));
             canvas.with_value(|canvas| {
                 if let (Some(canvas), Some(line)) = (canvas, line) {
-                    put_lines(canvas, &[key.get_value()], &columns.times, std::iter::once(line));
+                    let drawn = Drawn {
+                        name: key.get_value(),
+                        role: Role::Line,
+                        values: line.clone(),
+                    };
+                    put_lines(canvas, &[drawn], &columns.times, &[]);
                 }
             });
         });
@@ -107,7 +114,7 @@ fn chart(name: String, small: Small) -> AnyView {
     let is_there = RwSignal::new(false);
     whenever(move || {
         if let Some(element) = place.get() {
-            canvas.set_value(Some(create(&element, chart_unit(Unit::Number), true)));
+            canvas.set_value(Some(create(&element, chart_unit(Unit::Number), true, "time")));
             is_there.set(true);
         }
     });

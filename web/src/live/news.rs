@@ -107,7 +107,7 @@ impl News {
                 run: Box::new(run(&field(&message, "run")?)?),
             },
             "runs" => Self::Runs(read_field(&message, "runs")?),
-            "diagnoses" => Self::Diagnoses(diagnoses(&field(&message, "diagnoses")?)?),
+            "diagnoses" => Self::Diagnoses(read_diagnoses(&field(&message, "diagnoses")?)?),
             "nodes" => Self::Nodes(read_field(&message, "nodes")?),
             "failed" => Self::Failed {
                 id: read_field(&message, "id")?,
@@ -126,21 +126,24 @@ fn run(run: &JsValue) -> Result<Run, Unreadable> {
     })
 }
 
-fn diagnoses(all: &JsValue) -> Result<Vec<Diagnosis>, Unreadable> {
-    let one = |diagnosis: JsValue| {
-        Ok(Diagnosis {
-            summary: read_field(&diagnosis, "summary")?,
-            cause: read_field(&diagnosis, "cause")?,
-            advice: read_field(&diagnosis, "advice")?,
-            culprit: read_field(&diagnosis, "culprit")?,
-            id: read_field(&diagnosis, "id")?,
-            who: read_field(&diagnosis, "who")?,
-            run: read_field(&diagnosis, "run")?,
-            attempt: read_field(&diagnosis, "attempt")?,
-            confidence: read_field(&diagnosis, "confidence")?,
-            handling: read_field(&diagnosis, "handling")?,
-            alert: read(&diagnosis)?,
-        })
-    };
-    Array::from(all).iter().map(one).collect()
+/// A list of diagnoses.
+pub(crate) fn read_diagnoses(all: &JsValue) -> Result<Vec<Diagnosis>, Unreadable> {
+    Array::from(all).iter().map(|one| read_diagnosis(&one)).collect()
+}
+
+/// A diagnosis; the alert's fields stand among its own.
+pub(crate) fn read_diagnosis(diagnosis: &JsValue) -> Result<Diagnosis, Unreadable> {
+    Ok(Diagnosis {
+        summary: read_field(diagnosis, "summary")?,
+        cause: read_field(diagnosis, "cause")?,
+        advice: read_field(diagnosis, "advice")?,
+        culprit: read_field(diagnosis, "culprit")?,
+        id: read_field(diagnosis, "id")?,
+        who: read_field(diagnosis, "who")?,
+        run: read_field(diagnosis, "run")?,
+        attempt: read_field(diagnosis, "attempt")?,
+        confidence: read_field(diagnosis, "confidence")?,
+        handling: read_field(diagnosis, "handling")?,
+        alert: read(diagnosis)?,
+    })
 }

@@ -1,5 +1,7 @@
 //! The pages, a file each.
 
+mod diagnoses;
+mod diagnosis;
 mod login;
 mod new_run;
 mod not_found;
@@ -7,6 +9,8 @@ mod overview;
 mod rules;
 mod run;
 
+pub(crate) use diagnoses::DiagnosesPage;
+pub(crate) use diagnosis::OneDiagnosis;
 pub(crate) use login::Login;
 pub(crate) use new_run::NewRun;
 pub(crate) use not_found::NotFound;

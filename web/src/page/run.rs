@@ -24,7 +24,7 @@ use leptos::prelude::*;
 use crate::live::{Live, News, Run, each};
 use crate::ui::{DiagnosisCard, Title, Trouble, When};
 use attempts::Attempts;
-use charts::Charts;
+use charts::{Charts, View};
 use checkpoints::Checkpoints;
 use findings::Findings;
 use head::Head;
@@ -61,13 +61,14 @@ pub(crate) fn OneRun(
 #[component]
 fn Shown(id: String, run: Known) -> impl IntoView {
     let saved = Saved::of(&id, run);
+    let view = View::of(run);
     view! {
         <Head id=id.clone() run saved />
         <Findings id=id.clone() run />
         <RunDiagnoses id=id.clone() run />
         <NotRead run />
         <NotSeen run />
-        <Charts id=id.clone() run />
+        <Charts id=id.clone() view />
         <Topology id=id.clone() run />
         <Network run />
         <Checkpoints id=id.clone() run saved />

@@ -27,7 +27,12 @@ pub(crate) fn DiagnosisCard(
     let run = row
         .peek(|diagnosis| diagnosis.alert.labels.get("run").map(str::to_owned))
         .filter(|_| linked);
-    let rule = row.peek(|diagnosis| diagnosis.alert.rule.clone());
+    let (rule, page) = row.peek(|diagnosis| {
+        (
+            diagnosis.alert.rule.clone(),
+            format!("/diagnoses/{}", diagnosis.id),
+        )
+    });
     view! {
         <article
             class=text(move || format!("card bg-base-200 border-l-4 p-3 {}", severity_class(severity.get())))
@@ -40,14 +45,14 @@ pub(crate) fn DiagnosisCard(
                 <span class="opacity-80">{of(|diagnosis| &diagnosis.culprit)}</span>
                 <span class="opacity-80">"since " <Ago at_ms=since_ms /></span>
             </p>
-            <h3 class="font-bold mt-1 break-words">{of(|diagnosis| &diagnosis.summary)}</h3>
+            <h3 class="font-bold mt-1 break-words"><a class="link" href=page>{of(|diagnosis| &diagnosis.summary)}</a></h3>
             <p class="mt-1"><b>"Why: "</b>{of(|diagnosis| &diagnosis.cause)}</p>
             <p class="mt-1"><b>"What to do: "</b>{of(|diagnosis| &diagnosis.advice)}</p>
             <div class="flex flex-wrap gap-4 mt-2 items-start">
                 <details class="grow min-w-0">
                     <summary class="cursor-pointer">"Evidence: what was measured"</summary>
                     {changing(move || {
-                        let all: Vec<AnyView> = evidence.get().into_iter().map(|evidence| view! { <Measured evidence /> }.into_any()).collect();
+                        let all: Vec<AnyView> = evidence.get().into_iter().map(|evidence| view! { <MeasuredValues evidence /> }.into_any()).collect();
                         all.into_any()
                     })}
                 </details>
@@ -57,8 +62,12 @@ pub(crate) fn DiagnosisCard(
     }
 }
 
+/// What an evidence query gave when the diagnosis began.
 #[component]
-fn Measured(evidence: Evidence) -> impl IntoView {
+pub(crate) fn MeasuredValues(
+    /// The query and its values.
+    evidence: Evidence,
+) -> impl IntoView {
     let common = common(&evidence.values);
     let value = |one: &EvidenceValue| {
         let number = number(&one.value).map_or(one.value.clone(), |value| show(value, Unit::Number));

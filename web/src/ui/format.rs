@@ -7,6 +7,10 @@ pub(crate) fn chart_unit(unit: Unit) -> &'static str {
     match unit {
         Unit::Ratio => "ratio",
         Unit::Seconds => "seconds",
+        Unit::Bytes => "bytes",
+        Unit::Celsius => "celsius",
+        Unit::Watts => "watts",
+        Unit::Hertz => "hertz",
         _ => "plain",
     }
 }

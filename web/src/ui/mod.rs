@@ -1,11 +1,13 @@
 //! Small pieces that several pages use.
 
+mod copy;
 mod diagnosis;
 mod diagnosis_link;
 mod dialog;
 mod format;
 mod heading;
 mod memory;
+mod order;
 mod state;
 mod time;
 mod unknown;
@@ -13,12 +15,14 @@ mod when;
 mod wish;
 mod zone;
 
-pub(crate) use diagnosis::DiagnosisCard;
+pub(crate) use copy::CopyLink;
+pub(crate) use diagnosis::{DiagnosisCard, MeasuredValues};
 pub(crate) use diagnosis_link::diagnosis_href;
 pub(crate) use dialog::{Dialog, Question, choice};
 pub(crate) use format::{bytes, chart_unit, fixed, number, show};
 pub(crate) use heading::{Heading, Title};
 pub(crate) use memory::{keep, recall};
+pub(crate) use order::{quantile, sorted};
 pub(crate) use state::{StateBadge, alert_badge, severity_class, severity_word};
 pub(crate) use time::{Ago, clock};
 pub(crate) use unknown::UnknownAttempts;

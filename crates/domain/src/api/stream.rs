@@ -129,6 +129,9 @@ pub struct Column {
     pub labels: Labels,
     /// One value a time; `null` where there is none (JSON has no NaN).
     pub values: Vec<Option<f64>>,
+    /// Places in `values` whose value is NaN or infinite.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_finite: Vec<u32>,
 }
 
 #[cfg(test)]
@@ -155,6 +158,7 @@ mod tests {
             series: vec![Column {
                 labels: Labels::empty(),
                 values: vec![None],
+                not_finite: vec![],
             }],
         };
         let text = serde_json::to_string(&push).expect("serialises");

@@ -36,7 +36,7 @@ pub(super) fn all(runs: &[String], nodes: &[String], rules: &[String]) -> Vec<En
 
 /// The best answers to what was typed; equally good ones keep their order.
 pub(super) fn found(entries: &[Entry], typed: &str) -> Vec<Entry> {
-    let mut scored: Vec<(i32, &Entry)> = entries
+    let scored: Vec<(i32, &Entry)> = entries
         .iter()
         .filter_map(|entry| {
             Some((
@@ -46,8 +46,7 @@ pub(super) fn found(entries: &[Entry], typed: &str) -> Vec<Entry> {
             ))
         })
         .collect();
-    scored.sort_by_key(|(score, _)| -score);
-    scored
+    crate::ui::sorted(scored, |a, b| b.0.cmp(&a.0))
         .into_iter()
         .take(SHOWN_MAX)
         .map(|(_, entry)| entry.clone())

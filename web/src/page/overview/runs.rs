@@ -55,9 +55,9 @@ pub(super) fn Runs() -> impl IntoView {
     let is_whole = RwSignal::new(false);
     let count = Memo::new(move |_| all.rows().len());
     let sorted = move || {
-        let mut rows = all.rows();
         let needing = needing.get();
-        rows.sort_by_key(|row| place(needing.contains(&row.key), row.get().state));
+        let place = |row: &Row<RunSummary>| place(needing.contains(&row.key), row.get().state);
+        let mut rows = crate::ui::sorted(all.rows(), |a, b| place(a).cmp(&place(b)));
         if !is_whole.get() {
             rows.truncate(ROWS);
         }

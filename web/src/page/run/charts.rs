@@ -1,53 +1,52 @@
 //! The charts of a run.
 
+use domain::api::alerts::Diagnosis;
 use domain::api::runs::AttemptView;
-use domain::metric::{Unit, unit_of};
+use domain::metric::Unit;
+use domain::series::Labels;
 use leptos::prelude::*;
 
 use super::known::Known;
 use super::logged::Logged;
 use super::span::SPANS;
-use crate::chart::{Chart, Marks, Window};
-use crate::live::Live;
+use crate::chart::{Chart, Marks, Naming, Window};
+use crate::live::{Live, Row};
 use crate::ui::Heading;
 
-/// Step time by part, as one query: `(series, name of the line)`.
-const PARTS: [(&str, &str); 6] = [
-    ("train_step_seconds", "whole step"),
+/// Parts of a step, as one query: `(series, name of the part)`.
+const PARTS: [(&str, &str); 7] = [
     ("train_data_seconds", "data"),
     ("train_forward_seconds", "forward"),
     ("train_backward_seconds", "backward"),
-    ("train_sync_seconds", "sync"),
+    ("train_sync_seconds", "exposed sync"),
+    ("train_bubble_seconds", "pipeline wait"),
     ("train_optimizer_seconds", "optimizer"),
+    ("train_host_seconds", "other"),
 ];
 
-/// The lines of that chart, the sum first.
-const ORDER: [&str; 6] = [
-    PARTS[0].1, PARTS[1].1, PARTS[2].1, PARTS[3].1, PARTS[4].1, PARTS[5].1,
-];
+/// How those parts are drawn: on top of each other.
+const STACK: Naming = Naming::by("part")
+    .ordered(&[
+        PARTS[0].1, PARTS[1].1, PARTS[2].1, PARTS[3].1, PARTS[4].1, PARTS[5].1, PARTS[6].1,
+    ])
+    .stacked();
 
-/// Six charts on one time axis.
+/// Charts that are left out where a run does not measure them.
+const OPTIONAL: [&str; 2] = ["Learning rate", "MFU"];
+
+/// One line per rank.
+const RANKS: Naming = Naming::by("rank");
+
+/// The charts of the summary, on one time axis.
 #[component]
 pub(super) fn Charts(
     /// The run's id.
     id: String,
-    /// The run.
-    run: Known,
+    /// Which time they show.
+    view: View,
 ) -> impl IntoView {
-    let chosen = RwSignal::new(0_usize);
-    let options = SPANS.iter().enumerate();
-    let options = options
-        .map(|(n, (_, words))| view! { <option value=n.to_string()>{*words}</option> })
-        .collect_view();
-    let choose = move |event| chosen.set(event_target_value(&event).parse().unwrap_or(0));
-    let window = shown(run, chosen);
-    let marks = Memo::new(move |_| {
-        run.with(|run| {
-            run.as_ref()
-                .map(|run| beginnings(&run.more.attempts))
-                .unwrap_or_default()
-        })
-    });
+    let View { window, marks, .. } = view;
+    let bold: Signal<Vec<Labels>> = named_ranks(id.clone()).into();
     let of = |metric: &str| format!("{metric}{{run=\"{id}\"}}");
     let part = |(metric, name): (&str, &str)| {
         format!(
@@ -57,24 +56,156 @@ pub(super) fn Charts(
     };
     let split = PARTS.map(part).join(" or ");
     let sync = format!("{} / {}", of("train_sync_seconds"), of("train_step_seconds"));
+    let none = Signal::stored(Vec::new());
+    let charts = [
+        (
+            "Step time",
+            "What a step is spent on, mean over the ranks.",
+            Unit::Seconds,
+            split,
+            STACK,
+            none,
+        ),
+        (
+            "Throughput",
+            "Samples per second. Ranks of one run should agree.",
+            Unit::PerSecond,
+            of("train_samples_per_second"),
+            RANKS,
+            bold,
+        ),
+        (
+            "Loss",
+            "Falls while the model learns. A red triangle: not a number.",
+            Unit::Number,
+            of("train_loss"),
+            RANKS,
+            bold,
+        ),
+        (
+            "Gradient norm",
+            "Before clipping. A leap of ten times and more is an explosion.",
+            Unit::Number,
+            of("train_grad_norm"),
+            RANKS,
+            bold,
+        ),
+        (
+            OPTIONAL[0],
+            "The rate that the optimizer stepped with; of several groups the highest.",
+            Unit::Number,
+            of("train_learning_rate"),
+            RANKS,
+            bold,
+        ),
+        (
+            OPTIONAL[1],
+            "Model FLOPs utilization: the share of the GPU's peak that trains the model.",
+            Unit::Ratio,
+            of("train_mfu_ratio"),
+            RANKS,
+            bold,
+        ),
+        (
+            "Waiting for gradient sync",
+            "Share of a step. The rank that waits less than the others is the late one.",
+            Unit::Ratio,
+            sync,
+            RANKS,
+            bold,
+        ),
+        (
+            "Compute share",
+            "Share of a step in forward, backward and optimizer.",
+            Unit::Ratio,
+            of("train_compute_ratio"),
+            RANKS,
+            bold,
+        ),
+    ];
+    let chart = |(title, hint, unit, query, naming, bold): (
+        &'static str,
+        &'static str,
+        Unit,
+        String,
+        Naming,
+        Signal<Vec<Labels>>,
+    )| {
+        view! { <Chart window marks bold title hint unit query naming if_any={OPTIONAL.contains(&title)} /> }
+            .into_any()
+    };
+    let charts: Vec<AnyView> = charts.into_iter().map(chart).collect();
     view! {
         <section class="min-w-0">
-            <Heading text="Charts" hint="A line a rank. A dashed line is where another attempt began. Drag over a stretch of time to look closer, in all charts at once; double-click to go back.">
-                <label class="text-sm flex gap-2 items-center">"Show"
-                    <select class="select select-sm w-auto" on:change=choose data-testid="span">{options}</select>
-                </label>
+            <Heading text="Charts" hint="One line per rank; with more than 16 ranks the median, a band with 80 % of them, and the ranks that a diagnosis names. Drag over a stretch of time to look closer, in all charts at once; double-click to go back.">
+                <ChooseSpan view />
             </Heading>
-            <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">
-                <Chart window marks title="Loss" hint="Falls while the model learns." unit=const { unit_of("train_loss") } query=of("train_loss") by="rank" />
-                <Chart window marks title="Gradient norm" hint="Before clipping. A leap of ten times and more is an explosion." unit=const { unit_of("train_grad_norm") } query=of("train_grad_norm") by="rank" />
-                <Chart window marks title="Step time" hint="What a step is spent on, mean over the ranks." unit=const { unit_of(PARTS[0].0) } query=split by="part" order=&ORDER />
-                <Chart window marks title="Throughput" hint="Samples a second. Ranks of one run should agree." unit=const { unit_of("train_samples_per_second") } query=of("train_samples_per_second") by="rank" />
-                <Chart window marks title="Waiting for gradient sync" hint="Share of a step. Who waits less than the others is the late one." unit=Unit::Ratio query=sync by="rank" />
-                <Chart window marks title="Compute share" hint="Share of a step in forward, backward and optimizer." unit=const { unit_of("train_compute_ratio") } query=of("train_compute_ratio") by="rank" />
-            </div>
+            <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">{charts}</div>
             <Logged id=id.clone() window marks />
         </section>
     }
+}
+
+/// Which time the charts of a page show. Cheap to copy.
+#[derive(Clone, Copy)]
+pub(super) struct View {
+    /// The time.
+    pub(super) window: Memo<Window>,
+    /// Where attempts began.
+    pub(super) marks: Memo<Marks>,
+    chosen: RwSignal<usize>,
+}
+
+impl View {
+    /// Of a run, for the current owner.
+    pub(super) fn of(run: Known) -> Self {
+        let chosen = RwSignal::new(0_usize);
+        let marks = Memo::new(move |_| {
+            run.with(|run| {
+                run.as_ref()
+                    .map(|run| beginnings(&run.more.attempts))
+                    .unwrap_or_default()
+            })
+        });
+        Self {
+            window: shown(run, chosen),
+            marks,
+            chosen,
+        }
+    }
+}
+
+/// How much of the run is shown.
+#[component]
+fn ChooseSpan(view: View) -> impl IntoView {
+    let option = |(n, (_, words)): (usize, &(_, &'static str))| {
+        view! { <option value=n.to_string() selected=n == view.chosen.get_untracked()>{*words}</option> }
+            .into_any()
+    };
+    let options: Vec<AnyView> = SPANS.iter().enumerate().map(option).collect();
+    let choose = move |event| {
+        view.chosen.set(event_target_value(&event).parse().unwrap_or(0));
+    };
+    view! {
+        <label class="text-sm flex gap-2 items-center">"Show"
+            <select class="select select-sm w-auto" on:change=choose data-testid="span">{options}</select>
+        </label>
+    }
+}
+
+/// The ranks that a diagnosis of this run names, by labels.
+fn named_ranks(id: String) -> Memo<Vec<Labels>> {
+    let all = expect_context::<Live>().diagnoses;
+    Memo::new(move |_| {
+        let rank = |row: Row<Diagnosis>| {
+            row.peek(|diagnosis| {
+                let labels = &diagnosis.alert.labels;
+                let rank = labels.get("rank").filter(|_| labels.get("run") == Some(&id))?;
+                Labels::new([("rank", rank)]).ok()
+            })
+        };
+        all.rows().into_iter().filter_map(rank).collect()
+    })
 }
 
 /// Where another attempt began: what is left of it was an earlier one's.

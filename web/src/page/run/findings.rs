@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::known::Known;
 use crate::live::Live;
 use crate::session::Who;
-use crate::ui::{Ago, Heading, changing, severity_class, severity_word, whenever};
+use crate::ui::{Ago, Heading, changing, fixed, severity_class, severity_word, whenever};
 
 /// The analysers decide once per second.
 const AGAIN_MS: u32 = 2_000;
@@ -70,8 +70,8 @@ fn card(finding: &Found) -> AnyView {
         .since_step
         .map(|step| format!(", step {step}"))
         .unwrap_or_default();
-    let lost =
-        (finding.lost_seconds >= 0.05).then(|| format!("cost {:.1} s of the run", finding.lost_seconds));
+    let lost = (finding.lost_seconds >= 0.05)
+        .then(|| format!("cost {} s of the run", fixed(finding.lost_seconds, 1)));
     let note = finding
         .is_symptom
         .then_some("Another finding of this run explains it.");

@@ -5,7 +5,7 @@ use domain::run::bandwidth::SLOW_SHARE;
 use leptos::prelude::*;
 
 use super::known::Known;
-use crate::ui::{Heading, changing, fixed, nothing};
+use crate::ui::{Heading, changing, fixed, nothing, sorted};
 
 /// A table of more nodes would be no picture any more.
 const NODES_MAX: usize = 64;
@@ -111,8 +111,10 @@ fn matrix(nodes: &[&str], view: &BandwidthView) -> AnyView {
 }
 
 fn slowest(view: &BandwidthView) -> AnyView {
-    let mut figures: Vec<&BandwidthFigure> = view.figures.iter().collect();
-    figures.sort_by(|a, b| a.mib_s.unwrap_or(-1.0).total_cmp(&b.mib_s.unwrap_or(-1.0)));
+    let figures: Vec<&BandwidthFigure> = view.figures.iter().collect();
+    let figures = sorted(figures, |a, b| {
+        a.mib_s.unwrap_or(-1.0).total_cmp(&b.mib_s.unwrap_or(-1.0))
+    });
     let fastest = figures.last().and_then(|figure| figure.mib_s).unwrap_or(0.0);
     let rows: Vec<AnyView> = figures
         .iter()
@@ -189,8 +191,7 @@ fn nodes(figures: &[BandwidthFigure]) -> Vec<&str> {
     let ends = figures
         .iter()
         .flat_map(|figure| [figure.from.as_str(), figure.to.as_str()]);
-    let mut nodes: Vec<&str> = ends.collect();
-    nodes.sort_unstable();
+    let mut nodes = sorted(ends.collect::<Vec<&str>>(), Ord::cmp);
     nodes.dedup();
     nodes
 }

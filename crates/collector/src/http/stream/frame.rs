@@ -37,9 +37,13 @@ pub(super) fn frame(id: u32, reset: bool, when: &Params, output: &Output) -> Res
         Value::Scalar(_, value) => vec![one(Labels::empty(), *value)],
         Value::Matrix(series) => series
             .iter()
-            .map(|series| Column {
-                labels: series.labels.clone(),
-                values: aligned(when, times_ms.len(), &series.times, &series.values),
+            .map(|series| {
+                let places = series.times.iter().map(|time| place(when, *time));
+                column(
+                    series.labels.clone(),
+                    times_ms.len(),
+                    places.zip(series.values.iter().copied()),
+                )
             })
             .collect(),
         Value::String(..) => vec![],
@@ -53,31 +57,40 @@ pub(super) fn frame(id: u32, reset: bool, when: &Params, output: &Output) -> Res
 }
 
 fn one(labels: Labels, value: f64) -> Column {
-    Column {
-        labels,
-        values: vec![finite(value)],
+    column(labels, 1, std::iter::once((0, value)))
+}
+
+/// Where a time stands on the grid of steps.
+fn place(when: &Params, time: TimestampMs) -> i64 {
+    if when.step_ms == 0 {
+        0
+    } else {
+        (time - when.start_ms) / when.step_ms
     }
 }
 
-/// Puts values at their places on the grid of steps.
-fn aligned(when: &Params, length: usize, times: &[TimestampMs], values: &[f64]) -> Vec<Option<f64>> {
-    let mut cells = vec![None; length];
-    for (time, value) in times.iter().zip(values) {
-        let at = if when.step_ms == 0 {
-            0
-        } else {
-            (time - when.start_ms) / when.step_ms
+/// Puts values at their places. JSON has neither NaN nor infinities: their places are told beside the values.
+fn column(labels: Labels, length: usize, placed: impl Iterator<Item = (i64, f64)>) -> Column {
+    let mut values = vec![None; length];
+    let mut not_finite = Vec::new();
+    for (at, value) in placed {
+        let Some((at, cell)) = usize::try_from(at)
+            .ok()
+            .and_then(|at| Some((at, values.get_mut(at)?)))
+        else {
+            continue;
         };
-        if let Some(cell) = usize::try_from(at).ok().and_then(|at| cells.get_mut(at)) {
-            *cell = finite(*value);
+        if value.is_finite() {
+            *cell = Some(value);
+        } else {
+            not_finite.extend(u32::try_from(at));
         }
     }
-    cells
-}
-
-/// JSON has neither NaN nor infinities; a chart draws neither.
-fn finite(value: f64) -> Option<f64> {
-    value.is_finite().then_some(value)
+    Column {
+        labels,
+        values,
+        not_finite,
+    }
 }
 
 #[cfg(test)]
@@ -111,6 +124,7 @@ mod tests {
         };
         assert_eq!(times_ms, [10, 20, 30, 40]);
         assert_eq!(series[0].values, [None, Some(2.0), None, None]);
+        assert_eq!(series[0].not_finite, [3]);
     }
 
     #[test]

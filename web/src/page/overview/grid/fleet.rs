@@ -79,11 +79,11 @@ impl Fleet {
         let run_of = |node: &Node, gpu: u32| runs.get(&(node.name.clone(), gpu)).cloned();
         for node in nodes {
             let of_gpus = node.gpus.iter().map(|(gpu, _)| run_of(node, *gpu));
-            let mut headings: Vec<Option<String>> = match grouping {
+            let headings: Vec<Option<String>> = match grouping {
                 Grouping::Node => vec![None],
                 Grouping::Run => of_gpus.collect(),
             };
-            headings.sort();
+            let mut headings = crate::ui::sorted(headings, Ord::cmp);
             headings.dedup();
             for heading in headings {
                 titles.entry(heading).or_default().push(node);

@@ -107,12 +107,11 @@ fn order(picture: &Picture, shows: Shows) -> Vec<usize> {
             .filter(|size| !size.is_nan())
             .unwrap_or(f64::NEG_INFINITY)
     };
-    let mut cells: Vec<usize> = (0..picture.fleet.cells.len()).collect();
-    cells.sort_by(|a, b| {
+    let cells: Vec<usize> = (0..picture.fleet.cells.len()).collect();
+    crate::ui::sorted(cells, |a, b| {
         let named = picture.is_culprit(*b).cmp(&picture.is_culprit(*a));
         named.then(key(b).total_cmp(&key(a)))
-    });
-    cells
+    })
 }
 
 #[cfg(test)]

@@ -113,6 +113,7 @@ mod tests {
         Column {
             labels: Labels::from_trusted(pairs.into_iter().map(|(name, value)| (name.into(), value.into()))),
             values: vec![Some(value)],
+            not_finite: vec![],
         }
     }
 

@@ -128,6 +128,7 @@ mod tests {
         Column {
             labels: Labels::from_trusted([("run".into(), run.into())]),
             values: values.to_vec(),
+            not_finite: vec![],
         }
     }
 

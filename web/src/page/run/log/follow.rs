@@ -9,7 +9,7 @@ use super::look::Look;
 use super::plain::plain;
 use super::tail::Tail;
 use crate::live::{Live, News};
-use crate::ui::{Trouble, text, whenever};
+use crate::ui::{Trouble, When, text, whenever};
 
 /// How much of the past is asked for.
 const TAIL_BYTES: u64 = 32 * 1024;
@@ -23,6 +23,8 @@ pub(super) fn Follow(run: String, source: LogSource, look: Look) -> impl IntoVie
     let problem = RwSignal::new(None::<String>);
     let place = NodeRef::<Pre>::new();
     let follows = StoredValue::new(true);
+    // How many lines had arrived when one began to read further up; `None` while the end is shown.
+    let left_at = RwSignal::new(None::<usize>);
     let request = |id| Request::WatchLog {
         id,
         run,
@@ -40,9 +42,26 @@ pub(super) fn Follow(run: String, source: LogSource, look: Look) -> impl IntoVie
     let scrolled = move |_| {
         if let Some(element) = place.get_untracked() {
             let below = element.scroll_height() - element.scroll_top() - element.client_height();
-            follows.set_value(below <= NEAR_END_PX);
+            let at_end = below <= NEAR_END_PX;
+            follows.set_value(at_end);
+            if at_end != left_at.with_untracked(Option::is_none) {
+                left_at.set((!at_end).then(|| tail.with_untracked(Tail::lines)));
+            }
         }
     };
+    let new_lines = Memo::new(move |_| {
+        let left_at = left_at.get()?;
+        Some(tail.with(Tail::lines) - left_at).filter(|new| *new > 0)
+    });
+    let to_end = move |_| {
+        if let Some(element) = place.get_untracked() {
+            element.set_scroll_top(element.scroll_height());
+        }
+    };
+    let button = text(move || match new_lines.get() {
+        Some(1) => "1 new line ↓".to_owned(),
+        new => format!("{} new lines ↓", new.unwrap_or_default()),
+    });
     whenever(move || {
         tail.track();
         if let Some(element) = place.get().filter(|_| follows.get_value()) {
@@ -61,5 +80,8 @@ pub(super) fn Follow(run: String, source: LogSource, look: Look) -> impl IntoVie
             data-testid="log"
             on:scroll=scrolled
         >{text(move || tail.with(|tail| plain(tail.text())))}</pre>
+        <When on=move || new_lines.get().is_some()>
+            <p class="text-right"><button class="btn btn-sm" on:click=to_end data-testid="new-lines">{button}</button></p>
+        </When>
     }
 }

@@ -13,12 +13,19 @@ pub(super) struct Tail {
     text: String,
     /// The file's offset behind the text.
     end: u64,
+    /// Lines that have ended since the page follows the log.
+    lines: usize,
 }
 
 impl Tail {
     /// The text.
     pub(super) fn text(&self) -> &str {
         &self.text
+    }
+
+    /// How many lines have arrived, those that are forgotten again counted in.
+    pub(super) fn lines(&self) -> usize {
+        self.lines
     }
 
     /// Adds what is new in a piece; one that does not follow on replaces what is there.
@@ -29,11 +36,19 @@ impl Tail {
             .filter(|_| piece.next_offset >= self.end);
         match known.map(usize::try_from) {
             // Where invalid bytes were replaced the text's length is not the file's, and `get` may miss: then it begins anew.
-            Some(Ok(known)) if piece.text.is_char_boundary(known) => self.text.push_str(&piece.text[known..]),
-            _ => self.text.clone_from(&piece.text),
+            Some(Ok(known)) if piece.text.is_char_boundary(known) => self.push(&piece.text[known..]),
+            _ => {
+                self.text.clear();
+                self.push(&piece.text);
+            }
         }
         self.end = piece.next_offset;
         self.forget_the_oldest();
+    }
+
+    fn push(&mut self, new: &str) {
+        self.lines += new.bytes().filter(|byte| *byte == b'\n').count();
+        self.text.push_str(new);
     }
 
     fn forget_the_oldest(&mut self) {
@@ -86,6 +101,14 @@ mod tests {
         check(&[(10, "ab"), (10, "ab")], "ab");
         check(&[(0, "ab"), (100, "yz")], "yz");
         check(&[(100, "yz"), (0, "ab")], "ab");
+    }
+
+    #[test]
+    fn lines_that_arrive_are_counted_once() {
+        let mut tail = Tail::default();
+        tail.take(&piece(0, "a\nb\n"));
+        tail.take(&piece(2, "b\nc\nd"));
+        assert_eq!((tail.text(), tail.lines()), ("a\nb\nc\nd", 3));
     }
 
     #[test]

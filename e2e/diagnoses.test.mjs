@@ -1,0 +1,111 @@
+// A GPU of the simulated node falls off the bus: the list of diagnoses, and the page of that one, on a desk and on a phone.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { accessibilityFaults, logIn, openPage, picture, startBrowser, startLockstep, waitFor } from "./harness.mjs";
+
+const GPU = 3;
+/** The rule waits three seconds; a collector on busy cores needs a few more. */
+const FIRED_MS = 30_000;
+/** Fingers need this much. */
+const FINGER_PX = 48;
+
+test("diagnoses", async (t) => {
+  const lockstep = await startLockstep(t, { simulate: `h100x8:lost,gpu=${GPU}` });
+  const browser = await startBrowser(t);
+  const page = await openPage(t, browser);
+  await logIn(page, lockstep);
+  let id;
+
+  await t.test("the list says what is wrong and leads to it, and a filter stays in the address", async () => {
+    await page.getByRole("navigation").getByRole("link", { name: "Diagnoses" }).click();
+    const row = page.locator("[data-testid=diagnosis-row][data-rule=GpuLost]");
+    await row.waitFor({ timeout: FIRED_MS });
+    assert.match(await row.innerText(), /critical[\s\S]*GPU 3 of .* does not answer[\s\S]*since/);
+    await page.getByLabel("Filter").fill("gpulost 3");
+    assert.equal(new URL(page.url()).searchParams.get("q"), "gpulost 3");
+    await page.getByLabel("Filter").fill("no such words");
+    await row.waitFor({ state: "detached" });
+    await page.getByText("None matches the filter.").first().waitFor();
+    await page.getByLabel("Filter").fill("");
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await picture(page, "diagnoses");
+    await row.getByRole("link").first().click();
+    await page.waitForURL(/\/diagnoses\/[^/]+$/);
+    id = new URL(page.url()).pathname.split("/").at(-1);
+  });
+
+  await t.test("its page says what, who, since when, how sure, why and what to do, in that order", async () => {
+    await page.getByTestId("what").getByText(/GPU 3 of .* does not answer/).waitFor();
+    assert.match(await page.getByTestId("who").innerText(), /^node .*, GPU 3/);
+    assert.match(await page.getByTestId("since").innerText(), /^\d\d:\d\d:\d\d, .*; lasts/);
+    assert.match(await page.getByTestId("how-sure").innerText(), /^(High|Medium): /);
+    assert.match(await page.getByTestId("what-to-do").innerText(), /kernel log/);
+    const tops = await page.getByTestId("incident").locator("h1, dd").evaluateAll((all) => all.map((element) => element.dataset.testid));
+    assert.deepEqual(tops, ["what", "who", "since", "how-sure", "why", "what-to-do"]);
+  });
+
+  await t.test("its evidence is a chart in which the culprit stands out from its peers", async () => {
+    const chart = page.locator('[data-testid=chart][data-title="gpus answering"]');
+    await waitFor("the chart has points", FIRED_MS, async () => Number(await chart.getAttribute("data-points")) > 0);
+    await chart.scrollIntoViewIfNeeded();
+    const legend = chart.getByTestId("chart-legend");
+    await legend.locator("tr.is-bold").getByText("gpu 3").waitFor();
+    await legend.getByText("median of the others").waitFor();
+    await chart.getByRole("button", { name: "Show all 8 lines" }).click();
+    await legend.getByText("gpu 7").waitFor();
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await picture(page, "incident");
+  });
+
+  await t.test("it is taken on, written on and silenced, and the page says so", async () => {
+    await page.getByTestId("acknowledge").click();
+    await page.getByTestId("handling-words").getByText(/Acknowledged by/).waitFor();
+    await page.getByTestId("note").click();
+    await page.locator("[name=note]").fill("reseated the riser");
+    await page.getByTestId("confirm-note").click();
+    await page.getByTestId("timeline").getByText(/wrote: reseated the riser/).waitFor();
+    await page.getByTestId("silence").click();
+    assert.equal(await page.getByTestId("confirm-silence").isDisabled(), true, "a silence needs a reason");
+    await page.locator("[name=comment]").fill("the vendor comes at noon");
+    await page.getByTestId("confirm-silence").click();
+    await page.getByTestId("handling-words").getByText(/Silenced until/).waitFor();
+    await page.getByTestId("acknowledge").getByText("Give it back").waitFor();
+    const { diagnosis } = await lockstep.call("GET", `/api/diagnoses/${id}`);
+    assert.ok(diagnosis.handling.acknowledged && diagnosis.handling.notes === 1);
+  });
+
+  await t.test("on a phone the first screen has the facts, nothing is cut off, and buttons fit fingers", async (t) => {
+    const phone = await openPage(t, browser, { dark: true, width: 390, height: 844 });
+    await logIn(phone, lockstep);
+    await phone.goto(`${lockstep.url}/diagnoses/${id}`);
+    await phone.getByTestId("acknowledge").waitFor();
+    const bottom = await phone.getByTestId("what-to-do").evaluate((element) => element.getBoundingClientRect().top);
+    assert.ok(bottom < 844, `what to do begins at ${bottom} pixels`);
+    for (const button of ["acknowledge", "silence", "note", "copy-link"]) {
+      const { height } = await phone.getByTestId(button).boundingBox();
+      assert.ok(height >= FINGER_PX, `${button} is ${height} pixels high`);
+    }
+    assert.equal(await phone.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
+    assert.deepEqual(await accessibilityFaults(phone), []);
+    await picture(phone, "incident-phone");
+  });
+
+  await t.test("who may only look sees it all and changes nothing", async (t) => {
+    const { token } = await lockstep.call("POST", "/api/tokens", { role: "viewer" });
+    const viewer = await openPage(t, browser);
+    await logIn(viewer, { ...lockstep, token });
+    await viewer.goto(`${lockstep.url}/diagnoses/${id}`);
+    await viewer.getByTestId("copy-link").waitFor();
+    for (const control of ["acknowledge", "silence", "note"]) assert.equal(await viewer.getByTestId(control).count(), 0, control);
+  });
+
+  await t.test("an id that does not exist is said in words", async (t) => {
+    const other = await openPage(t, browser, { expected: /status of 40[04]/ });
+    await logIn(other, lockstep);
+    await other.goto(`${lockstep.url}/diagnoses/no-such-id`);
+    await other.getByRole("alert").waitFor();
+    await other.getByRole("link", { name: "All diagnoses" }).waitFor();
+  });
+});

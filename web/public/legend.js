@@ -1,0 +1,113 @@
+// The table below a chart: a row per line with its value where the cursor points (else the newest), its least and its greatest.
+// A click on a name shows that line alone; a click on "Value" sorts the rows once. Rows never move by themselves.
+
+const COLUMNS = ["Line", "Value", "Least", "Greatest"];
+// Lines that only bound a band are named by it.
+const HIDDEN = new Set(["low", "high"]);
+
+class LockstepLegend {
+  constructor(chart, isolate) {
+    this.isolate = isolate;
+    this.isolated = null;
+    this.rows = new Map();
+    this.element = document.createElement("div");
+    this.element.className = "chart-legend";
+    this.element.dataset.testid = "chart-legend";
+    const table = this.element.appendChild(document.createElement("table"));
+    const head = table.createTHead().insertRow();
+    for (const name of COLUMNS) {
+      const cell = head.appendChild(document.createElement("th"));
+      cell.scope = "col";
+      if (name === "Value") this.sorter = cell.appendChild(button("Value", () => this.sort()));
+      else cell.textContent = name;
+    }
+    this.sorter.title = "Sort by value";
+    this.body = table.createTBody();
+    chart.append(this.element);
+  }
+
+  // The lines as they are now; `colour` and `format` are the chart's.
+  update(lines, colour, format) {
+    Object.assign(this, { lines, format });
+    const shown = lines.names.map((name, n) => [name, n]).filter(([, n]) => !HIDDEN.has(lines.roles[n]));
+    const names = new Set(shown.map(([name]) => name));
+    for (const [name, row] of this.rows) {
+      if (names.has(name)) continue;
+      row.element.remove();
+      this.rows.delete(name);
+    }
+    for (const [name, n] of shown) {
+      const row = this.rows.get(name) ?? this.add(name);
+      Object.assign(row, { n });
+      row.swatch.style.background = lines.roles[n] === "median" ? "currentColor" : colour(name, n);
+      const [least, greatest] = extremes(lines.columns[n]);
+      row.cells[1].textContent = least === null ? "–" : format(least);
+      row.cells[2].textContent = greatest === null ? "–" : format(greatest);
+      row.element.classList.toggle("is-bold", lines.roles[n] === "bold");
+    }
+    this.element.hidden = shown.length === 0;
+    this.point(this.index);
+  }
+
+  add(name) {
+    const element = this.body.insertRow();
+    const swatch = document.createElement("span");
+    swatch.className = "chart-swatch";
+    const choose = button(name, () => this.choose(name));
+    choose.prepend(swatch);
+    choose.setAttribute("aria-pressed", "false");
+    const head = element.appendChild(document.createElement("th"));
+    head.scope = "row";
+    head.append(choose);
+    const row = { element, swatch, choose, cells: [0, 1, 2].map(() => element.insertCell()) };
+    this.rows.set(name, row);
+    return row;
+  }
+
+  // The values at a place of the columns; the newest ones where it is null.
+  point(index) {
+    this.index = index ?? null;
+    for (const { n, cells } of this.rows.values()) {
+      const value = this.valueAt(n);
+      cells[0].textContent = value === undefined ? "–" : this.format(value);
+    }
+  }
+
+  valueAt(n) {
+    const column = this.lines.columns[n];
+    const value = this.index === null ? column.findLast((one) => !Number.isNaN(one)) : column[this.index];
+    return Number.isNaN(value) ? undefined : value;
+  }
+
+  sort() {
+    const value = ({ n }) => this.valueAt(n) ?? -Infinity;
+    const rows = [...this.rows.values()].sort((a, b) => value(b) - value(a));
+    rows.forEach(({ element }) => this.body.append(element));
+  }
+
+  choose(name) {
+    this.isolated = this.isolated === name ? null : name;
+    for (const [one, { choose }] of this.rows) choose.setAttribute("aria-pressed", String(one === this.isolated));
+    this.isolate(this.isolated);
+  }
+}
+
+function button(words, act) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.append(words);
+  made.addEventListener("click", act);
+  return made;
+}
+
+function extremes(column) {
+  let [least, greatest] = [null, null];
+  for (const value of column) {
+    if (Number.isNaN(value)) continue;
+    if (least === null || value < least) least = value;
+    if (greatest === null || value > greatest) greatest = value;
+  }
+  return [least, greatest];
+}
+
+window.LockstepLegend = LockstepLegend;

@@ -1,0 +1,137 @@
+//! How a chart's lines are named and ordered, and whether they are drawn beside or on top of each other.
+
+use domain::series::Labels;
+
+/// Lines that are drawn one by one; a band stands for more, since no one can tell them apart.
+const LINES_MOST: usize = 16;
+
+/// How a chart's lines are named, ordered and drawn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Naming {
+    /// The label that tells the lines apart; empty: all labels in which they differ.
+    by: &'static str,
+    /// The order of the lines, where their names are not numbers.
+    order: &'static [&'static str],
+    /// Whether they are parts of a whole.
+    pub(super) is_stacked: bool,
+    /// Lines that are drawn one by one.
+    pub(super) most: usize,
+}
+
+impl Naming {
+    /// Lines named by this label.
+    pub(crate) const fn by(label: &'static str) -> Self {
+        Self {
+            by: label,
+            order: &[],
+            is_stacked: false,
+            most: LINES_MOST,
+        }
+    }
+
+    /// Lines named by the labels in which they differ.
+    pub(crate) const fn by_difference() -> Self {
+        Self::by("")
+    }
+
+    /// Lines of these names first, in this order.
+    pub(crate) const fn ordered(self, order: &'static [&'static str]) -> Self {
+        Self { order, ..self }
+    }
+
+    /// Lines that are parts of a whole: drawn on top of each other.
+    pub(crate) const fn stacked(self) -> Self {
+        Self {
+            is_stacked: true,
+            ..self
+        }
+    }
+
+    /// A band stands for more lines than this.
+    pub(crate) const fn at_most(self, most: usize) -> Self {
+        Self { most, ..self }
+    }
+
+    /// A line's place among the others: as the order says, else by number, so that `rank 10` comes behind `rank 9`.
+    pub(super) fn place(&self, labels: &Labels) -> u64 {
+        let by = if self.by.is_empty() { "rank" } else { self.by };
+        let value = labels.get(by).or_else(|| labels.get("gpu")).unwrap_or_default();
+        let named = self
+            .order
+            .iter()
+            .position(|name| *name == value)
+            .map(|at| at as u64);
+        named.or_else(|| value.parse().ok()).unwrap_or(u64::MAX)
+    }
+
+    /// The names of labels that do not tell the lines apart, because all have them with the same value.
+    pub(super) fn common<'a>(&self, mut lines: impl Iterator<Item = &'a Labels>) -> Vec<String> {
+        let Some(first) = lines.next().filter(|_| self.by.is_empty()) else {
+            return vec![];
+        };
+        let mut shared: Vec<_> = first.iter().collect();
+        for other in lines {
+            shared.retain(|label| other.get(&label.name) == Some(&*label.value));
+        }
+        shared.iter().map(|label| label.name.to_string()).collect()
+    }
+
+    /// The name of a line.
+    pub(super) fn name(&self, labels: &Labels, common: &[String]) -> String {
+        if self.by.is_empty() {
+            return by_difference(labels, common);
+        }
+        match (labels.get(self.by), self.by) {
+            (Some(value), "rank" | "gpu") => format!("{} {value}", self.by),
+            (Some(value), _) => value.to_owned(),
+            (None, _) => "all".to_owned(),
+        }
+    }
+}
+
+/// The rank alone where there is one: which node it runs on is no news. Else each label that differs.
+fn by_difference(labels: &Labels, common: &[String]) -> String {
+    let differs = |name: &str| common.iter().all(|shared| shared != name);
+    if let Some(rank) = labels.get("rank").filter(|_| differs("rank")) {
+        return format!("rank {rank}");
+    }
+    let own = labels
+        .iter()
+        .filter(|label| *label.name != *"__name__" && differs(&label.name));
+    let words: Vec<String> = own
+        .map(|label| format!("{} {}", label.name, label.value))
+        .collect();
+    if words.is_empty() {
+        "value".to_owned()
+    } else {
+        words.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        Labels::new(pairs.iter().copied()).unwrap()
+    }
+
+    #[test]
+    fn lines_are_named_by_what_tells_them_apart() {
+        let check = |lines: &[Labels], expected: &[&str]| {
+            let naming = Naming::by_difference();
+            let common = naming.common(lines.iter());
+            let names: Vec<String> = lines.iter().map(|line| naming.name(line, &common)).collect();
+            assert_eq!(names, expected);
+        };
+        let gpu = |node, gpu| labels(&[("node", node), ("gpu", gpu)]);
+        check(&[gpu("a", "0"), gpu("a", "1")], &["gpu 0", "gpu 1"]);
+        check(&[gpu("a", "0"), gpu("b", "0")], &["node a", "node b"]);
+        check(&[gpu("a", "0")], &["value"]);
+        let rank = |node, rank| labels(&[("node", node), ("rank", rank), ("run", "r")]);
+        check(&[rank("a", "0"), rank("b", "1")], &["rank 0", "rank 1"]);
+        check(&[], &[]);
+    }
+}

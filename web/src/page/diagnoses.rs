@@ -1,0 +1,56 @@
+//! All diagnoses: those that fire now, worst first, and those that have ended.
+
+mod ended;
+mod row;
+
+use domain::api::alerts::Diagnosis;
+use leptos::prelude::*;
+
+use crate::live::{Live, Row, each};
+use crate::route::Route;
+use crate::ui::{Heading, Title, Trouble, When};
+use ended::Ended;
+
+/// The page.
+#[component]
+pub(crate) fn DiagnosesPage() -> impl IntoView {
+    let route = expect_context::<Route>();
+    let firing = expect_context::<Live>().diagnoses;
+    let ended = Ended::of();
+    let wanted = route.param("q");
+    let filter = move |event| {
+        let words = event_target_value(&event);
+        route.set_param("q", Some(words.as_str()).filter(|words| !words.is_empty()));
+    };
+    let matching = move |rows: Vec<Row<Diagnosis>>| {
+        let wanted = wanted.get().unwrap_or_default().to_lowercase();
+        let is_wanted = |row: &Row<Diagnosis>| row.peek(|diagnosis| row::matches(diagnosis, &wanted));
+        rows.into_iter().filter(is_wanted).collect::<Vec<_>>()
+    };
+    let now = move || matching(firing.rows());
+    let before = move || matching(ended.list.rows());
+    let none_of = move |total: usize, shown: usize| total > 0 && shown == 0;
+    view! {
+        <Title of="Diagnoses" />
+        <h1 class="sr-only">"Diagnoses"</h1>
+        <div class="grid grid-cols-1 gap-6">
+            <label class="flex gap-2 items-center text-sm max-w-xl">"Filter"
+                <input class="input input-sm grow" type="search" name="q" placeholder="rule, run, node or words" prop:value=move || wanted.get().unwrap_or_default() on:input=filter />
+            </label>
+            <section class="min-w-0">
+                <Heading text="Now" hint="What is wrong, who causes it, and since when; the worst first. Open one for its evidence and what to do." />
+                <When on=move || !firing.is_known()><p class="opacity-70">"Loading…"</p></When>
+                <When on=move || firing.is_empty()><p class="opacity-70" data-testid="nothing-wrong">"No rule finds anything wrong."</p></When>
+                <When on=move || none_of(firing.rows().len(), now().len())><p class="opacity-70">"None matches the filter."</p></When>
+                <ul class="grid grid-cols-1 gap-2" data-testid="firing">{each(now, |one| row::row(&one))}</ul>
+            </section>
+            <section class="min-w-0">
+                <Heading text="Ended" hint="The latest first." />
+                <Trouble what=ended.problem />
+                <When on=move || ended.list.is_empty()><p class="opacity-70">"None has ended yet."</p></When>
+                <When on=move || none_of(ended.list.rows().len(), before().len())><p class="opacity-70">"None matches the filter."</p></When>
+                <ul class="grid grid-cols-1 gap-2" data-testid="ended">{each(before, |one| row::row(&one))}</ul>
+            </section>
+        </div>
+    }
+}

@@ -1,0 +1,68 @@
+//! The first screen: what, who, since when, how sure, why, what to do.
+
+use domain::api::diagnoses::DiagnosisView;
+use leptos::prelude::*;
+
+use super::loaded::Loaded;
+use super::words::{confidence, culprit, duration, since_ms};
+use crate::live::Live;
+use crate::ui::{Ago, alert_badge, clock, severity_class, severity_word, text};
+
+/// The facts, in the order in which one asks for them.
+#[component]
+pub(super) fn Facts(loaded: Loaded) -> AnyView {
+    loaded.shown(facts)
+}
+
+fn facts(view: &DiagnosisView) -> AnyView {
+    let diagnosis = &view.diagnosis;
+    let alert = &diagnosis.alert;
+    let (severity_colour, severity) = severity_word(alert.severity);
+    let (state_class, state) = alert_badge(alert.state);
+    let class = format!(
+        "border-l-4 pl-3 grid gap-3 min-w-0 {}",
+        severity_class(alert.severity)
+    );
+    let run = diagnosis.run.clone().map(|run| {
+        view! { " of run " <a class="link font-mono" href=format!("/runs/{run}")>{run.clone()}</a> }
+            .into_any()
+    });
+    let attempt = diagnosis.attempt.map(|attempt| format!(", attempt {attempt}"));
+    let reason = |sentence: &String| view! { <li class="break-words">{sentence.clone()}</li> }.into_any();
+    let reasons: Vec<AnyView> = view.why.iter().map(reason).collect();
+    view! {
+        <article class=class data-testid="incident">
+            <p class="flex flex-wrap gap-x-3 text-sm">
+                <span class=severity_colour>{severity}</span>
+                <span class=state_class data-testid="incident-state">{state}</span>
+                <span class="opacity-80">{alert.rule.clone()}</span>
+            </p>
+            <h1 class="text-xl font-bold break-words" data-testid="what">{diagnosis.summary.clone()}</h1>
+            <dl class="grid gap-x-4 gap-y-2 sm:grid-cols-[8rem_minmax(0,1fr)]">
+                <dt class="font-semibold">"Who"</dt>
+                <dd data-testid="who">{culprit(&diagnosis.who)} {run} {attempt}</dd>
+                <dt class="font-semibold">"Since"</dt>
+                <dd data-testid="since">{since(view)}</dd>
+                <dt class="font-semibold">"How sure"</dt>
+                <dd data-testid="how-sure">{confidence(&diagnosis.confidence)}</dd>
+                <dt class="font-semibold">"Why"</dt>
+                <dd data-testid="why"><ul class="list-disc ml-5">{reasons}</ul></dd>
+                <dt class="font-semibold">"What to do"</dt>
+                <dd class="break-words" data-testid="what-to-do">{diagnosis.advice.clone()}</dd>
+            </dl>
+        </article>
+    }
+    .into_any()
+}
+
+/// When it began, and how long it lasts or lasted.
+fn since(view: &DiagnosisView) -> AnyView {
+    let begun_ms = since_ms(&view.diagnosis);
+    let ended_ms = view.diagnosis.alert.resolved_ms;
+    let now_ms = expect_context::<Live>().now_ms;
+    let lasts = text(move || match ended_ms {
+        Some(at_ms) => format!("; ended {} after {}", clock(at_ms), duration(begun_ms, at_ms)),
+        None => format!("; lasts {}", duration(begun_ms, now_ms.get())),
+    });
+    view! { {clock(begun_ms)} ", " <Ago at_ms=Signal::stored(begun_ms) /> {lasts} }.into_any()
+}

@@ -1,0 +1,78 @@
+//! Earlier diagnoses of the same rule with what was done about them, and what people did about this one.
+
+use domain::api::diagnoses::{SimilarDiagnosis, TimelineEntry};
+use leptos::prelude::*;
+
+use super::loaded::Loaded;
+use super::words::deed;
+use crate::ui::{Heading, clock, nothing};
+
+/// Nothing where there was none in the last 30 days.
+#[component]
+pub(super) fn Similar(loaded: Loaded) -> AnyView {
+    loaded.shown(|view| {
+        let lines: Vec<AnyView> = view.similar.iter().map(one).collect();
+        let hint = "Diagnoses of the same rule in the 30 days before, and what was done about them.";
+        section("Similar", hint, "similar", lines)
+    })
+}
+
+/// Nothing where no one did anything.
+#[component]
+pub(super) fn Timeline(loaded: Loaded) -> AnyView {
+    loaded.shown(|view| {
+        let lines: Vec<AnyView> = view.timeline.iter().map(entry).collect();
+        section(
+            "Timeline",
+            "What people did about it, oldest first.",
+            "timeline",
+            lines,
+        )
+    })
+}
+
+fn section(title: &'static str, hint: &'static str, id: &'static str, lines: Vec<AnyView>) -> AnyView {
+    if lines.is_empty() {
+        return nothing();
+    }
+    view! {
+        <section class="min-w-0" data-testid=id>
+            <Heading text=title hint=hint />
+            <ul class="grid gap-1 text-sm">{lines}</ul>
+        </section>
+    }
+    .into_any()
+}
+
+fn one(similar: &SimilarDiagnosis) -> AnyView {
+    let ended = match similar.resolved_ms {
+        Some(at_ms) => format!(", ended {}", clock(at_ms)),
+        None => ", still firing".to_owned(),
+    };
+    let helped = similar.helped.as_ref().map(|helped| format!(" · {helped}"));
+    let wrong = similar.not_a_problem.then_some(" · was not a problem");
+    view! {
+        <li class="break-words">
+            <span class="font-mono opacity-80">{clock(similar.fired_ms)}</span> " "
+            <a class="link" href=format!("/diagnoses/{}", similar.id)>{similar.summary.clone()}</a>
+            <span class="opacity-80">{ended} {wrong} {helped}</span>
+        </li>
+    }
+    .into_any()
+}
+
+fn entry(entry: &TimelineEntry) -> AnyView {
+    let until = entry
+        .until_ms
+        .map_or_else(String::new, |at_ms| format!(" until {}", clock(at_ms)));
+    let note = if entry.note.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", entry.note)
+    };
+    let words = format!("{} {}{until}{note}", entry.who, deed(&entry.kind));
+    view! {
+        <li class="break-words"><span class="font-mono opacity-80">{clock(entry.at_ms)}</span> " " {words}</li>
+    }
+    .into_any()
+}

@@ -1,0 +1,63 @@
+//! One way to sort for the whole program.
+//!
+//! Each type that is sorted by the library's own methods brings a copy of them, five kilobytes of program each. This sorts places.
+
+use std::cmp::Ordering;
+
+/// The places of `count` things in the order of `compare`; equal ones keep their order.
+pub(crate) fn order(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..count).collect();
+    places.sort_by(|a, b| compare(*a, *b));
+    places
+}
+
+/// Things in the order of `compare`; equal ones keep their order.
+pub(crate) fn sorted<T>(things: Vec<T>, compare: impl Fn(&T, &T) -> Ordering) -> Vec<T> {
+    let places = order(things.len(), &|a, b| compare(&things[a], &things[b]));
+    let mut things: Vec<Option<T>> = things.into_iter().map(Some).collect();
+    places
+        .into_iter()
+        .filter_map(|place| things[place].take())
+        .collect()
+}
+
+/// The value that this share of the others are below, by rank; NaN of none. NaN among the values counts for nothing.
+pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
+    let measured: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
+    let Some(last) = measured.len().checked_sub(1) else {
+        return f64::NAN;
+    };
+    let places = order(measured.len(), &|a, b| measured[a].total_cmp(&measured[b]));
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a place in a list of some thousand values"
+    )]
+    let at = (last as f64 * share).round() as usize;
+    measured[places[at.min(last)]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_things_keep_their_order() {
+        let things = vec![(2, 'a'), (1, 'b'), (2, 'c'), (1, 'd')];
+        let letters: String = sorted(things, |a, b| a.0.cmp(&b.0))
+            .into_iter()
+            .map(|thing| thing.1)
+            .collect();
+        assert_eq!(letters, "bdac");
+    }
+
+    #[test]
+    fn quantiles_are_values_that_were_measured() {
+        let values = [3.0, f64::NAN, 1.0, 2.0];
+        for (share, expected) in [(0.0, 1.0), (0.5, 2.0), (1.0, 3.0)] {
+            assert_eq!(quantile(&values, share).to_bits(), f64::to_bits(expected));
+        }
+        assert!(quantile(&[], 0.5).is_nan());
+    }
+}
