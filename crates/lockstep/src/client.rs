@@ -129,6 +129,16 @@ fn is_loopback(url: &str) -> bool {
 }
 
 impl Client {
+    /// A client of a collector of this process.
+    pub(crate) fn with_token(url: &str, token: &str) -> Result<Self, Failure> {
+        let target = Target {
+            url: url.to_owned(),
+            token: Some(token.to_owned()),
+            tls_ca: None,
+        };
+        target.client()
+    }
+
     /// `GET path` with query parameters.
     pub(crate) async fn get<T: DeserializeOwned>(
         &self,

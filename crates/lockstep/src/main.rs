@@ -38,6 +38,7 @@ pub static ALLOCATOR_SETTINGS: &[u8; 47] = b"narenas:2,dirty_decay_ms:1000,muzzy
     version,
     propagate_version = true,
     after_help = "First steps:
+  lockstep demo                                  a simulated cluster with faults to find, in one process
   lockstep up --simulate h100x8                  a collector, an agent, and eight simulated GPUs
   lockstep run submit --recipe ddp --wait        a small training run
   lockstep run why RUN                           what is wrong with it

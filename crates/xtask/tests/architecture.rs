@@ -17,7 +17,7 @@ use workspace::{dependencies, locked_dependencies, locked_versions, own_crates};
 /// Each of our crates with those of ours it may use. What is absent is forbidden, in particular: agent → store or collector,
 /// web → collector, and anything of ours from `sim-nvml`, which must share no code with what it tests, and from `nccl-probe`, which is
 /// loaded into other people's processes.
-const ALLOWED: [(&str, &[&str]); 14] = [
+const ALLOWED: [(&str, &[&str]); 15] = [
     ("domain", &[]),
     ("query", &["domain"]),
     ("store", &["domain"]),
@@ -32,6 +32,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
     // `store` for `lockstep store` on the data folder of a collector that does not run.
     // `listener` for the limit of open files, which services raise and `doctor` shows.
     // `shim` for `lockstep shim`.
+    // `sim-cluster` for `lockstep demo`.
     (
         "lockstep",
         &[
@@ -41,9 +42,12 @@ const ALLOWED: [(&str, &[&str]); 14] = [
             "listener",
             "query",
             "shim",
+            "sim-cluster",
             "store",
         ],
     ),
+    // Speaks the agents' protocol from outside, as an agent does.
+    ("sim-cluster", &["domain", "wire"]),
     ("sim-nvml", &[]),
     ("nccl-probe", &[]),
     // Measures the collector from outside: it shares the protocol with the agent, and no code.

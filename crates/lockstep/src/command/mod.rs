@@ -3,6 +3,7 @@
 mod agent;
 mod alert;
 mod collector;
+mod demo;
 mod doctor;
 mod exec;
 mod look;
@@ -28,6 +29,8 @@ use crate::failure::Failure;
 pub(crate) enum Command {
     /// Start a collector and, as a child process, an agent for this machine.
     Up(up::Up),
+    /// Show Lockstep at work on a simulated cluster: no GPU, Python or network is needed.
+    Demo(demo::Demo),
     /// Start a collector only; agents on other machines connect to it.
     Collector(collector::Collector),
     /// Start the agent of this machine and connect it to a collector.
@@ -64,6 +67,7 @@ impl Command {
     pub(crate) fn execute(self) -> Result<(), Failure> {
         match self {
             Self::Up(up) => serve(up.execute()),
+            Self::Demo(demo) => serve(demo.execute()),
             Self::Collector(collector) => serve(collector.execute()),
             Self::Agent(agent) => serve_on(AGENT_THREADS, agent.execute()),
             Self::Run(run) => ask(run.execute()),

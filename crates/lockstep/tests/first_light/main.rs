@@ -16,6 +16,7 @@ mod container;
 mod crashes;
 mod culprits;
 mod dashboards;
+mod demo;
 mod diagnosis;
 mod examples;
 mod exec;

@@ -1,0 +1,107 @@
+//! One node's connections to the collector: the telemetry stream with its samples, the control stream with commands and reports.
+
+mod control;
+mod telemetry;
+
+use anyhow::{Context as _, Result, bail};
+use domain::topology::{Inventory, Source};
+use tokio::sync::mpsc;
+use wire::proto::Hello;
+use wire::proto::telemetry_down::Message as Down;
+use wire::proto::telemetry_up::Message as Up;
+use wire::telemetry::{Endpoint, Receiving, Sending};
+use wire::version::{PROTOCOL_MAX, PROTOCOL_MIN};
+
+use self::control::Control;
+use self::telemetry::Segment;
+use crate::attempt::NodeIndex;
+use crate::cluster::{Cluster, Order, ToNode, now_ms};
+use crate::gpu;
+use crate::noise::mix;
+use crate::world::CPUS;
+
+/// A node that has joined.
+pub(crate) struct Node {
+    sending: Sending,
+    receiving: Receiving,
+    control: Control,
+    segment: Segment,
+}
+
+impl Node {
+    /// Opens both streams.
+    pub(crate) async fn join(cluster: &Cluster, index: u32, orders: mpsc::Sender<Order>) -> Result<Self> {
+        let name = format!("demo-{index:02}");
+        let hello = hello(&name, index);
+        let endpoint = Endpoint::new(&cluster.url, None)?;
+        let opened = endpoint.open(&cluster.join).await;
+        let (mut sending, mut receiving) = opened.with_context(|| format!("{name} cannot connect"))?;
+        sending.send(Up::Hello(hello.clone())).await?;
+        let Some(Down::Hello(welcome)) = receiving.next().await? else {
+            bail!("the collector did not answer the hello of {name}");
+        };
+        let node = index as NodeIndex;
+        let control = Control::open(&cluster.url, &welcome.credential, hello.clone(), node, orders).await?;
+        Ok(Self {
+            sending,
+            receiving,
+            control,
+            segment: Segment::new(hello.instance),
+        })
+    }
+
+    /// Carries messages both ways, until a stream ends, which is an error.
+    pub(crate) async fn run(mut self, mut from_world: mpsc::Receiver<ToNode>) -> Result<()> {
+        loop {
+            tokio::select! {
+                heard = self.receiving.next() => match heard? {
+                    Some(Down::Refusal(refusal)) => tracing::warn!(reason = refusal.reason, "samples of the demo were refused"),
+                    Some(_) => {}
+                    None => bail!("the collector closed the telemetry stream"),
+                },
+                message = self.control.next() => self.control.take(message?).await?,
+                to_node = from_world.recv() => match to_node {
+                    None => return Ok(()),
+                    Some(ToNode::Answers { id, answers }) => self.control.answer(id, &answers).await?,
+                    Some(ToNode::News(news)) => {
+                        for message in self.segment.messages(&news)? {
+                            self.sending.send(message).await?;
+                        }
+                        self.control.report(news).await?;
+                    }
+                },
+            }
+        }
+    }
+}
+
+fn hello(name: &str, index: u32) -> Hello {
+    let inventory = Inventory {
+        hostname: name.to_owned(),
+        addresses: vec![format!("10.0.0.{}", index + 1)],
+        os: "simulated".to_owned(),
+        cpus: CPUS,
+        memory_bytes: 2_000_000_000_000,
+        driver_version: gpu::driver().to_owned(),
+        cuda_version: "12.8".to_owned(),
+        simulated: Some("demo".to_owned()),
+        gpus: gpu::inventory(index),
+        accepts_runs: true,
+        sources: vec![Source {
+            name: "processes".to_owned(),
+            available: true,
+            detail: "Simulated by lockstep demo.".to_owned(),
+        }],
+        ..Inventory::default()
+    };
+    let now_ms = now_ms();
+    Hello {
+        protocol_min: PROTOCOL_MIN,
+        protocol_max: PROTOCOL_MAX,
+        node: name.to_owned(),
+        agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        instance: format!("{:016x}", mix(u64::from(index) ^ mix(now_ms.unsigned_abs()))),
+        now_ms,
+        inventory_json: serde_json::to_string(&inventory).expect("an inventory is plain data"),
+    }
+}

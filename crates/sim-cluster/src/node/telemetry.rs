@@ -1,0 +1,148 @@
+//! The samples of a node as one segment: each series is defined once, then referred to by its number.
+
+use std::collections::{BTreeMap, HashMap};
+
+use anyhow::Result;
+use domain::series::{Frame, STALE};
+use wire::proto::telemetry_up::Message as Up;
+use wire::proto::{Definitions, NodeEvent, Series};
+
+use crate::reading::Snapshot;
+use crate::world::News;
+
+/// A segment.
+pub(super) struct Segment {
+    id: String,
+    /// The number of each series, by its labels.
+    known: HashMap<Vec<String>, u32>,
+    /// Series of each run.
+    of_runs: BTreeMap<String, Vec<u32>>,
+    seq: u64,
+}
+
+impl Segment {
+    pub(super) fn new(id: String) -> Self {
+        Self {
+            id,
+            known: HashMap::new(),
+            of_runs: BTreeMap::new(),
+            seq: 0,
+        }
+    }
+
+    /// What is to be sent, in order.
+    pub(super) fn messages(&mut self, news: &News) -> Result<Vec<Up>> {
+        let first = self.count();
+        let mut new = Vec::new();
+        let mut frames: Vec<Frame> = Vec::new();
+        for snapshot in &news.snapshots {
+            frames.push(self.frame(snapshot, &mut new));
+        }
+        frames.extend(self.end_markers(news));
+        let mut messages = Vec::new();
+        if !new.is_empty() {
+            messages.push(Up::Definitions(Definitions {
+                segment: self.id.clone(),
+                first,
+                series: new,
+            }));
+        }
+        if !frames.is_empty() {
+            self.seq += 1;
+            messages.push(Up::Batch(wire::frame::encode(&self.id, self.seq, &frames)));
+        }
+        for event in &news.events {
+            messages.push(Up::Event(NodeEvent {
+                event_json: serde_json::to_string(event)?,
+            }));
+        }
+        Ok(messages)
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.known.len()).unwrap_or(u32::MAX)
+    }
+
+    fn frame(&mut self, snapshot: &Snapshot, new: &mut Vec<Series>) -> Frame {
+        let (mut series, mut values) = (Vec::new(), Vec::new());
+        for reading in &snapshot.readings {
+            let labels = reading.series();
+            let next = self.count();
+            let id = *self.known.entry(labels).or_insert_with_key(|labels| {
+                new.push(Series {
+                    labels: labels.clone(),
+                });
+                let run = reading.labels.iter().find(|(name, _)| *name == "run");
+                if let Some((_, run)) = run {
+                    self.of_runs.entry(run.clone()).or_default().push(next);
+                }
+                next
+            });
+            series.push(id);
+            values.push(reading.value);
+        }
+        Frame {
+            series,
+            times_ms: vec![snapshot.at_ms],
+            values,
+        }
+    }
+
+    /// The series of runs that are over end now.
+    fn end_markers(&mut self, news: &News) -> Option<Frame> {
+        let mut series: Vec<u32> = Vec::new();
+        for run in &news.over {
+            series.extend(self.of_runs.get(run).into_iter().flatten());
+        }
+        series.sort_unstable();
+        series.dedup();
+        (!series.is_empty()).then(|| Frame {
+            values: vec![STALE; series.len()],
+            times_ms: vec![crate::cluster::now_ms()],
+            series,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reading::Reading;
+
+    fn news(values: &[(&str, f64)]) -> News {
+        let reading = |(run, value): &(&str, f64)| Reading {
+            metric: "train_step",
+            labels: vec![("run", (*run).to_owned()), ("rank", "0".to_owned())],
+            value: *value,
+        };
+        News {
+            snapshots: vec![Snapshot {
+                at_ms: 1_000,
+                readings: values.iter().map(reading).collect(),
+            }],
+            ..News::default()
+        }
+    }
+
+    #[test]
+    fn a_series_is_defined_once_and_ends_with_its_run() {
+        let mut segment = Segment::new("s".to_owned());
+        let first = segment.messages(&news(&[("a", 1.0)])).expect("well-formed");
+        assert!(matches!(&first[..], [Up::Definitions(defined), Up::Batch(_)] if defined.series.len() == 1));
+        let second = segment
+            .messages(&news(&[("a", 2.0), ("b", 1.0)]))
+            .expect("well-formed");
+        assert!(matches!(&second[..], [Up::Definitions(defined), Up::Batch(_)] if defined.first == 1));
+        let over = News {
+            over: vec!["b".to_owned()],
+            ..News::default()
+        };
+        let last = segment.messages(&over).expect("well-formed");
+        let [Up::Batch(batch)] = &last[..] else {
+            panic!("one batch: {last:?}");
+        };
+        let frames = wire::frame::decode(batch).expect("a whole batch");
+        assert_eq!(frames[0].series, [1]);
+        assert!(domain::series::is_stale(frames[0].values[0]));
+    }
+}

@@ -1,0 +1,35 @@
+//! Repeatable noise.
+
+/// A value in -1 to 1 that depends on its keys only.
+pub(crate) fn noise(keys: [u64; 3]) -> f64 {
+    let mut hash = 0x9e37_79b9_7f4a_7c15;
+    for key in keys {
+        hash = mix(hash ^ key);
+    }
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+    let unit = (hash >> 11) as f64 / (1_u64 << 53) as f64;
+    2.0 * unit - 1.0
+}
+
+/// The finaliser of SplitMix64.
+pub(crate) fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_depends_on_each_key_and_is_centred() {
+        let all: Vec<f64> = (0..1_000).map(|key| noise([1, 2, key])).collect();
+        let mean = all.iter().sum::<f64>() / 1_000.0;
+        assert!(mean.abs() < 0.05, "{mean}");
+        assert!(all.iter().all(|value| (-1.0..=1.0).contains(value)));
+        assert_eq!(noise([1, 2, 3]).to_bits(), noise([1, 2, 3]).to_bits());
+        assert_ne!(noise([1, 2, 3]).to_bits(), noise([2, 2, 3]).to_bits());
+    }
+}

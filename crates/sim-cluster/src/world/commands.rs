@@ -1,0 +1,232 @@
+//! What a node does when the collector orders it.
+
+use domain::ident::Rank;
+use domain::run::spec::Spec;
+use domain::run::state::{EndCause, NodeCommand, NodeEnd, NodeReport, Prepared, RankExit, Start};
+use domain::time::TimestampMs;
+
+use super::{News, World};
+use crate::attempt::{Attempt, AttemptPhase, NodeIndex};
+use crate::gpu::{self, GPUS};
+use crate::workload::{Workload, workloads};
+
+/// From the start of the last node to the first step: PyTorch is imported, the model is built.
+const START_MS: TimestampMs = 2_000;
+/// With this many workers the data loader keeps up.
+const WORKERS_ENOUGH: u32 = 4;
+const SIGTERM: i32 = 15;
+
+impl World {
+    /// Carries out a command to a node. What comes of it is in the news of the nodes.
+    pub(crate) fn command(
+        &mut self,
+        node: NodeIndex,
+        (run, attempt): (&str, u32),
+        command: NodeCommand,
+        now_ms: TimestampMs,
+    ) -> News {
+        let mut news = News::default();
+        let key = (run.to_owned(), attempt);
+        match command {
+            NodeCommand::Prepare { spec, nnodes, .. } => {
+                let of = self
+                    .attempts
+                    .entry(key)
+                    .or_insert_with(|| Attempt::new(run, attempt, workload(&spec), nnodes));
+                news.report(of, NodeReport::Prepared(prepared(node)));
+            }
+            NodeCommand::Start(start) => {
+                if let Some(mut of) = self.attempts.remove(&key) {
+                    self.start(&mut of, node, &start, now_ms, &mut news);
+                    self.attempts.insert(key, of);
+                }
+            }
+            NodeCommand::Stop { .. } => {
+                if let Some(of) = self.attempts.get_mut(&key) {
+                    stop(of, node, now_ms, &mut news);
+                }
+            }
+            NodeCommand::StopAfter { step, .. } => {
+                if let Some(of) = self.attempts.get_mut(&key) {
+                    of.stop_after = Some(step);
+                }
+            }
+            NodeCommand::LookFor { .. } => {
+                if let Some(of) = self.attempts.get(&key) {
+                    news.report(of, NodeReport::Looked { seen: true });
+                }
+            }
+            NodeCommand::Remove(order) => {
+                let report = self.remove(run, &order);
+                if let Some((report, of)) = report.zip(self.attempts.get(&key)) {
+                    news.report(of, report);
+                }
+            }
+            NodeCommand::Measure(_) | NodeCommand::Checkpoints(_) | NodeCommand::TurnLive { .. } => {}
+        }
+        news
+    }
+
+    fn start(
+        &mut self,
+        of: &mut Attempt,
+        node: NodeIndex,
+        start: &Start,
+        now_ms: TimestampMs,
+        news: &mut News,
+    ) {
+        of.nproc = start.nproc.min(GPUS);
+        of.resume_step = start.resume_step.unwrap_or_default();
+        of.slow_data = slow_data(of.workload, &start.spec);
+        of.nodes.insert(start.node_rank, node);
+        self.open_storage(of, start.spec.checkpoint_dir.as_deref(), now_ms);
+        news.report(
+            of,
+            NodeReport::ShimStarted {
+                pid: 4_000,
+                command: format!(
+                    "torchrun --nnodes {} --nproc-per-node {} /srv/train.py (simulated)",
+                    start.nnodes, of.nproc
+                ),
+                kept_by: String::new(),
+            },
+        );
+        for (rank, local_rank) in of.ranks_on(node) {
+            let pid = 4_100 + local_rank;
+            news.report(
+                of,
+                NodeReport::RankStarted {
+                    rank: Rank(rank),
+                    local_rank,
+                    pid,
+                },
+            );
+            let device = format!("cuda:{local_rank}");
+            let world = of.ranks();
+            news.line(
+                of,
+                rank,
+                false,
+                format!("rank {rank} of {world} on {device} (simulated)"),
+            );
+        }
+        if start.node_rank == 0 {
+            news.reports
+                .extend(self.report_storage(&of.run).map(|what| super::OfAttempt {
+                    run: of.run.clone(),
+                    attempt: of.no,
+                    what,
+                }));
+        }
+        if of.nodes.len() == of.nnodes as usize {
+            of.phase = AttemptPhase::Starting {
+                first_step_ms: Some(now_ms + START_MS),
+            };
+        }
+    }
+}
+
+/// The workload that a spec names, by its name, else by its recipe.
+fn workload(spec: &Spec) -> &'static Workload {
+    let all = workloads();
+    let by_name = all.iter().find(|workload| workload.name == spec.name);
+    let by_recipe = || {
+        all.iter()
+            .find(|workload| spec.recipe.as_deref() == Some(workload.recipe))
+    };
+    by_name.or_else(by_recipe).unwrap_or(&all[0])
+}
+
+fn slow_data(workload: &Workload, spec: &Spec) -> f64 {
+    let workers = spec
+        .set
+        .get("num_workers")
+        .and_then(|text| text.parse::<u32>().ok());
+    if workers.is_some_and(|workers| workers >= WORKERS_ENOUGH) {
+        1.0
+    } else {
+        workload.slow_data
+    }
+}
+
+/// Ends the ranks of one node at once.
+fn stop(of: &mut Attempt, node: NodeIndex, now_ms: TimestampMs, news: &mut News) {
+    let had_ended = of.is_over() && !of.nodes.values().any(|at| *at == node);
+    let step = of.training().map(crate::training::Training::step);
+    if !had_ended {
+        for (rank, _) in of.ranks_on(node) {
+            news.report(
+                of,
+                NodeReport::RankExited(RankExit {
+                    rank: Rank(rank),
+                    signal: Some(SIGTERM),
+                    last_step: step,
+                    at_ns: now_ms * 1_000_000,
+                    ..RankExit::default()
+                }),
+            );
+        }
+    }
+    let cause = if of.nodes.values().any(|at| *at == node) {
+        EndCause::Stopped
+    } else {
+        EndCause::NeverStarted
+    };
+    news.report(
+        of,
+        NodeReport::Ended(NodeEnd {
+            cause,
+            ..NodeEnd::default()
+        }),
+    );
+    news.over.push(of.run.clone());
+    of.nodes.retain(|_, at| *at != node);
+    of.phase = AttemptPhase::Over;
+}
+
+/// All ranks end by themselves.
+pub(super) fn end_after_step(of: &mut Attempt, step: u64, now_ms: TimestampMs, news: &mut [News]) {
+    for node in of.nodes.values() {
+        let news = &mut news[*node];
+        for (rank, _) in of.ranks_on(*node) {
+            let rank = Rank(rank);
+            news.report(of, NodeReport::StopStep { rank, step });
+            news.report(
+                of,
+                NodeReport::RankExited(RankExit {
+                    rank,
+                    code: Some(0),
+                    last_step: Some(step),
+                    at_ns: now_ms * 1_000_000,
+                    ..RankExit::default()
+                }),
+            );
+        }
+        news.report(
+            of,
+            NodeReport::Ended(NodeEnd {
+                code: Some(0),
+                ..NodeEnd::default()
+            }),
+        );
+        news.over.push(of.run.clone());
+    }
+    of.nodes.clear();
+    of.phase = AttemptPhase::Over;
+}
+
+fn prepared(node: NodeIndex) -> Prepared {
+    Prepared {
+        address: format!("10.0.0.{}", node + 1),
+        port: 29_500,
+        python: "/usr/bin/python3".to_owned(),
+        python_version: "3.11.2".to_owned(),
+        torch_version: "2.10.0".to_owned(),
+        gpus: GPUS,
+        nproc_default: GPUS,
+        driver: gpu::driver().to_owned(),
+        cuda: "12.8".to_owned(),
+        nccl: "2.27.3".to_owned(),
+        ..Prepared::default()
+    }
+}

@@ -1,0 +1,233 @@
+use domain::ident::Rank;
+use domain::run::checkpoint::{Remain, RemovalOrder};
+use domain::run::spec::Spec;
+use domain::run::state::{NodeCommand, NodeReport, Start};
+
+use super::{News, World};
+use crate::workload::{Workload, workloads};
+
+const SECOND_MS: i64 = 1_000;
+
+struct Simulation {
+    world: World,
+    now_ms: i64,
+}
+
+impl Simulation {
+    fn new() -> Self {
+        Self {
+            world: World::new(8),
+            now_ms: 0,
+        }
+    }
+
+    fn start(&mut self, workload: &Workload, run: &str, attempt: u32, set: &[(&str, &str)]) {
+        let spec = Spec {
+            name: workload.name.to_owned(),
+            set: set
+                .iter()
+                .map(|(name, value)| ((*name).into(), (*value).into()))
+                .collect(),
+            ..Spec::default()
+        };
+        for node in 0..workload.nodes {
+            let prepare = NodeCommand::Prepare {
+                spec: Box::new(spec.clone()),
+                node_rank: node,
+                nnodes: workload.nodes,
+                resume_from: None,
+            };
+            let news = self.command(node as usize, run, attempt, prepare);
+            assert!(matches!(&news.reports[0].what, NodeReport::Prepared(_)));
+        }
+        for node in 0..workload.nodes {
+            let start = NodeCommand::Start(Box::new(Start {
+                spec: spec.clone(),
+                node_rank: node,
+                nnodes: workload.nodes,
+                nproc: 8,
+                ..Start::default()
+            }));
+            self.command(node as usize, run, attempt, start);
+        }
+    }
+
+    fn command(&mut self, node: usize, run: &str, attempt: u32, command: NodeCommand) -> News {
+        self.world.command(node, (run, attempt), command, self.now_ms)
+    }
+
+    /// Everything that happens in some seconds.
+    fn pass(&mut self, seconds: i64) -> Vec<News> {
+        let mut all = Vec::new();
+        for _ in 0..seconds {
+            self.now_ms += SECOND_MS;
+            all.extend(self.world.advance(self.now_ms));
+        }
+        all
+    }
+}
+
+fn named(name: &str) -> &'static Workload {
+    workloads()
+        .iter()
+        .find(|workload| workload.name == name)
+        .expect("a workload")
+}
+
+fn values(news: &[News], metric: &str, rank: &str) -> Vec<f64> {
+    let readings = news
+        .iter()
+        .flat_map(|news| &news.snapshots)
+        .flat_map(|snapshot| &snapshot.readings);
+    let of_rank = readings.filter(|reading| {
+        reading.metric == metric
+            && reading
+                .labels
+                .iter()
+                .any(|(name, value)| *name == "rank" && value == rank)
+    });
+    of_rank.map(|reading| reading.value).collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+#[test]
+fn the_ranks_of_all_nodes_make_their_first_step_and_go_on_together() {
+    let mut simulation = Simulation::new();
+    simulation.start(named("llama-8b-fsdp"), "r", 1, &[]);
+    let news = simulation.pass(10);
+    let first = news.iter().flat_map(|news| &news.reports);
+    let first = first.filter(|report| matches!(report.what, NodeReport::FirstStep { .. }));
+    assert_eq!(first.count(), 24);
+    assert_eq!(
+        values(&news, "train_step", "0"),
+        values(&news, "train_step", "23")
+    );
+}
+
+#[test]
+fn the_rank_on_a_braked_gpu_is_waited_for_and_its_power_falls() {
+    let mut simulation = Simulation::new();
+    simulation.start(named("llama-8b-fsdp"), "r", 1, &[]);
+    let before = simulation.pass(13);
+    let after = {
+        simulation.pass(3);
+        simulation.pass(15)
+    };
+    let wait = |news: &[News], rank: &str| mean(&values(news, "train_sync_seconds", rank));
+    assert!(wait(&after, "16") > 2.0 * wait(&before, "16"));
+    assert!(wait(&after, "17") < 0.5 * wait(&after, "16"));
+}
+
+#[test]
+fn a_stopped_process_stops_all_and_its_state_says_so() {
+    let mut simulation = Simulation::new();
+    simulation.start(named("moe-hsdp"), "r", 1, &[]);
+    simulation.pass(50);
+    let news = simulation.pass(10);
+    assert!(values(&news, "train_step", "0").is_empty());
+    assert_eq!(mean(&values(&news, "train_process_state", "3")), 1.0);
+    assert_eq!(mean(&values(&news, "train_process_state", "2")), 0.0);
+}
+
+#[test]
+fn a_memory_error_ends_the_rank_and_a_second_attempt_is_healthy() {
+    let mut simulation = Simulation::new();
+    let workload = named("bert-resume");
+    simulation.start(workload, "r", 1, &[]);
+    let news = simulation.pass(40);
+    let exits: Vec<_> = news
+        .iter()
+        .flat_map(|news| &news.reports)
+        .filter_map(|report| match &report.what {
+            NodeReport::RankExited(exit) => Some(exit.rank),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(exits, [Rank(5)]);
+    assert_eq!(news.iter().map(|news| news.events.len()).sum::<usize>(), 1);
+    let stopped = simulation.command(0, "r", 1, NodeCommand::Stop { grace_ms: 0 });
+    assert!(
+        stopped
+            .reports
+            .iter()
+            .any(|report| matches!(report.what, NodeReport::Ended(_)))
+    );
+    assert_eq!(stopped.over, ["r"]);
+    simulation.start(workload, "r", 2, &[]);
+    let news = simulation.pass(60);
+    assert!(values(&news, "train_step", "0").len() > 20);
+    assert!(news.iter().all(|news| news.events.is_empty()));
+}
+
+#[test]
+fn a_full_disk_fails_saves_until_checkpoints_are_removed() {
+    let mut simulation = Simulation::new();
+    let workload = named("bert-resume");
+    // A run whose faults are over: only the disk is left to fill.
+    simulation.start(workload, "r", 2, &[]);
+    simulation.pass(130);
+    let folder = "/checkpoints/r";
+    let path = |step: u64| format!("{folder}/step-{step:06}");
+    let report = |news: News| match news.reports.into_iter().next().map(|report| report.what) {
+        Some(NodeReport::Checkpoints(report)) => report,
+        other => panic!("a report of checkpoints, not {other:?}"),
+    };
+    let order = |remove: &[u64], remain: u64| {
+        NodeCommand::Remove(RemovalOrder {
+            folder: folder.to_owned(),
+            remove: remove.iter().map(|step| path(*step)).collect(),
+            remain: Remain {
+                path: path(remain),
+                ..Remain::default()
+            },
+        })
+    };
+    let full = report(simulation.command(0, "r", 2, order(&[], 80)));
+    assert_eq!(full.checkpoints.len(), 7);
+    assert!(
+        full.failure
+            .is_some_and(|failure| failure.error.contains("No space left"))
+    );
+    let refused = report(simulation.command(0, "r", 2, order(&[80, 160], 99)));
+    assert_eq!(refused.checkpoints.len(), 7, "what must remain is not there");
+    let pruned = report(simulation.command(0, "r", 2, order(&[80, 160], 560)));
+    assert_eq!(pruned.checkpoints.len(), 5);
+    simulation.pass(20);
+    let later = report(simulation.command(0, "r", 2, order(&[], 560)));
+    assert!(later.checkpoints.len() > 5 && later.failure.is_none());
+}
+
+#[test]
+fn more_workers_end_the_wait_for_data() {
+    let share = |set: &[(&str, &str)]| {
+        let mut simulation = Simulation::new();
+        simulation.start(named("vit-l-ddp"), "r", 1, set);
+        let news = simulation.pass(20);
+        mean(&values(&news, "train_data_seconds", "3")) / mean(&values(&news, "train_step_seconds", "3"))
+    };
+    assert!(share(&[]) > 0.35);
+    assert!(share(&[("num_workers", "8")]) < 0.05);
+}
+
+#[test]
+fn ranks_end_after_a_step_when_they_are_asked_to() {
+    let mut simulation = Simulation::new();
+    simulation.start(named("vit-l-ddp"), "r", 1, &[]);
+    simulation.pass(5);
+    simulation.command(
+        0,
+        "r",
+        1,
+        NodeCommand::StopAfter {
+            step: 20,
+            grace_ms: 0,
+        },
+    );
+    let news = simulation.pass(20);
+    let ends = news.iter().flat_map(|news| &news.reports);
+    let ends = ends.filter(|report| matches!(&report.what, NodeReport::Ended(end) if end.code == Some(0)));
+    assert_eq!(ends.count(), 2);
+}
