@@ -59,6 +59,8 @@ def test_the_recipe_is_watched_under_torchrun(trained):
         assert {step["sync_source"] for step in steps} == {"ddp_backward_tail"}
         assert steps[-1]["loss"] < steps[0]["loss"] - 0.5
         assert 0 < steps[0]["lr_min"] == steps[0]["lr_max"] < steps[9]["lr_max"], "it warms up"
+        assert all(step["input_mean"] != step["label_mean"] for step in steps if "input_mean" in step), "of next letters"
+        assert any("input_deviation" in step for step in steps)
         assert known["parameters"] == int(re.search(r"(\d+) parameters", trained.output)[1])
     printed = [float(line.split()[-1]) for line in losses_printed(trained.output)]
     assert [step["loss"] for step in trained.of("step", 0)] == pytest.approx(printed, rel=1e-5)

@@ -11,7 +11,7 @@ import time
 import pytest
 from conftest import INJECT, Listener, rank_environment
 
-from lockstep_probe import errors, gate, optimizing, record
+from lockstep_probe import errors, gate, inputs, optimizing, record
 from lockstep_probe.channel import Channel
 from lockstep_probe.cycle import Cycle
 from lockstep_probe.leader import PATIENCE, Leader
@@ -348,6 +348,20 @@ def test_parameters_are_counted_once_and_with_the_shards_of_others():
     assert optimizing.parameters_of([Optimizer(Shard(100))]) == 100, "a DTensor tells its whole size"
     assert optimizing.parameters_of(optimizers) is None
     assert optimizing.has_dtensors([Optimizer(Shard(1))]) and not optimizing.has_dtensors([Optimizer(shared)])
+
+
+def test_batches_are_told_by_their_inputs_and_labels():
+    torch = pytest.importorskip("torch")
+    x, y = torch.tensor([[1.0, 3.0], [float("nan"), 5.0]]), torch.tensor([0, 1])
+    told = inputs.statistics(torch, {"x": x, "more": [torch.ones(1)], "y": y})
+    assert (told["input_mean"], told["input_nonfinite"]) == (3.0, 0.25)
+    assert told["input_deviation"] == pytest.approx(math.sqrt(8 / 3))
+    assert (told["label_mean"], told["label_deviation"]) == (0.5, 0.5) and "label_nonfinite" not in told
+    assert "label_mean" not in inputs.statistics(torch, x)
+    assert inputs.statistics(torch, ["a", 1]) == inputs.statistics(torch, torch.empty(0)) == {}
+    large = torch.arange(1_000_000.0).reshape(1000, 1000).T
+    assert inputs.statistics(torch, large)["input_mean"] == pytest.approx(499_999.5, rel=0.01)
+    assert inputs.statistics(torch, torch.full((3,), float("inf"))) == {"input_nonfinite": 1.0}
 
 
 def test_a_closure_s_passes_are_taken_out_of_the_optimizer():

@@ -141,6 +141,10 @@ pub enum Cause {
     HostCode,
     /// Its loss is another than its peers': it learns from other data, or computes something else.
     OtherLoss,
+    /// Its inputs lie elsewhere than its peers'.
+    OtherInputs,
+    /// Its labels lie elsewhere than its peers'.
+    OtherLabels,
     /// It steps with another learning rate than its peers.
     OtherLearningRate,
     /// The learning rate has been raised since the loss was lowest.
@@ -269,6 +273,10 @@ pub enum Evidence {
     KernelStarted,
     /// The rank's own loss, before anything is averaged over ranks.
     OwnLoss,
+    /// Mean of the first tensor of its batches.
+    InputMean,
+    /// Mean of the last tensor of its batches.
+    LabelMean,
     /// The optimizer's highest learning rate.
     LearningRate,
     /// Seconds since the node was heard.

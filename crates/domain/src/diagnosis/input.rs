@@ -39,6 +39,19 @@ pub struct Learning {
     pub rate: Option<f64>,
     /// Gradient norm; of a sharded model the norm of this rank's part.
     pub gradient: Option<f64>,
+    /// The first tensor of its batches.
+    pub input: Distribution,
+    /// The last tensor of its batches.
+    pub label: Distribution,
+}
+
+/// Where the elements of a tensor lie.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Distribution {
+    /// Their mean.
+    pub mean: Option<f64>,
+    /// Their standard deviation.
+    pub deviation: Option<f64>,
 }
 
 /// How the seconds of a step are spent. What is not measured is absent, never 0.

@@ -1,4 +1,4 @@
-//! Whether a run learns: the loss of all its ranks over blocks of windows, held against the best block and the first.
+//! Whether a run learns: the loss of all its ranks over blocks of windows, held against the best block and the first window.
 //!
 //! ```text
 //! loss │■ first                 ■ ■ ■ ■  half of what was learned is lost, for four blocks and a minute: it rises
@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use crate::diagnosis::exchange::Score;
 use crate::diagnosis::finding::Cause;
 use crate::diagnosis::found::word;
+use crate::diagnosis::spread::median;
 use crate::diagnosis::window::{Steps, Window};
 use crate::time::TimestampMs;
 
@@ -27,9 +28,13 @@ const RISEN_MS: i64 = 60_000;
 const DEVIATIONS: f64 = 6.0;
 /// Share of what was learned that is lost. Where nothing was learned: of the first loss.
 const LOST: f64 = 0.5;
+/// Less than this share of the first loss is nothing that was learned.
+const LEARNED: f64 = 0.1;
 /// Since the best block the rate was raised by this factor, or gradients have grown by that one.
 const RATE_RAISED: f64 = 1.2;
 const GRADIENTS_GREW: f64 = 2.0;
+/// The median distance from the mean of normally distributed values, in deviations.
+const NORMAL_MEDIAN: f64 = 0.6745;
 /// A fall by less than this share of the loss is none.
 const FALL: f64 = 0.005;
 /// Steps without a fall of the loss before anything is said.
@@ -39,6 +44,7 @@ const PLATEAU_STEPS: u64 = 1_000;
 #[derive(Debug, Clone, Default)]
 pub(super) struct LossTrend {
     windows: Vec<Point>,
+    /// The first window: much is learned within a block.
     first: Option<Block>,
     best: Option<Block>,
     recent: VecDeque<Block>,
@@ -80,17 +86,17 @@ impl LossTrend {
         if self.windows.len() < BLOCK {
             return;
         }
-        let block = Block::of(&self.windows);
-        self.windows.clear();
+        let windows = std::mem::take(&mut self.windows);
+        let block = Block::of(&windows);
         self.recent.push_back(block);
         while self.recent.len() > RISEN && block.at_ms - self.recent[1].begin_ms >= RISEN_MS {
             self.recent.pop_front();
         }
-        self.first.get_or_insert(block);
+        let first = *self.first.get_or_insert_with(|| block.with_loss_of(&windows[0]));
         if self.best.is_none_or(|best| block.loss < best.loss) {
             self.best = Some(block);
         }
-        let last_fall = *self.fallen.get_or_insert(block);
+        let last_fall = *self.fallen.get_or_insert(first);
         if last_fall.loss - block.loss > last_fall.noise(&block).max(FALL * last_fall.loss.abs()) {
             self.fallen = Some(block);
         }
@@ -122,7 +128,7 @@ impl LossTrend {
             return None;
         }
         let learned = first.loss - best.loss;
-        let (from, whole) = if learned > first.noise(&best) {
+        let (from, whole) = if learned > first.noise(&best).max(LEARNED * first.loss.abs()) {
             (best.loss, learned)
         } else {
             (first.loss.max(best.loss), first.loss.abs())
@@ -184,11 +190,6 @@ impl Block {
     fn of(points: &[Point]) -> Self {
         let count = points.len() as f64;
         let loss = points.iter().map(|point| point.loss).sum::<f64>() / count;
-        let variance = points
-            .iter()
-            .map(|point| (point.loss - loss).powi(2))
-            .sum::<f64>()
-            / count;
         let gradients = || {
             points
                 .iter()
@@ -199,7 +200,7 @@ impl Block {
         let (first, last) = (points[0], points[points.len() - 1]);
         Self {
             loss,
-            deviation: (variance / count).sqrt(),
+            deviation: scatter(points) / count.sqrt(),
             lowest_rate: rates().fold(f64::NAN, f64::min),
             highest_rate: rates().fold(f64::NAN, f64::max),
             gradient: gradients().sum::<f64>() / gradients().count() as f64,
@@ -209,8 +210,29 @@ impl Block {
         }
     }
 
+    /// This block with the loss of one of its windows, which is known less well.
+    fn with_loss_of(self, point: &Point) -> Self {
+        Self {
+            loss: point.loss,
+            deviation: self.deviation * (BLOCK as f64).sqrt(),
+            begin_ms: point.at_ms,
+            at_ms: point.at_ms,
+            last_step: point.last_step,
+            ..self
+        }
+    }
+
     /// By how much this block and another may differ without a reason.
     fn noise(&self, other: &Self) -> f64 {
         DEVIATIONS * self.deviation.hypot(other.deviation)
     }
+}
+
+/// The standard deviation of the losses around their course: by the median step from one to the next, which neither a trend nor a few jumps change.
+fn scatter(points: &[Point]) -> f64 {
+    let mut steps: Vec<f64> = points
+        .windows(2)
+        .map(|two| (two[1].loss - two[0].loss).abs())
+        .collect();
+    median(&mut steps) / (NORMAL_MEDIAN * std::f64::consts::SQRT_2)
 }

@@ -2,18 +2,20 @@
 //!
 //! ```text
 //! loss of each rank in a window − median of its peers ─▶ the last 64 differences ─▶ apart, if nearly all have one sign and they are large
+//! mean of its inputs, mean of its labels, the same way, in deviations of the peers' ─▶ why; without an effect on the loss: information
 //! ```
 //! Losses of small batches scatter, but around those of the peers: of 64 windows of healthy ranks about half lie on either side. A lasting
 //! difference on one side comes from the data (an unbalanced shard, wrong labels, one batch over and over), or from the rank's arithmetic.
 
 use std::collections::VecDeque;
 
-use crate::diagnosis::finding::{Cause, Evidence, FindingKind, Source};
+use crate::diagnosis::finding::{Cause, Evidence, FindingKind, Source, Witness};
 use crate::diagnosis::found::{Found, Who, witness};
 use crate::diagnosis::members::Members;
 use crate::diagnosis::spread::{median, peers};
-use crate::diagnosis::window::{Role, SYNC, Window};
+use crate::diagnosis::window::{Role, SYNC, Steps, Window};
 use crate::event::Severity;
+use crate::ident::Rank;
 use crate::run::ranks::RankSet;
 use crate::time::TimestampMs;
 
@@ -31,6 +33,8 @@ const DEVIATIONS: f64 = 6.0;
 /// A converged loss near zero differs by multiples of itself from rank to rank, and nothing is wrong: the difference is at least this share of the
 /// loss in the beginning.
 const FIRST_LOSS_RATIO: f64 = 0.02;
+/// The mean difference of inputs or labels, as a share of their standard deviation.
+const DATA_RATIO: f64 = 0.25;
 /// Windows in a row in which a rank steps with another rate than its peers.
 const RATE_WINDOWS: u32 = 16;
 const RATE_RATIO: f64 = 0.01;
@@ -45,16 +49,24 @@ pub(super) struct Uneven {
 
 #[derive(Debug, Clone, Default)]
 struct Track {
-    differences: VecDeque<Difference>,
-    taken: u32,
-    /// The loss of the peers, smoothed.
-    peers_loss: f64,
-    own_loss: f64,
     of_two: bool,
-    loss: Option<Apart>,
+    loss: Lasting,
+    input: Lasting,
+    label: Lasting,
     rate: Option<Apart>,
     other_rate: u32,
     rates: (f64, f64),
+}
+
+/// What a rank measures, held against its peers.
+#[derive(Debug, Clone, Default)]
+struct Lasting {
+    differences: VecDeque<Difference>,
+    taken: u32,
+    /// Both smoothed.
+    own: f64,
+    of_peers: f64,
+    apart: Option<Apart>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +85,15 @@ struct Apart {
     ratio: f64,
 }
 
+/// A value of a rank, those of its peers, and the unit in which they are compared.
+#[derive(Debug, Clone, Copy)]
+struct Compared {
+    at: usize,
+    own: f64,
+    of_peers: f64,
+    unit: f64,
+}
+
 impl Uneven {
     pub(super) fn new(ranks: usize) -> Self {
         Self {
@@ -86,69 +107,101 @@ impl Uneven {
         if role.steps.iter().all(|steps| steps.mean[SYNC] <= 0.0) {
             return;
         }
-        let known: Vec<usize> = (0..role.places.len())
-            .filter(|at| role.steps[*at].learning.loss.is_finite())
-            .collect();
-        if known.len() > 1 {
-            let losses: Vec<f64> = known.iter().map(|at| role.steps[*at].learning.loss).collect();
-            let first_loss = *self
-                .first_loss
-                .get_or_insert_with(|| median(&mut losses.clone()).abs());
-            for ((at, loss), (of_peers, _)) in known.iter().zip(&losses).zip(peers(&losses)) {
-                let track = &mut self.tracks[role.places[*at]];
-                track.of_two = known.len() == 2;
-                track.take_loss(window, *loss, of_peers, first_loss);
+        let losses = compared(role, |steps| (steps.learning.loss, 1.0));
+        if !losses.is_empty() {
+            let mut all: Vec<f64> = losses.iter().map(|loss| loss.own).collect();
+            let first_loss = *self.first_loss.get_or_insert_with(|| median(&mut all).abs());
+            for loss in &losses {
+                let track = &mut self.tracks[role.places[loss.at]];
+                track.of_two = losses.len() == 2;
+                track.loss.take(window, loss, |mean, of_peers| {
+                    (mean > FIRST_LOSS_RATIO * first_loss && mean > LOSS_RATIO * of_peers.abs())
+                        .then(|| mean / of_peers.abs())
+                });
             }
         }
-        let rates: Vec<f64> = role.steps.iter().map(|steps| steps.learning.rate).collect();
-        if rates.iter().all(|rate| rate.is_finite()) {
-            for ((place, rate), (of_peers, _)) in role.places.iter().zip(&rates).zip(peers(&rates)) {
-                let track = &mut self.tracks[*place];
+        let is_far = |mean: f64, _: f64| (mean > DATA_RATIO).then_some(mean);
+        let inputs = compared(role, |steps| steps.learning.input);
+        for input in &inputs {
+            let track = &mut self.tracks[role.places[input.at]];
+            track.of_two = inputs.len() == 2;
+            track.input.take(window, input, is_far);
+        }
+        for label in &compared(role, |steps| steps.learning.label) {
+            self.tracks[role.places[label.at]]
+                .label
+                .take(window, label, is_far);
+        }
+        let rates = compared(role, |steps| (steps.learning.rate, 1.0));
+        if rates.len() == role.places.len() {
+            for rate in &rates {
+                let track = &mut self.tracks[role.places[rate.at]];
                 track.of_two = rates.len() == 2;
-                track.take_rate(window, *rate, of_peers);
+                track.take_rate(window, rate.own, rate.of_peers);
             }
         }
     }
 
     pub(super) fn findings(&self, members: &Members) -> Vec<Found> {
-        let found = self.tracks.iter().enumerate().flat_map(|(place, track)| {
-            let lasts = |apart: &Apart| apart.until_ms - apart.since_ms >= LASTS_MS;
-            let loss = track
-                .loss
-                .filter(lasts)
-                .map(|apart| track.finding(place, apart, Cause::OtherLoss, members));
-            let rate = track
-                .rate
-                .map(|apart| track.finding(place, apart, Cause::OtherLearningRate, members));
-            [loss, rate].into_iter().flatten()
-        });
-        one_of_each_pair(found.collect())
+        let tracks = self.tracks.iter().enumerate();
+        one_of_each_pair(
+            tracks
+                .flat_map(|(place, track)| track.findings(place, members))
+                .collect(),
+        )
     }
 }
 
-impl Track {
-    fn take_loss(&mut self, window: &Window, loss: f64, of_peers: f64, first_loss: f64) {
+/// Of each rank that knows it, if there are two at least, a value and the median of its peers. The unit is the median of all.
+fn compared(role: &Role<'_>, value: impl Fn(&Steps) -> (f64, f64)) -> Vec<Compared> {
+    let known: Vec<(usize, f64, f64)> = role
+        .steps
+        .iter()
+        .enumerate()
+        .map(|(at, steps)| (at, value(steps).0, value(steps).1))
+        .filter(|(_, own, unit)| own.is_finite() && *unit > 0.0)
+        .collect();
+    if known.len() < 2 {
+        return Vec::new();
+    }
+    let unit = median(&mut known.iter().map(|(.., unit)| *unit).collect::<Vec<_>>());
+    let of_peers = peers(&known.iter().map(|(_, own, _)| *own).collect::<Vec<_>>());
+    known
+        .iter()
+        .zip(of_peers)
+        .map(|(&(at, own, _), (of_peers, _))| Compared {
+            at,
+            own,
+            of_peers,
+            unit,
+        })
+        .collect()
+}
+
+impl Lasting {
+    /// `ratio`: by how much the mean difference is apart, given it and the value of the peers; `None` if it is not worth a finding.
+    fn take(&mut self, window: &Window, value: &Compared, ratio: impl Fn(f64, f64) -> Option<f64>) {
         let smooth = |known: f64, now: f64| known + (now - known) / WINDOWS as f64;
         if self.differences.is_empty() {
-            (self.own_loss, self.peers_loss) = (loss, of_peers);
+            (self.own, self.of_peers) = (value.own, value.of_peers);
         }
-        self.own_loss = smooth(self.own_loss, loss);
-        self.peers_loss = smooth(self.peers_loss, of_peers);
+        self.own = smooth(self.own, value.own);
+        self.of_peers = smooth(self.of_peers, value.of_peers);
         if self.differences.len() >= WINDOWS {
             self.differences.pop_front();
         }
         self.differences.push_back(Difference {
-            value: loss - of_peers,
+            value: (value.own - value.of_peers) / value.unit,
             at_ms: window.at_ms,
             last_step: window.last_step,
         });
         self.taken = self.taken.wrapping_add(1);
         if self.taken.is_multiple_of(COMPARED_EVERY) {
-            self.loss = self.apart(first_loss);
+            self.apart = self.compare(ratio);
         }
     }
 
-    fn apart(&self, first_loss: f64) -> Option<Apart> {
+    fn compare(&self, ratio: impl Fn(f64, f64) -> Option<f64>) -> Option<Apart> {
         let (oldest, newest) = (self.differences.front()?, self.differences.back()?);
         if self.differences.len() < WINDOWS {
             return None;
@@ -158,22 +211,34 @@ impl Track {
         let mean = values().sum::<f64>() / count;
         let same_sign = values().filter(|value| value.signum() == mean.signum()).count() as f64;
         let variance = values().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
-        let ratio = mean.abs() / self.peers_loss.abs();
-        let is_apart = same_sign >= SAME_SIGN * count
-            && mean.abs() > DEVIATIONS * (variance / count).sqrt()
-            && mean.abs() > FIRST_LOSS_RATIO * first_loss
-            && ratio > LOSS_RATIO;
-        is_apart.then(|| {
-            let before = self.loss;
-            Apart {
-                since_ms: before.map_or(oldest.at_ms, |apart| apart.since_ms),
-                since_step: before.map_or(oldest.last_step, |apart| apart.since_step),
-                until_ms: newest.at_ms,
-                ratio,
-            }
+        if same_sign < SAME_SIGN * count || mean.abs() <= DEVIATIONS * (variance / count).sqrt() {
+            return None;
+        }
+        let before = self.apart;
+        Some(Apart {
+            since_ms: before.map_or(oldest.at_ms, |apart| apart.since_ms),
+            since_step: before.map_or(oldest.last_step, |apart| apart.since_step),
+            until_ms: newest.at_ms,
+            ratio: ratio(mean.abs(), self.of_peers)?,
         })
     }
 
+    /// Apart for long enough.
+    fn lasting(&self) -> Option<Apart> {
+        self.apart
+            .filter(|apart| apart.until_ms - apart.since_ms >= LASTS_MS)
+    }
+
+    fn witnesses(&self, what: &Evidence, rank: Rank, peers: &RankSet) -> [Witness; 2] {
+        let ranks = peers.clone();
+        [
+            witness(Source::Rank { rank }, what.clone(), self.own).against(self.of_peers),
+            witness(Source::Peers { ranks }, what.clone(), self.of_peers).against(self.own),
+        ]
+    }
+}
+
+impl Track {
     fn take_rate(&mut self, window: &Window, rate: f64, of_peers: f64) {
         let ratio = (rate - of_peers).abs() / rate.abs().max(of_peers.abs());
         if ratio.is_nan() || ratio <= RATE_RATIO {
@@ -193,22 +258,75 @@ impl Track {
         }
     }
 
-    fn finding(&self, place: usize, apart: Apart, cause: Cause, members: &Members) -> Found {
-        let (rank, peers) = (members.rank(place), members.peers(place));
-        let (evidence, metric, (own, of_peers)) = if cause == Cause::OtherLoss {
-            let losses = (self.own_loss, self.peers_loss);
-            (Evidence::OwnLoss, "diagnosis_uneven_loss_ratio", losses)
-        } else {
-            (
-                Evidence::LearningRate,
-                "diagnosis_uneven_learning_rate_ratio",
-                self.rates,
-            )
+    fn findings(&self, place: usize, members: &Members) -> Vec<Found> {
+        [
+            self.learns_otherwise(place, members),
+            self.steps_otherwise(place, members),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    /// The loss is apart, or only what it is made of.
+    fn learns_otherwise(&self, place: usize, members: &Members) -> Option<Found> {
+        let (loss, label, input) = (self.loss.lasting(), self.label.lasting(), self.input.lasting());
+        let apart = loss.or(label).or(input)?;
+        let cause = match (label, input) {
+            (Some(_), _) => Cause::OtherLabels,
+            (None, Some(_)) => Cause::OtherInputs,
+            (None, None) => Cause::OtherLoss,
         };
+        let (rank, peers) = (members.rank(place), members.peers(place));
+        let measured = [
+            (loss, &self.loss, Evidence::OwnLoss),
+            (label, &self.label, Evidence::LabelMean),
+            (input, &self.input, Evidence::InputMean),
+        ];
+        let witnesses = measured
+            .iter()
+            .filter(|(apart, ..)| apart.is_some())
+            .flat_map(|(_, lasting, what)| lasting.witnesses(what, rank, &peers))
+            .collect();
+        let values = loss.map(|loss| ("diagnosis_uneven_loss_ratio", loss.ratio));
+        let severity = if loss.is_some() {
+            Severity::Warning
+        } else {
+            Severity::Info
+        };
+        Some(Found {
+            severity,
+            values: values.into_iter().collect(),
+            ..self.found(place, apart, cause, witnesses, members)
+        })
+    }
+
+    fn steps_otherwise(&self, place: usize, members: &Members) -> Option<Found> {
+        let apart = self.rate?;
+        let (rank, ranks) = (members.rank(place), members.peers(place));
+        let (own, of_peers) = self.rates;
+        let witnesses = vec![
+            witness(Source::Rank { rank }, Evidence::LearningRate, own).against(of_peers),
+            witness(Source::Peers { ranks }, Evidence::LearningRate, of_peers).against(own),
+        ];
+        Some(Found {
+            values: vec![("diagnosis_uneven_learning_rate_ratio", apart.ratio)],
+            ..self.found(place, apart, Cause::OtherLearningRate, witnesses, members)
+        })
+    }
+
+    fn found(
+        &self,
+        place: usize,
+        apart: Apart,
+        cause: Cause,
+        witnesses: Vec<Witness>,
+        members: &Members,
+    ) -> Found {
         // Of two that differ neither is the usual one.
         let who = if self.of_two {
-            let own: RankSet = [rank].into_iter().collect();
-            Who::Sides(vec![own, peers.clone()])
+            let own: RankSet = [members.rank(place)].into_iter().collect();
+            Who::Sides(vec![own, members.peers(place)])
         } else {
             Who::Ranks(vec![place])
         };
@@ -219,13 +337,10 @@ impl Track {
             cause,
             since_ms: apart.since_ms,
             since_step: Some(apart.since_step),
-            witnesses: vec![
-                witness(Source::Rank { rank }, evidence.clone(), own).against(of_peers),
-                witness(Source::Peers { ranks: peers }, evidence, of_peers).against(own),
-            ],
+            witnesses,
             severity: Severity::Warning,
             lost_seconds: 0.0,
-            values: vec![(metric, apart.ratio)],
+            values: Vec::new(),
             is_symptom: false,
         }
     }

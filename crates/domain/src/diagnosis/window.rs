@@ -59,6 +59,9 @@ pub(super) struct Learning {
     pub(super) loss: f64,
     pub(super) rate: f64,
     pub(super) gradient: f64,
+    /// Mean and standard deviation of the inputs, and of the labels.
+    pub(super) input: (f64, f64),
+    pub(super) label: (f64, f64),
 }
 
 /// All ranks over the same steps.
@@ -222,6 +225,8 @@ impl Learning {
             loss: known(learning.loss),
             rate: known(learning.rate),
             gradient: known(learning.gradient),
+            input: (known(learning.input.mean), known(learning.input.deviation)),
+            label: (known(learning.label.mean), known(learning.label.deviation)),
         }
     }
 
@@ -232,6 +237,7 @@ impl Learning {
             (_, true) => own,
             _ => (own * count + other * later_count) / (count + later_count),
         };
+        let both = |own: (f64, f64), other: (f64, f64)| (mean(own.0, other.0), mean(own.1, other.1));
         Self {
             loss: mean(self.loss, later.loss),
             rate: if later.rate.is_nan() {
@@ -240,6 +246,8 @@ impl Learning {
                 later.rate
             },
             gradient: mean(self.gradient, later.gradient),
+            input: both(self.input, later.input),
+            label: both(self.label, later.label),
         }
     }
 }

@@ -13,7 +13,7 @@
     live     knobs turned while a run goes on         meshes   how the script arranges its ranks
     page     what the rank does right now             members  the ranks of each process group
     waits    time spent waiting for other ranks       server   stacks and counters, for whoever asks from outside
-    optimizing  learning rates, number of parameters
+    optimizing  learning rates, number of parameters  inputs   what batches hold, in a few numbers
 
 Rules: never raise into user code, never wait, drop and count instead; LOCKSTEP_PROBE=off turns everything off. Standard
 library and torch only; nothing here imports torch by itself.

@@ -1,8 +1,12 @@
 """How much data a DataLoader's batch holds: samples, and tokens where it looks like token ids."""
 
+import itertools
 from collections.abc import Mapping
 
 DEPTH_MAX = 4  # batches are shallow; anything deeper is not worth the time
+
+
+TENSORS_MAX = 16
 
 
 def measure(torch, batch):
@@ -33,3 +37,16 @@ def first_tensor(torch, value, depth):
         if found is not None:
             return found
     return None
+
+
+def tensors_in(torch, value, depth=DEPTH_MAX):
+    """The tensors of a batch in their order, TENSORS_MAX at most."""
+    return list(itertools.islice(_tensors(torch, value, depth), TENSORS_MAX))
+
+
+def _tensors(torch, value, depth):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth > 0 and isinstance(value, (Mapping, list, tuple)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(torch, part, depth - 1)

@@ -44,6 +44,7 @@ class Cycle:
         self.declares_loss = False
         self.rates = Rates()
         self.loss_scale = None  # kept scalar
+        self.inputs = {}
         self.samples = None
         self.tokens = None
         self.micro_batch = None  # samples of the largest batch
@@ -158,6 +159,7 @@ class Finished:
         self._scalars = self._timeline.stage(cycle.losses + cycle.norms + late + self._rates.kept + scale)
         # The scalars' copies are enqueued after the step's end, so readiness needs a mark of its own.
         self._staged = self._timeline.mark()
+        self._inputs = cycle.inputs
         self.samples, self.tokens, self.micro_batch = cycle.samples, cycle.tokens, cycle.micro_batch
 
     def ready(self):
@@ -178,6 +180,7 @@ class Finished:
                 fields["grad_norm_local_sq"] = square
             else:
                 fields["grad_norm"] = norms[0] if len(norms) == 1 else square**0.5
+        fields.update(self._inputs)
         if self.samples:
             fields["samples"] = self.samples
         if self.micro_batch:

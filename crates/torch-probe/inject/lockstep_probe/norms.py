@@ -74,7 +74,8 @@ class Budget:
     SHARE = 0.001
     EVERY_MAX = 8  # steps; an explosion should still be seen within seconds
 
-    def __init__(self):
+    def __init__(self, every_max=EVERY_MAX):
+        self._every_max = every_max
         self._cost_s = 0.0
         self._every = 1
 
@@ -86,5 +87,5 @@ class Budget:
         self._cost_s = seconds if self._cost_s == 0.0 else 0.8 * self._cost_s + 0.2 * seconds
         if step_s:
             self._every = 1
-            while self._every < min(self.EVERY_MAX, self._cost_s / (self.SHARE * step_s)):
+            while self._every < min(self._every_max, self._cost_s / (self.SHARE * step_s)):
                 self._every *= 2

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 
-from . import compiler, hooks, identity, norms, optimizing
+from . import compiler, hooks, identity, inputs, norms, optimizing
 from .batch import measure
 from .channel import Channel
 from .cycle import Cycle
@@ -72,6 +72,7 @@ class Probe:
         self._pending = collections.deque()
         self._pending_dropped = 0
         self._budget = norms.Budget()
+        self._inputs_budget = norms.Budget(inputs.EVERY_MAX)
         self._last_step_s = None
         self._scaled = None
         self._device = self._root_device = None
@@ -208,9 +209,20 @@ class Probe:
         size = None if batch is None else measure(self.torch, batch)
         if start is not None:
             mark, aside = start
-            self.cycle.fetched(mark, self.cycle.timeline.mark(), size, counts=self.torch.is_grad_enabled(), aside=aside)
+            trains = self.torch.is_grad_enabled()
+            self.cycle.fetched(mark, self.cycle.timeline.mark(), size, counts=trains, aside=aside)
+            if trains and batch is not None:
+                self._note_inputs(batch)
         elif size is not None:
             self.cycle.sized(size)
+
+    def _note_inputs(self, batch):
+        """The first batch of a step at which the time allows it."""
+        if self.cycle.inputs or not self._inputs_budget.allows(self.steps + 1):
+            return
+        start = time.perf_counter()
+        self.cycle.inputs = inputs.statistics(self.torch, batch)
+        self._inputs_budget.spent(time.perf_counter() - start, self._last_step_s)
 
     def begin_backward(self, tensors):
         """True when this backward pass is the rank's own, not one nested in it or one of another thread."""

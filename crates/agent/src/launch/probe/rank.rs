@@ -341,6 +341,14 @@ impl RankSeries {
                 "train_mfu_ratio",
                 tokens_per_second.and_then(|rate| self.utilization.as_ref()?.ratio(rate)),
             ),
+            ("train_input_mean", mean(&pool, |step| step.input_mean)),
+            ("train_input_deviation", mean(&pool, |step| step.input_deviation)),
+            (
+                "train_input_nonfinite_ratio",
+                largest(pool.iter().filter_map(|step| step.input_nonfinite)),
+            ),
+            ("train_label_mean", mean(&pool, |step| step.label_mean)),
+            ("train_label_deviation", mean(&pool, |step| step.label_deviation)),
             ("train_batch_samples", mean(&pool, |step| step.samples)),
             ("train_batch_tokens", mean(&pool, |step| step.tokens)),
             (

@@ -137,6 +137,18 @@ pub(crate) struct Step {
     pub(crate) lr_min: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) lr_max: Option<f64>,
+    // What the batches hold: of the first tensor and of the last one.
+    #[serde(deserialize_with = "number")]
+    pub(crate) input_mean: Option<f64>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) input_deviation: Option<f64>,
+    /// Share of elements that are no numbers.
+    #[serde(deserialize_with = "number")]
+    pub(crate) input_nonfinite: Option<f64>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) label_mean: Option<f64>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) label_deviation: Option<f64>,
     /// Of a gradient scaler, as the loss was multiplied with it.
     #[serde(deserialize_with = "number")]
     pub(crate) loss_scale: Option<f64>,

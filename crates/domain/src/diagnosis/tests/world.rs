@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::diagnosis::analysis::{Analysis, Member, Progress, Question, STACK_SAMPLES, Tick};
 use crate::diagnosis::input::{
-    FlightAnswer, GpuCondition, Learning, NodeResources, Page, Phase, Pool, Position, ProcessCondition,
-    Resources, StackAnswer, StepParts,
+    Distribution, FlightAnswer, GpuCondition, Learning, NodeResources, Page, Phase, Pool, Position,
+    ProcessCondition, Resources, StackAnswer, StepParts,
 };
 use crate::ident::{NodeName, Rank};
 use crate::run::inspect::{FlightDigest, Frame, GroupDigest, Operation};
@@ -228,7 +228,19 @@ impl<'a> World<'a> {
         let [loss, rate, gradient] = [0, 1, 2].map(|curve| point(&self.case.curves[curve], at_s));
         let offset = self.value("loss-offset", rank).unwrap_or(0.0);
         let noise = self.case.loss_noise / (steps as f64).sqrt();
+        let has_data = loss.is_some();
+        let mut data = |what: &str| {
+            let offset = self.value(what, rank).unwrap_or(0.0);
+            let scatter = 0.7 * self.chance() / (steps as f64).sqrt();
+            Distribution {
+                mean: has_data.then_some(offset + scatter),
+                deviation: has_data.then_some(1.0),
+            }
+        };
+        let (input, label) = (data("input-offset"), data("label-offset"));
         Learning {
+            input,
+            label,
             loss: loss.map(|loss| loss * (1.0 + offset + noise * 2.0 * self.chance())),
             rate: rate.map(|rate| rate * self.value("rate-factor", rank).unwrap_or(1.0)),
             gradient,
