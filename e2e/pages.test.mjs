@@ -131,6 +131,12 @@ test("pages", async (t) => {
     await grid.focus();
     await page.keyboard.press("ArrowRight");
     await waitFor("degrees are told", SHOWN_MS, async () => /°C/.test(await page.getByTestId("gpu-words").innerText()));
+    const height = async () => (await grid.boundingBox()).height;
+    const ungrouped = await height();
+    await page.getByTestId("gpus-group").selectOption("run");
+    await waitFor("the group has a heading", SHOWN_MS, async () => (await height()) > ungrouped);
+    const version = Number(await grid.getAttribute("data-version"));
+    await waitFor("values go on in the new order", SHOWN_MS, async () => Number(await grid.getAttribute("data-version")) > version + 1);
     await page.reload();
     assert.equal(await page.getByTestId("gpus-colour").inputValue(), "temperature");
   });
@@ -144,6 +150,41 @@ test("pages", async (t) => {
     assert.equal(await rows.count(), GPUS);
     await waitFor("each has a value", SHOWN_MS, async () => (await rows.allInnerTexts()).every((text) => /\d %/.test(text)));
     assert.deepEqual(await accessibilityFaults(page), []);
+  });
+
+  await t.test("ten thousand GPUs fit the screen, and the odd one out is seen", async (t) => {
+    const page = await openPage(t, browser, { width: 1440, height: 900 });
+    const nodes = Array.from({ length: 1_250 }, (_, n) => `node-${String(n).padStart(4, "0")}`);
+    const gpus = Array.from({ length: 8 }, (_, index) => ({ index, uuid: `GPU-${index}`, name: "H100", pci_bus_id: "", memory_total_bytes: 80e9 }));
+    const inventory = { hostname: "", os: "", kernel: "", cpu_model: "", cpus: 1, memory_bytes: 1, driver_version: "", cuda_version: "", gpus, accepts_runs: true };
+    const views = nodes.map((name) => ({ name, state: "up", seen_ms: Date.now(), agent_version: "1", clock_offset_ms: 0, inventory, runs: [] }));
+    const odd = { node: "node-0700", gpu: "3" };
+    const value = (node, gpu) => (node === odd.node && gpu === odd.gpu ? 0.2 : 0.9);
+    const series = () => nodes.flatMap((node) => gpus.map(({ index }) => ({ labels: { node, gpu: String(index) }, values: [value(node, String(index))] })));
+    await page.routeWebSocket("**/api/stream", (socket) => {
+      const server = socket.connectToServer();
+      socket.onMessage((text) => {
+        const request = JSON.parse(text);
+        if (request.op === "watch_instant" && request.query.startsWith("gpu_sm_active_ratio or")) socket.send(JSON.stringify({ type: "frame", id: request.id, reset: true, times_ms: [Date.now()], series: series() }));
+        else server.send(text);
+      });
+      server.onMessage((text) => socket.send(JSON.parse(text).type === "nodes" ? JSON.stringify({ type: "nodes", nodes: views }) : text));
+    });
+    await logIn(page, lockstep);
+    const grid = page.getByTestId("gpu-grid");
+    await waitFor("the cells are drawn", SHOWN_MS, async () => (await grid.boundingBox())?.height > 400);
+    assert.ok((await grid.boundingBox()).height <= 640, "no scrolling on a laptop");
+    // Cells are 7 pixels wide with one between, 8 to a node.
+    const colours = () =>
+      grid.locator("canvas").first().evaluate((canvas) => {
+        const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        const counts = {};
+        for (let at = 0; at < data.length; at += 4) if (data[at + 3] > 0) counts[data.slice(at, at + 3).join()] = (counts[data.slice(at, at + 3).join()] ?? 0) + 1;
+        return Object.values(counts).sort((a, b) => b - a);
+      });
+    await waitFor("all but one have one colour", SHOWN_MS, async () => JSON.stringify(await colours()) === JSON.stringify([9_999 * 49, 49]));
+    await page.getByTestId("gpus-gpus").selectOption("table");
+    await page.locator("[data-testid=gpu-table] tbody tr").first().getByText("node-0700 GPU 3").waitFor();
   });
 
   await t.test("the form says what is wrong as the server would, and no longer when it is right", async (t) => {

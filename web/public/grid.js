@@ -59,7 +59,9 @@
       this.pixels = new Uint32Array(this.image.data.buffer);
       this.count = xs.length;
       this.drawn = null;
+      // Those of before belong to other cells.
       this.colours = null;
+      this.texts = null;
       this.rings = [];
       this.pointed = -1;
     }
@@ -150,7 +152,7 @@
       }
       context.textAlign = "center";
       context.font = "12px system-ui, sans-serif";
-      for (let cell = 0; this.texts && cell < this.texts.length; cell += 1) {
+      for (let cell = 0; this.colours && this.texts && cell < this.count; cell += 1) {
         context.fillStyle = this.ink(this.colours[cell]);
         context.fillText(this.texts[cell], xs[cell] + cellWidth / 2, ys[cell] + cellHeight / 2 + 1);
       }

@@ -154,7 +154,7 @@ pub(crate) fn NavLink(
             "false"
         }
     });
-    view! { <a href=href class="btn btn-ghost btn-sm" aria-current=current>{name}</a> }
+    view! { <a href=href class="btn btn-ghost btn-sm px-2 sm:px-3" aria-current=current>{name}</a> }
 }
 
 #[cfg(test)]

@@ -25,17 +25,17 @@ pub(super) fn Header(
             <a href="/" class="text-base font-bold">"Lockstep"</a>
             <div class="flex gap-2 items-center ml-auto sm:order-last">
                 <SimulatedBadge />
-                <button class="off-wall btn btn-ghost btn-sm" aria-label="Find" title="Find a page, run, node or rule (Ctrl K)" on:click=move |_| palette.open(who)>"Find"</button>
                 <Pause />
                 <ZoneChoice zone />
                 <FreshnessState page />
                 <LogOut />
             </div>
-            <nav class="off-wall flex gap-1 w-full sm:w-auto -ml-2 sm:ml-0" aria-label="Pages">
+            <nav class="off-wall flex flex-wrap sm:gap-1 w-full sm:w-auto -ml-2 sm:ml-0" aria-label="Pages">
                 <NavLink href="/" name="Overview" />
                 <NavLink href="/diagnoses" name="Diagnoses" />
                 <NavLink href="/runs/new" name="New run" />
                 <NavLink href="/rules" name="Rules" />
+                <button class="btn btn-ghost btn-sm px-2 sm:px-3 ml-auto sm:ml-0" title="Find a page, run, node or rule (Ctrl K)" on:click=move |_| palette.open(who)>"Find"</button>
             </nav>
         </header>
     }
@@ -69,18 +69,13 @@ fn FreshnessState(page: Memo<Page>) -> impl IntoView {
         _ => false,
     });
     let freshness = live.freshness(past);
-    // Read out when it changes, without the age, which changes each second.
-    let state = Memo::new(move |_| {
-        let now = freshness.get();
-        (now.class(), now.word(), now.hint())
-    });
     let age = text(move || match freshness.get() {
         Freshness::Stale { age_ms } => format!("{} s", age_ms / 1_000),
         _ => String::new(),
     });
     view! {
-        <span class=text(move || state.get().0) title=text(move || state.get().2) data-testid="connection">
-            <span role="status">{text(move || state.get().1)}</span> <span class="empty:hidden" aria-hidden="true">{age}</span>
+        <span class=text(move || freshness.get().class()) title=text(move || freshness.get().hint()) data-testid="connection">
+            <span role="status">{text(move || freshness.get().word())}</span> <span class="empty:hidden" aria-hidden="true">{age}</span>
         </span>
     }
 }

@@ -22,7 +22,7 @@ pub(crate) use dialog::{Dialog, Question, choice};
 pub(crate) use format::{bytes, chart_unit, fixed, number, show};
 pub(crate) use heading::{Heading, Title};
 pub(crate) use memory::{keep, recall};
-pub(crate) use order::{quantile, sorted};
+pub(crate) use order::{highest_first, quantile, sorted};
 pub(crate) use state::{StateBadge, alert_badge, severity_class, severity_word};
 pub(crate) use time::{Ago, clock};
 pub(crate) use unknown::UnknownAttempts;

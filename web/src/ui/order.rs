@@ -21,6 +21,15 @@ pub(crate) fn sorted<T>(things: Vec<T>, compare: impl Fn(&T, &T) -> Ordering) ->
         .collect()
 }
 
+/// Places of the scores from the highest to the lowest; equal ones keep their order, and those without a number come last.
+pub(crate) fn highest_first(scores: &[f64]) -> Vec<usize> {
+    let key = |place: usize| match scores[place] {
+        score if score.is_nan() => f64::NEG_INFINITY,
+        score => score,
+    };
+    order(scores.len(), &|a, b| key(b).total_cmp(&key(a)))
+}
+
 /// The value that this share of the others are below, by rank; NaN of none. NaN among the values counts for nothing.
 pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
     let measured: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
@@ -50,6 +59,11 @@ mod tests {
             .map(|thing| thing.1)
             .collect();
         assert_eq!(letters, "bdac");
+    }
+
+    #[test]
+    fn what_is_no_number_comes_last() {
+        assert_eq!(highest_first(&[1.0, f64::NAN, 3.0, 1.0, -2.0]), [2, 0, 3, 4, 1]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::fuzzy::score;
 use crate::app::keys::PAGES;
+use crate::ui::highest_first;
 
 /// Entries shown at once.
 const SHOWN_MAX: usize = 12;
@@ -36,20 +37,19 @@ pub(super) fn all(runs: &[String], nodes: &[String], rules: &[String]) -> Vec<En
 
 /// The best answers to what was typed; equally good ones keep their order.
 pub(super) fn found(entries: &[Entry], typed: &str) -> Vec<Entry> {
-    let scored: Vec<(i32, &Entry)> = entries
-        .iter()
-        .filter_map(|entry| {
-            Some((
-                score(typed, &entry.name)
-                    .or_else(|| score(typed, &format!("{} {}", entry.kind, entry.name)))?,
-                entry,
-            ))
-        })
-        .collect();
-    crate::ui::sorted(scored, |a, b| b.0.cmp(&a.0))
-        .into_iter()
+    let (mut scores, mut matching) = (Vec::new(), Vec::new());
+    for entry in entries {
+        let by_name = score(typed, &entry.name);
+        let score = by_name.or_else(|| score(typed, &format!("{} {}", entry.kind, entry.name)));
+        if let Some(score) = score {
+            scores.push(f64::from(score));
+            matching.push(entry);
+        }
+    }
+    let best = highest_first(&scores);
+    best.into_iter()
         .take(SHOWN_MAX)
-        .map(|(_, entry)| entry.clone())
+        .map(|place| matching[place].clone())
         .collect()
 }
 

@@ -29,7 +29,7 @@ fn Line(row: Row<Diagnosis>) -> impl IntoView {
     let of = move |part: fn(&Diagnosis) -> &str| {
         text(move || diagnosis.with(|diagnosis| part(diagnosis).to_owned()))
     };
-    let severity = Memo::new(move |_| diagnosis.with(|diagnosis| severity_word(diagnosis.alert.severity)));
+    let severity = move || diagnosis.with(|diagnosis| severity_word(diagnosis.alert.severity));
     let since_ms = Signal::derive(move || {
         diagnosis.with(|diagnosis| diagnosis.alert.fired_ms.unwrap_or(diagnosis.alert.active_ms))
     });
@@ -38,7 +38,7 @@ fn Line(row: Row<Diagnosis>) -> impl IntoView {
         <li class="border-b border-base-300" data-testid="needs-you" data-rule=rule>
             <details>
                 <summary class="cursor-pointer flex flex-wrap gap-x-3 items-center min-h-(--row)">
-                    <span class=text(move || severity.get().0)>{text(move || severity.get().1)}</span>
+                    <span class=text(move || severity().0)>{text(move || severity().1)}</span>
                     <span class="min-w-0 grow break-words">{of(|diagnosis| &diagnosis.summary)}</span>
                     <span class="text-muted">{of(|diagnosis| &diagnosis.culprit)}</span>
                     <span class="text-muted"><Ago at_ms=since_ms /></span>

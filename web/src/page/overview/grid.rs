@@ -84,18 +84,17 @@ pub(super) fn GpuGrid() -> impl IntoView {
     let nodes = expect_context::<Live>().nodes;
     let choices = Choices::of(expect_context::<Route>());
     let grid = Grid::watched(choices);
-    let gpus = Memo::new(move |_| {
-        grid.nodes
-            .with(|nodes| nodes.iter().map(|node| node.gpus.len()).sum::<usize>())
-    });
+    let gpus = grid.gpus;
     let shown = changing(move || match (gpus.get(), choices.is_table()) {
         (0, _) => nothing(),
         (_, true) => view! { <Worst grid /> }.into_any(),
         (_, false) => view! { <Cells grid /> }.into_any(),
     });
+    let none = move || nodes.is_known() && gpus.get() == 0;
     view! {
         <section class="min-w-0" aria-label="GPUs">
             <Controls choices gpus />
+            <When on=none><p class="text-muted">"No GPU is known. Nodes bring theirs when they connect."</p></When>
             <When on=move || !nodes.is_known()><p class="text-muted">"Loading…"</p></When>
             {shown}
             <Notices />
@@ -107,27 +106,29 @@ pub(super) fn GpuGrid() -> impl IntoView {
 #[derive(Clone, Copy)]
 struct Grid {
     choices: Choices,
-    nodes: Memo<Vec<Node>>,
     picture: StoredValue<Picture, LocalStorage>,
     /// Counts what changed in the picture, for the parts that are not on a canvas.
     version: RwSignal<u32>,
+    /// How many GPUs there are.
+    gpus: Memo<usize>,
 }
 
 impl Grid {
     /// Follows nodes, runs, culprits and the chosen measure for as long as the current owner lives.
     fn watched(choices: Choices) -> Self {
         let live = expect_context::<Live>();
-        let nodes = Memo::new(move |_| {
-            let rows = live.nodes.rows();
-            rows.iter().map(|row| Node::from(&row.get())).collect::<Vec<_>>()
+        let picture = StoredValue::new_local(Picture::default());
+        let version = RwSignal::new(0);
+        let gpus = Memo::new(move |_| {
+            version.track();
+            picture.with_value(|picture| picture.fleet.cells.len())
         });
         let grid = Self {
             choices,
-            nodes,
-            picture: StoredValue::new_local(Picture::default()),
-            version: RwSignal::new(0),
+            picture,
+            version,
+            gpus,
         };
-        let runs = RwSignal::new(BTreeMap::new());
         live.watch(
             |id| Request::WatchRange {
                 id,
@@ -137,11 +138,10 @@ impl Grid {
             },
             move |news| {
                 if let News::Frame { series, .. } = news {
-                    runs.set(assigned(&series));
+                    grid.change(|picture| picture.assign(assigned(&series)));
                 }
             },
         );
-        let runs = Memo::new(move |_| runs.get());
         // One owner per measure: another one ends the watch of the one before.
         whenever(move || {
             let query = choices.measure().query.to_owned();
@@ -149,25 +149,23 @@ impl Grid {
             live.watch(
                 |id| Request::WatchInstant { id, query },
                 move |news| match news {
-                    News::Frame { series, .. } => grid.change(|picture| picture.take(&values(&series))),
+                    News::Frame { series, .. } => grid.change(|picture| picture.take(values(&series))),
                     _ => grid.change(Picture::forget_values),
                 },
             );
         });
         whenever(move || {
-            let (nodes, runs, grouping) = (nodes.get(), runs.get(), choices.grouping());
-            grid.change(|picture| picture.arrange(&nodes, &runs, grouping));
+            let rows = live.nodes.rows();
+            let nodes = rows.iter().map(|row| Node::from(&row.get())).collect();
+            grid.change(|picture| picture.arrange(nodes, choices.grouping()));
         });
-        let culprits = Memo::new(move |_| {
+        whenever(move || {
             let rows = live.diagnoses.rows();
             let named = rows
                 .iter()
                 .filter_map(|row| row.peek(|diagnosis| culprit(&diagnosis.alert.labels)));
-            named.collect::<Vec<_>>()
-        });
-        whenever(move || {
-            let culprits = culprits.get();
-            grid.change(|picture| picture.mark(culprits.clone()));
+            let culprits = named.collect();
+            grid.change(|picture| picture.mark(culprits));
         });
         grid
     }
@@ -178,9 +176,12 @@ impl Grid {
     }
 }
 
-/// The node that a diagnosis names, and the GPU where it names one.
+/// The GPU that a diagnosis names, or all GPUs of the node that a run has its trouble with. A full disk is no matter of GPUs.
 fn culprit(labels: &domain::series::Labels) -> Option<(String, Option<u32>)> {
     let gpu = labels.get("gpu").and_then(|gpu| gpu.parse().ok());
+    if gpu.is_none() && labels.get("run").is_none() {
+        return None;
+    }
     Some((labels.get("node")?.to_owned(), gpu))
 }
 
@@ -190,11 +191,14 @@ fn values(series: &[Column]) -> Vec<(GpuKey, f64)> {
 }
 
 fn assigned(series: &[Column]) -> BTreeMap<GpuKey, String> {
-    let run = |column: &Column| {
-        column.values.last().copied().flatten()?;
-        Some((gpu(column)?, column.labels.get("run")?.to_owned()))
-    };
-    series.iter().filter_map(run).collect()
+    let mut runs = BTreeMap::new();
+    for column in series {
+        let is_now = column.values.last().copied().flatten().is_some();
+        if let (true, Some(gpu), Some(run)) = (is_now, gpu(column), column.labels.get("run")) {
+            runs.insert(gpu, run.to_owned());
+        }
+    }
+    runs
 }
 
 fn gpu(column: &Column) -> Option<GpuKey> {

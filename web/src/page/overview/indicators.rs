@@ -8,7 +8,7 @@ use leptos::prelude::*;
 
 use crate::live::Live;
 use crate::route::Route;
-use crate::ui::{changing, fixed, nothing, show, text, whenever};
+use crate::ui::{changing, fixed, show, text, whenever};
 use summary::{Summary, Watched};
 use table::{INDICATORS, Indicator, Place};
 
@@ -66,23 +66,18 @@ fn Tile(indicator: &'static Indicator, chosen: Memo<Option<String>>) -> impl Int
     let watched = Watched::new();
     // One owner per choice: another one ends the watches of the one before.
     whenever(move || watched.follow(indicator, chosen.get().as_deref()));
-    let shown = Memo::new(move |_| watched.first());
-    let judged = move |pick: fn(&Summary) -> Option<f64>| {
-        let (source, value) = shown.with(|shown| shown.as_ref().map(|(source, one)| (*source, pick(one))))?;
-        indicator.sources[source]
-            .judged
-            .then_some(indicator.place(value?))
+    let shown = move || watched.first();
+    let number =
+        text(move || shown().map_or("–".to_owned(), |(_, summary)| show(summary.median, Unit::Ratio)));
+    let place = move || {
+        let judged = shown().filter(|(source, _)| indicator.sources[*source].judged);
+        judged.map(|(_, summary)| indicator.place(summary.median))
     };
-    let number = text(move || {
-        let median = shown.with(|shown| shown.as_ref().map(|(_, summary)| summary.median));
-        median.map_or("–".to_owned(), |median| show(median, Unit::Ratio))
-    });
-    let place = Memo::new(move |_| judged(|summary| Some(summary.median)));
     let (class, word) = (
-        text(move || place.get().map_or("hidden", Place::class)),
-        text(move || place.get().map_or("", Place::word)),
+        text(move || place().map_or("hidden", Place::class)),
+        text(move || place().map_or("", Place::word)),
     );
-    let source = text(move || match shown.get() {
+    let source = text(move || match shown() {
         Some((source, summary)) => format!(
             "median of {} {}",
             fixed(summary.count, 0),
@@ -90,23 +85,23 @@ fn Tile(indicator: &'static Indicator, chosen: Memo<Option<String>>) -> impl Int
         ),
         None => "not measured now".to_owned(),
     });
-    let worst = changing(move || match shown.get().and_then(|(_, summary)| summary.worst) {
-        Some(worst) => {
-            let name = worst.name;
-            let named = match worst.href {
-                Some(href) => view! { <a class="link" href=href>{name}</a> }.into_any(),
-                None => name.into_any(),
-            };
-            view! { "worst " {named} " " <b>{show(worst.value, Unit::Ratio)}</b> }.into_any()
-        }
-        None => nothing(),
+    // The link stays while its words change: it may have the focus.
+    let worst = move || shown().and_then(|(_, summary)| summary.worst);
+    let (name, href) = (
+        text(move || worst().map(|worst| worst.name).unwrap_or_default()),
+        text(move || worst().map(|worst| worst.href).unwrap_or_default()),
+    );
+    let value = text(move || {
+        worst()
+            .map(|worst| show(worst.value, Unit::Ratio))
+            .unwrap_or_default()
     });
     view! {
         <article class="border border-base-300 rounded p-2" data-testid="indicator" data-title=indicator.title>
             <h3 class="text-muted">{indicator.title}</h3>
             <p class="flex flex-wrap gap-2 items-baseline"><span class="text-xl font-bold tabular-nums">{number}</span> <span class=class>{word}</span></p>
-            <Scale indicator shown />
-            <p class="text-xs min-h-4" data-testid="worst">{worst}</p>
+            <Scale indicator watched />
+            <p class="text-xs min-h-4" data-testid="worst"><span hidden=move || worst().is_none()>"worst " <a class="link" href=href>{name}</a> " " <b>{value}</b></span></p>
             <p class="text-xs text-muted">{source} "; healthy: " {indicator.band}</p>
         </article>
     }
@@ -114,12 +109,12 @@ fn Tile(indicator: &'static Indicator, chosen: Memo<Option<String>>) -> impl Int
 
 /// The band, the median and the worst on a line from 0 to 100 %; the words say the same.
 #[component]
-fn Scale(indicator: &'static Indicator, shown: Memo<Option<(usize, Summary)>>) -> impl IntoView {
+fn Scale(indicator: &'static Indicator, watched: Watched) -> impl IntoView {
     let percent = |value: f64| value.clamp(0.0, 1.0) * 100.0;
     let (low, high) = (percent(indicator.healthy.0), percent(indicator.healthy.1));
     let mark = move |pick: fn(&Summary) -> Option<f64>| {
         text(move || {
-            let value = shown.with(|shown| shown.as_ref().and_then(|(_, summary)| pick(summary)));
+            let value = watched.first().and_then(|(_, summary)| pick(&summary));
             value.map_or("-1rem".to_owned(), |value| {
                 format!("calc({}% - 2px)", fixed(percent(value), 1))
             })

@@ -17,16 +17,15 @@ pub(super) fn newest_by_run(query: &str) -> RwSignal<ByRun> {
     expect_context::<Live>().watch(
         |id| Request::WatchInstant { id, query },
         move |news| {
-            let values = match news {
-                News::Frame { series, .. } => series
-                    .iter()
-                    .filter_map(|column| {
-                        let run = column.labels.get("run")?.to_owned();
-                        Some((run, column.values.last().copied().flatten()?))
-                    })
-                    .collect(),
-                _ => ByRun::new(),
-            };
+            let mut values = ByRun::new();
+            if let News::Frame { series, .. } = news {
+                for column in series {
+                    let value = column.values.last().copied().flatten();
+                    if let (Some(run), Some(value)) = (column.labels.get("run"), value) {
+                        values.insert(run.to_owned(), value);
+                    }
+                }
+            }
             newest.set(values);
         },
     );

@@ -2,8 +2,6 @@
 
 mod spark;
 
-use std::collections::BTreeSet;
-
 use domain::api::runs::RunSummary;
 use domain::event::Severity;
 use domain::metric::Unit;
@@ -43,21 +41,27 @@ pub(super) fn Runs() -> impl IntoView {
         sparks: Sparks::watched(STEP_TIME),
     };
     let needing = Memo::new(move |_| {
-        let rows = live.diagnoses.rows();
-        let grave = rows
-            .iter()
-            .filter(|row| row.peek(|one| one.alert.severity >= Severity::Warning));
-        let run = |row: &Row<_>| {
-            row.peek(|one: &domain::api::alerts::Diagnosis| one.alert.labels.get("run").map(str::to_owned))
-        };
-        grave.filter_map(run).collect::<BTreeSet<String>>()
+        let mut runs: Vec<String> = Vec::new();
+        for row in live.diagnoses.rows() {
+            row.peek(|diagnosis| {
+                let run = diagnosis.alert.labels.get("run");
+                runs.extend(
+                    run.filter(|_| diagnosis.alert.severity >= Severity::Warning)
+                        .map(str::to_owned),
+                );
+            });
+        }
+        runs
     });
     let is_whole = RwSignal::new(false);
     let count = Memo::new(move |_| all.rows().len());
     let sorted = move || {
-        let needing = needing.get();
-        let place = |row: &Row<RunSummary>| place(needing.contains(&row.key), row.get().state);
-        let mut rows = crate::ui::sorted(all.rows(), |a, b| place(a).cmp(&place(b)));
+        let (all, needing) = (all.rows(), needing.get());
+        let mut rows = Vec::with_capacity(all.len());
+        for wanted in PLACES {
+            let here = |row: &&Row<RunSummary>| place(needing.contains(&row.key), row.get().state) == wanted;
+            rows.extend(all.iter().filter(here).cloned());
+        }
         if !is_whole.get() {
             rows.truncate(ROWS);
         }
@@ -99,16 +103,25 @@ pub(super) fn Runs() -> impl IntoView {
 }
 
 /// Where a run stands among the others; those of one place keep their order, newest first.
-fn place(needs_you: bool, state: RunState) -> u8 {
-    match (needs_you && !state.is_final(), state.is_final()) {
-        (true, _) => 0,
-        (_, false) => 1,
-        (_, true) => 2,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    NeedsYou,
+    Active,
+    Ended,
+}
+
+const PLACES: [Place; 3] = [Place::NeedsYou, Place::Active, Place::Ended];
+
+fn place(needs_you: bool, state: RunState) -> Place {
+    match (state.is_final(), needs_you) {
+        (true, _) => Place::Ended,
+        (false, true) => Place::NeedsYou,
+        (false, false) => Place::Active,
     }
 }
 
 #[component]
-fn RunRow(row: Row<RunSummary>, figures: Figures, needing: Memo<BTreeSet<String>>) -> impl IntoView {
+fn RunRow(row: Row<RunSummary>, figures: Figures, needing: Memo<Vec<String>>) -> impl IntoView {
     let run = row.signal();
     let id = StoredValue::new(row.key.clone());
     let state = Signal::derive(move || run.with(|run| run.state));
@@ -165,8 +178,8 @@ mod tests {
 
     #[test]
     fn runs_that_need_somebody_come_first_and_ended_ones_last() {
-        assert_eq!(place(true, RunState::Running), 0);
-        assert_eq!(place(false, RunState::Queued), 1);
-        assert_eq!(place(true, RunState::Failed), 2);
+        assert_eq!(place(true, RunState::Running), Place::NeedsYou);
+        assert_eq!(place(false, RunState::Queued), Place::Active);
+        assert_eq!(place(true, RunState::Failed), Place::Ended);
     }
 }

@@ -1,13 +1,11 @@
 //! The one sentence: how many runs need somebody, and the worst diagnosis in the words of the server.
 
-use std::collections::BTreeSet;
-
 use domain::api::alerts::Diagnosis;
 use domain::event::Severity;
 use leptos::prelude::*;
 
-use crate::live::Live;
-use crate::ui::{changing, diagnosis_href, nothing, severity_word, text};
+use crate::live::{Live, Row};
+use crate::ui::{diagnosis_href, severity_word, text};
 
 /// What the sentence is made of.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -32,50 +30,45 @@ struct Worst {
 pub(super) fn Sentence() -> impl IntoView {
     let live = expect_context::<Live>();
     let known = move || live.runs.is_known() && live.diagnoses.is_known();
-    let standing = Memo::new(move |_| {
-        let active: BTreeSet<String> = live
+    let standing = move || {
+        let active: Vec<String> = live
             .runs
             .rows()
             .iter()
-            .map(crate::live::Row::get)
-            .filter(|run| !run.state.is_final())
-            .map(|run| run.id)
+            .filter(|row| !row.get().state.is_final())
+            .map(|row| row.key.clone())
             .collect();
-        let diagnoses: Vec<Diagnosis> = live.diagnoses.rows().iter().map(crate::live::Row::get).collect();
+        let diagnoses: Vec<Diagnosis> = live.diagnoses.rows().iter().map(Row::get).collect();
         known().then(|| Standing::of(&active, &diagnoses))
+    };
+    let worst = move || standing().and_then(|standing| standing.worst);
+    let class = text(move || match standing().map(|standing| standing.worst) {
+        Some(Some(worst)) => severity_word(worst.severity).0,
+        Some(None) => "state state-ok",
+        None => "",
     });
-    let class = text(move || {
-        standing.with(
-            |standing| match standing.as_ref().map(|standing| &standing.worst) {
-                Some(Some(worst)) => severity_word(worst.severity).0,
-                Some(None) => "state state-ok",
-                None => "",
-            },
-        )
-    });
-    let link = changing(move || match standing.get().and_then(|standing| standing.worst) {
-        Some(worst) => view! { <a class="off-wall btn btn-sm" href=worst.href>"Open"</a> }.into_any(),
-        None => nothing(),
-    });
+    let words = text(move || standing().map_or("Loading…".to_owned(), |standing| standing.words()));
+    let href = text(move || worst().map(|worst| worst.href).unwrap_or_default());
     view! {
         <p class="flex flex-wrap gap-x-3 gap-y-1 items-center text-base sm:text-lg" data-testid="sentence">
             <span class=class style:white-space="normal" aria-live="polite">
-                <span>{text(move || standing.with(|standing| standing.as_ref().map_or("Loading…".to_owned(), Standing::words)))}</span>
+                <span>{words}</span>
             </span>
-            {link}
+            <a class="off-wall btn btn-sm" href=href hidden=move || worst().is_none()>"Open"</a>
         </p>
     }
 }
 
 impl Standing {
-    fn of(active: &BTreeSet<String>, diagnoses: &[Diagnosis]) -> Self {
-        let grave = diagnoses
-            .iter()
-            .filter(|diagnosis| diagnosis.alert.severity >= Severity::Warning);
-        let affected: BTreeSet<&str> = grave
-            .filter_map(|diagnosis| diagnosis.alert.labels.get("run"))
-            .filter(|run| active.contains(*run))
-            .collect();
+    fn of(active: &[String], diagnoses: &[Diagnosis]) -> Self {
+        let mut affected: Vec<&str> = Vec::new();
+        for diagnosis in diagnoses {
+            let run = diagnosis.alert.labels.get("run").unwrap_or_default();
+            let is_new = !affected.contains(&run) && active.iter().any(|active| active == run);
+            if is_new && diagnosis.alert.severity >= Severity::Warning {
+                affected.push(run);
+            }
+        }
         Self {
             active_runs: active.len(),
             affected_runs: affected.len(),

@@ -1,9 +1,7 @@
 //! The rules as a dense table: what each looks for, where it stands, and opened, what is to be done when it fires.
 
-use std::collections::BTreeMap;
-
 use domain::api::alerts::{AlertView, RuleView};
-use domain::time::{DisplayDuration, TimestampMs};
+use domain::time::DisplayDuration;
 use leptos::prelude::*;
 
 use super::filter::{Filter, STANDINGS, Standing, severity};
@@ -11,9 +9,6 @@ use super::polled::{Absence, Polled};
 use crate::live::{Row, each};
 use crate::route::Route;
 use crate::ui::{Ago, When, changing, fixed, nothing, severity_word, text};
-
-/// When each rule fired last, by its name.
-type LastFired = Memo<BTreeMap<String, TimestampMs>>;
 
 /// The table with its filter; the address holds the filter.
 #[component]
@@ -24,27 +19,18 @@ pub(super) fn Rules(
     let rules = Polled::<RuleView>::of("/api/rules");
     let route = expect_context::<Route>();
     let (words, standing, grave) = (route.param("q"), route.param("state"), route.param("severity"));
-    let filter = Memo::new(move |_| Filter {
+    let filter = move || Filter {
         words: words.get().unwrap_or_default(),
         standing: standing.get().unwrap_or_default(),
         severity: grave.get().unwrap_or_default(),
-    });
+    };
     let shown = move || {
-        let filter = filter.get();
+        let filter = filter();
         let mut rows = rules.list.rows();
         rows.retain(|row| filter.takes(&row.get()));
         rows
     };
     let count = text(move || format!("{} of {}", shown().len(), rules.list.rows().len()));
-    let last_fired = Memo::new(move |_| {
-        let mut last = BTreeMap::new();
-        for alert in alerts.list.rows().iter().map(Row::get) {
-            let Some(fired_ms) = alert.fired_ms else { continue };
-            let newest = last.entry(alert.rule).or_insert(fired_ms);
-            *newest = fired_ms.max(*newest);
-        }
-        last
-    });
     let standings = STANDINGS.map(|(_, word)| word);
     view! {
         <section class="min-w-0" aria-label="Rules">
@@ -77,7 +63,7 @@ pub(super) fn Rules(
                         <th class="number hidden lg:table-cell" title="Time of the last evaluation">"Took"</th>
                     </tr>
                 </thead>
-                {each(shown, move |row| view! { <Rule row last_fired /> }.into_any())}
+                {each(shown, move |row| view! { <Rule row alerts /> }.into_any())}
             </table>
         </section>
     }
@@ -115,9 +101,9 @@ fn choice(
 
 /// A row, and below it what the rule says, while it is open.
 #[component]
-fn Rule(row: Row<RuleView>, last_fired: LastFired) -> impl IntoView {
+fn Rule(row: Row<RuleView>, alerts: Polled<AlertView>) -> impl IntoView {
     let rule = row.signal();
-    let standing = Memo::new(move |_| rule.with(Standing::of));
+    let standing = move || rule.with(Standing::of);
     let firing = Memo::new(move |_| rule.with(|rule| rule.alerts.len()));
     let open = RwSignal::new(false);
     let took = text(move || rule.with(|rule| format!("{} ms", fixed(rule.duration_s * 1_000.0, 1))));
@@ -129,7 +115,11 @@ fn Rule(row: Row<RuleView>, last_fired: LastFired) -> impl IntoView {
     });
     let fired_ms = {
         let name = name.clone();
-        Memo::new(move |_| last_fired.with(|last| last.get(&name).copied()))
+        Memo::new(move |_| {
+            let rows = alerts.list.rows();
+            let fired = rows.iter().map(Row::get).filter(|alert| alert.rule == name);
+            fired.filter_map(|alert| alert.fired_ms).max()
+        })
     };
     let last = changing(move || match fired_ms.get() {
         Some(at_ms) => view! { <Ago at_ms /> }.into_any(),
@@ -143,11 +133,11 @@ fn Rule(row: Row<RuleView>, last_fired: LastFired) -> impl IntoView {
         }
     });
     view! {
-        <tbody data-testid="rule" data-rule=name.clone() data-state=text(move || standing.get().word())>
+        <tbody data-testid="rule" data-rule=name.clone() data-state=text(move || standing().word())>
             <tr>
                 <td>
-                    <span class=text(move || standing.get().class())>
-                        {text(move || standing.get().word())}
+                    <span class=text(move || standing().class())>
+                        {text(move || standing().word())}
                         <When on=move || { firing.get() > 1 }><span>{firing}</span></When>
                     </span>
                 </td>

@@ -17,7 +17,7 @@ pub(super) fn Controls(choices: Choices, gpus: Memo<usize>) -> impl IntoView {
     view! {
         <div class="flex flex-wrap gap-x-3 gap-y-1 items-center mb-1">
             <h2 class="font-bold">"GPUs" <span class="font-normal text-muted">" " {text(move || gpus.get().to_string())}</span></h2>
-            <div class="off-wall flex flex-wrap gap-2 items-center ml-auto">
+            <div class="off-wall flex flex-wrap gap-2 items-center ml-auto" hidden=move || gpus.get() == 0>
                 {choice("Measure", "colour", choices.measure, &measures)}
                 {choice("Colour shows", "show", choices.shows, &[("difference", "difference to the median of the run"), ("value", "value")])}
                 {choice("Grouped by", "group", choices.grouping, &[("node", "by node"), ("run", "by run")])}

@@ -78,15 +78,15 @@ impl Fleet {
         let mut titles: BTreeMap<Option<String>, Vec<&Node>> = BTreeMap::new();
         let run_of = |node: &Node, gpu: u32| runs.get(&(node.name.clone(), gpu)).cloned();
         for node in nodes {
-            let of_gpus = node.gpus.iter().map(|(gpu, _)| run_of(node, *gpu));
-            let headings: Vec<Option<String>> = match grouping {
-                Grouping::Node => vec![None],
-                Grouping::Run => of_gpus.collect(),
-            };
-            let mut headings = crate::ui::sorted(headings, Ord::cmp);
-            headings.dedup();
-            for heading in headings {
-                titles.entry(heading).or_default().push(node);
+            for (gpu, _) in &node.gpus {
+                let heading = match grouping {
+                    Grouping::Node => None,
+                    Grouping::Run => run_of(node, *gpu),
+                };
+                let under = titles.entry(heading).or_default();
+                if under.last().is_none_or(|last| last.name != node.name) {
+                    under.push(node);
+                }
             }
         }
         // GPUs without a run stand last.

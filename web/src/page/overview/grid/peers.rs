@@ -1,5 +1,7 @@
 //! How much each GPU differs from its peers.
 
+use crate::ui::highest_first;
+
 /// Fewer have no usual value: of two, which one is odd?
 const PEERS_MIN: usize = 3;
 
@@ -12,24 +14,25 @@ pub(super) fn differences(values: &[f64], groups: &[u32]) -> Vec<f64> {
             members[*group as usize].push(*value);
         }
     }
-    let medians: Vec<f64> = members.iter_mut().map(|values| median(values)).collect();
+    let medians: Vec<f64> = members.iter().map(|values| median(values)).collect();
     let pairs = values.iter().zip(groups);
     pairs
         .map(|(value, group)| value - medians[*group as usize])
         .collect()
 }
 
-fn median(values: &mut [f64]) -> f64 {
+fn median(values: &[f64]) -> f64 {
     if values.len() < PEERS_MIN {
         return f64::NAN;
     }
-    let (middle, even) = (values.len() / 2, values.len().is_multiple_of(2));
-    let (below, upper, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
-    if !even {
-        return *upper;
+    let order = highest_first(values);
+    let middle = values.len() / 2;
+    let upper = values[order[middle]];
+    if values.len().is_multiple_of(2) {
+        f64::midpoint(values[order[middle - 1]], upper)
+    } else {
+        upper
     }
-    let lower = below.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    f64::midpoint(lower, *upper)
 }
 
 #[cfg(test)]

@@ -45,7 +45,10 @@ pub(super) struct Picture {
     pub(super) layout: Layout,
     pub(super) values: Vec<f64>,
     pub(super) differences: Vec<f64>,
-    newest: BTreeMap<GpuKey, f64>,
+    nodes: Vec<Node>,
+    runs: BTreeMap<GpuKey, String>,
+    grouping: Option<Grouping>,
+    newest: Vec<(GpuKey, f64)>,
     culprits: Vec<(String, Option<u32>)>,
     rings: Vec<u32>,
     /// Counts the arrangements, so that the canvas knows when its layout is old.
@@ -54,19 +57,35 @@ pub(super) struct Picture {
 
 impl Picture {
     /// Takes the values of a frame.
-    pub(super) fn take(&mut self, values: &[(GpuKey, f64)]) {
-        self.newest = values.iter().cloned().collect();
+    pub(super) fn take(&mut self, values: Vec<(GpuKey, f64)>) {
+        self.newest = values;
         self.fill();
     }
 
     /// Values of another measure would be shown on a scale that is not theirs.
     pub(super) fn forget_values(&mut self) {
-        self.take(&[]);
+        self.take(vec![]);
     }
 
-    /// Puts the GPUs in order.
-    pub(super) fn arrange(&mut self, nodes: &[Node], runs: &BTreeMap<GpuKey, String>, grouping: Grouping) {
-        self.fleet = Fleet::of(nodes, runs, grouping);
+    /// Takes the nodes, in the order in which they are shown.
+    pub(super) fn arrange(&mut self, nodes: Vec<Node>, grouping: Grouping) {
+        if self.nodes != nodes || self.grouping != Some(grouping) {
+            (self.nodes, self.grouping) = (nodes, Some(grouping));
+            self.rearrange();
+        }
+    }
+
+    /// Takes which run has which GPU.
+    pub(super) fn assign(&mut self, runs: BTreeMap<GpuKey, String>) {
+        if self.runs != runs {
+            self.runs = runs;
+            self.rearrange();
+        }
+    }
+
+    fn rearrange(&mut self) {
+        let grouping = self.grouping.unwrap_or(Grouping::Node);
+        self.fleet = Fleet::of(&self.nodes, &self.runs, grouping);
         self.arranged = self.arranged.wrapping_add(1);
         self.fill();
         self.ring();
@@ -218,9 +237,9 @@ mod tests {
         let mut nodes = nodes(2, 4);
         nodes[1].down = true;
         picture.mark(vec![("node-0000".to_owned(), Some(2))]);
-        picture.arrange(&nodes, &BTreeMap::new(), Grouping::Node);
+        picture.arrange(nodes, Grouping::Node);
         let value = |gpu| (("node-0000".to_owned(), gpu), if gpu == 2 { 0.3 } else { 0.9 });
-        picture.take(&[0, 1, 2].map(value));
+        picture.take([0, 1, 2].map(value).to_vec());
         let compute = measure(None);
         let colours = picture.colours(Shows::Difference, compute);
         assert_eq!(colours, [128, 128, 1, UNMEASURED, DOWN, DOWN, DOWN, DOWN]);

@@ -27,7 +27,7 @@ impl Pointer {
         let selected = expect_context::<Route>().param("sel");
         whenever(move || {
             if let Some(node) = selected.get() {
-                grid.nodes.track();
+                grid.gpus.track();
                 pointed.set(
                     grid.picture
                         .with_value(|picture| picture.fleet.named(&node, None).first().copied()),
@@ -152,9 +152,10 @@ mod tests {
         let mut picture = Picture::default();
         let key = |gpu| ("node-0000".to_owned(), gpu);
         let runs: BTreeMap<_, _> = (0..3).map(|gpu| (key(gpu), "llama".to_owned())).collect();
-        picture.arrange(&nodes(1, 5), &runs, Grouping::Node);
+        picture.arrange(nodes(1, 5), Grouping::Node);
+        picture.assign(runs);
         picture.mark(vec![("node-0000".to_owned(), Some(1))]);
-        picture.take(&[(key(0), 0.8), (key(1), 0.41), (key(2), 0.79), (key(3), 0.1)]);
+        picture.take(vec![(key(0), 0.8), (key(1), 0.41), (key(2), 0.79), (key(3), 0.1)]);
         let said = |cell| sentence(&picture, measure(None), cell).unwrap_or_default();
         assert_eq!(
             said(1),

@@ -5,7 +5,7 @@ use leptos::prelude::*;
 use super::Grid;
 use super::measure::{Measure, Shows};
 use super::picture::Picture;
-use crate::ui::{changing, show, text};
+use crate::ui::{changing, highest_first, show, text};
 
 /// Rows of the table.
 const ROWS_MAX: usize = 50;
@@ -34,7 +34,7 @@ pub(super) fn Worst(grid: Grid) -> impl IntoView {
     });
     view! {
         <div class="overflow-x-auto">
-            <table class="rows" data-testid="gpu-table">
+            <table class="rows narrow" data-testid="gpu-table">
                 <thead>
                     <tr><th>"GPU"</th><th class="number">"Value"</th><th>"Against the median of its run"</th><th>"Run"</th></tr>
                 </thead>
@@ -97,27 +97,17 @@ fn difference(picture: &Picture, measure: &Measure, cell: usize) -> String {
 
 /// All cells: those named by a diagnosis, then by how much they differ, or by their value where that is shown.
 fn order(picture: &Picture, shows: Shows) -> Vec<usize> {
-    let size = |cell: &usize| match shows {
-        Shows::Difference => picture.differences[*cell].abs(),
-        Shows::Value => picture.values[*cell],
+    let score = |cell: usize| match (picture.is_culprit(cell), shows) {
+        (true, _) => f64::INFINITY,
+        (false, Shows::Difference) => picture.differences[cell].abs(),
+        (false, Shows::Value) => picture.values[cell],
     };
-    // What has no number comes last.
-    let key = |cell: &usize| {
-        Some(size(cell))
-            .filter(|size| !size.is_nan())
-            .unwrap_or(f64::NEG_INFINITY)
-    };
-    let cells: Vec<usize> = (0..picture.fleet.cells.len()).collect();
-    crate::ui::sorted(cells, |a, b| {
-        let named = picture.is_culprit(*b).cmp(&picture.is_culprit(*a));
-        named.then(key(b).total_cmp(&key(a)))
-    })
+    let scores: Vec<f64> = (0..picture.fleet.cells.len()).map(score).collect();
+    highest_first(&scores)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::super::fleet::Grouping;
     use super::super::fleet::tests::nodes;
     use super::*;
@@ -126,9 +116,9 @@ mod tests {
     fn the_named_come_first_then_the_most_different_and_the_unmeasured_last() {
         let mut picture = Picture::default();
         let key = |gpu| ("node-0000".to_owned(), gpu);
-        picture.arrange(&nodes(1, 5), &BTreeMap::new(), Grouping::Node);
+        picture.arrange(nodes(1, 5), Grouping::Node);
         picture.mark(vec![("node-0000".to_owned(), Some(0))]);
-        picture.take(&[(key(0), 0.9), (key(1), 0.85), (key(3), 0.2), (key(4), 0.92)]);
+        picture.take(vec![(key(0), 0.9), (key(1), 0.85), (key(3), 0.2), (key(4), 0.92)]);
         assert_eq!(order(&picture, Shows::Difference), [0, 3, 4, 1, 2]);
         assert_eq!(order(&picture, Shows::Value), [0, 4, 1, 3, 2]);
     }

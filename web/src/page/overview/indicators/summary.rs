@@ -19,7 +19,8 @@ pub(super) struct Summary {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Named {
     pub(super) name: String,
-    pub(super) href: Option<String>,
+    /// Its run, else the overview with its node.
+    pub(super) href: String,
     pub(super) value: f64,
 }
 
@@ -78,10 +79,18 @@ impl Summary {
             count: part("count")?.1,
             worst: part("worst").map(|(labels, value)| Named {
                 name: name(labels),
-                href: labels.get("run").map(|run| format!("/runs/{run}")),
+                href: href(labels),
                 value,
             }),
         })
+    }
+}
+
+fn href(labels: &Labels) -> String {
+    match (labels.get("run"), labels.get("node")) {
+        (Some(run), _) => format!("/runs/{run}"),
+        (None, Some(node)) => format!("/?sel={node}"),
+        (None, None) => "/".to_owned(),
     }
 }
 
@@ -135,8 +144,8 @@ mod tests {
         let summary = Summary::of(&answer).expect("it is whole");
         let worst = summary.worst.expect("it is named");
         assert_eq!(
-            (worst.name.as_str(), worst.href.as_deref()),
-            ("rank 17 of llama on node-07", Some("/runs/llama"))
+            (worst.name.as_str(), worst.href.as_str()),
+            ("rank 17 of llama on node-07", "/runs/llama")
         );
         assert_eq!(
             name(&Labels::from_trusted([

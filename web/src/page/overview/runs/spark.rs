@@ -12,7 +12,7 @@ const RANGE_MS: i64 = 600_000;
 const STEP_MS: i64 = 10_000;
 /// Points of a whole line.
 const POINTS_MAX: usize = 61;
-/// Size of the picture.
+/// Size of the picture, as [`spark`] writes it.
 const WIDTH: f64 = 96.0;
 const HEIGHT: f64 = 18.0;
 /// Changes smaller than this share of the value look flat: they are noise.
@@ -80,7 +80,7 @@ impl Sparks {
 /// The picture of a line.
 pub(super) fn spark(values: &[f64]) -> AnyView {
     view! {
-        <svg class="block" width=WIDTH.to_string() height=HEIGHT.to_string() role="img" aria-label="Step time in the last 10 minutes">
+        <svg class="block" width="96" height="18" role="img" aria-label="Step time in the last 10 minutes">
             <path d=path(values) fill="none" stroke="var(--series-1)" stroke-width="1.5" />
         </svg>
     }
