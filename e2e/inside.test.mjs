@@ -15,7 +15,7 @@ test("a run from inside", async (t) => {
   const browser = await startBrowser(t);
 
   await t.test("a mesh is a grid of ranks with how each stands, and pointing at one shows its group along the chosen axis", async (t) => {
-    const { page, push } = await openRun(t, browser, lockstep, [attempt({ mesh: mesh({ data: 2, tensor: 4 }) })]);
+    const { page, push } = await openRun(t, browser, lockstep, [attempt({ mesh: mesh({ data: 2, tensor: 4 }) })], { tab: "ranks" });
     const topology = page.getByTestId("topology");
     await topology.getByTestId("mesh-cell").nth(7).waitFor();
     assert.equal(await topology.getByTestId("mesh-axes").innerText(), "data 2 × tensor 4");
@@ -47,7 +47,7 @@ test("a run from inside", async (t) => {
   });
 
   await t.test("one axis is a row, three are planes, and what no rank has told is left open", async (t) => {
-    const { page, push } = await openRun(t, browser, lockstep, [attempt({ mesh: mesh({ shard: 8 }) })]);
+    const { page, push } = await openRun(t, browser, lockstep, [attempt({ mesh: mesh({ shard: 8 }) })], { tab: "ranks" });
     const topology = page.getByTestId("topology");
     await topology.getByTestId("mesh-cell").nth(7).waitFor();
     const tops = await topology.getByTestId("mesh-cell").evaluateAll((all) => all.map((cell) => cell.offsetTop));
@@ -64,16 +64,18 @@ test("a run from inside", async (t) => {
   await t.test("on a phone and in the dark the mesh, the network and the logged values can be read", async (t) => {
     const whole = attempt({ mesh: mesh({ replicate: 1, shard: 8 }), bandwidth: bandwidth(), unseen: unseen() });
     const { page } = await openRun(t, browser, lockstep, [whole], { dark: true, width: 390, height: 844 });
-    await page.getByTestId("mesh-cell").nth(7).waitFor();
-    await page.getByTestId("small-chart").first().waitFor();
-    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
+    for (const [tab, shown] of [["Summary", "small-chart"], ["Memory and GPUs", "way"], ["Ranks", "mesh-cell"]]) {
+      await page.getByTestId("tabs").getByRole("button", { name: tab, exact: true }).click();
+      await page.getByTestId(shown).first().waitFor();
+      assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0, tab);
+      assert.deepEqual(await accessibilityFaults(page), [], tab);
+    }
     await page.getByTestId("topology").scrollIntoViewIfNeeded();
     await picture(page, "mesh-dark-phone");
-    assert.deepEqual(await accessibilityFaults(page), []);
   });
 
   await t.test("the network between nodes is a table of ways, the slow ones marked, and the rule is said", async (t) => {
-    const { page } = await openRun(t, browser, lockstep, [attempt({ bandwidth: bandwidth() })]);
+    const { page } = await openRun(t, browser, lockstep, [attempt({ bandwidth: bandwidth() })], { tab: "hardware" });
     const network = page.getByTestId("bandwidth");
     await network.waitFor();
     const rule = await network.getByTestId("bandwidth-rule").innerText();
@@ -133,7 +135,7 @@ test("a run from inside", async (t) => {
 });
 
 /** Opens the page of a run with these attempts; `push` changes them. */
-async function openRun(t, browser, lockstep, attempts, look = {}, more = {}) {
+async function openRun(t, browser, lockstep, attempts, { tab = "summary", ...look } = {}, more = {}) {
   const page = await openPage(t, browser, look);
   const streams = [];
   let now = attempts;
@@ -153,7 +155,7 @@ async function openRun(t, browser, lockstep, attempts, look = {}, more = {}) {
   });
   await page.route(`**/api/runs/${RUN}/**`, (route) => route.fulfill({ contentType: "application/json", body: JSON.stringify({ folder: "", checkpoints: [] }) }));
   await logIn(page, lockstep);
-  await page.goto(`${lockstep.url}/runs/${RUN}`);
+  await page.goto(`${lockstep.url}/runs/${RUN}?tab=${tab}`);
   await page.getByRole("heading", { name: RUN }).waitFor();
   const push = (changed) => {
     now = changed;

@@ -16,7 +16,7 @@ test("a managed run", async (t) => {
   const browser = await startBrowser(t);
 
   await t.test("attempts say why they were made, from where they went on, who failed first and who only fell with it", async (t) => {
-    const { page } = await openRun(t, browser, lockstep);
+    const { page } = await openRun(t, browser, lockstep, { tab: "attempts" });
     const attempts = page.getByTestId("attempt");
     await attempts.nth(1).waitFor();
     assert.deepEqual(await attempts.evaluateAll((all) => all.map(({ open }) => open)), [true, false], "the newest is open");
@@ -38,19 +38,21 @@ test("a managed run", async (t) => {
   });
 
   await t.test("a node's command line can be copied, and what an attempt ran is there to unfold", async (t) => {
-    const { page } = await openRun(t, browser, lockstep);
+    const { page } = await openRun(t, browser, lockstep, { tab: "attempts" });
     const newest = page.getByTestId("attempt").first();
     const command = await newest.getByTestId("command").first().innerText();
     assert.match(command, /^torchrun --nnodes 2/);
     await newest.getByRole("button", { name: "Copy the command line of node-a" }).click();
     await newest.getByText("Copied").waitFor();
+    const provenance = newest.getByTestId("provenance");
+    await provenance.locator("summary").click();
+    assert.match(await provenance.innerText(), /Commit: abc123\+changes[\s\S]*Seed: 42[\s\S]*EPOCHS=3[\s\S]*torch==2\.9\.0/);
+    await page.getByTestId("tabs").getByRole("button", { name: "Log" }).click();
+    assert.equal(new URL(page.url()).searchParams.get("tab"), "log", "the tab is in the address");
     const box = page.getByLabel("Search the logs of all ranks");
     await box.focus();
     await page.keyboard.press("Control+V");
     assert.equal(await box.inputValue(), command, "what was copied can be pasted");
-    const provenance = newest.getByTestId("provenance");
-    await provenance.locator("summary").click();
-    assert.match(await provenance.innerText(), /Commit: abc123\+changes[\s\S]*Seed: 42[\s\S]*EPOCHS=3[\s\S]*torch==2\.9\.0/);
   });
 
   await t.test("charts join the attempts: a line a rank, and a mark where the second attempt began", async (t) => {
@@ -71,7 +73,7 @@ test("a managed run", async (t) => {
   });
 
   await t.test("a stop says what it costs, waits where nothing is lost, and a refusal is shown in words", async (t) => {
-    const { page, posted, push, refuse } = await openRun(t, browser, lockstep);
+    const { page, posted, push, refuse } = await openRun(t, browser, lockstep, { tab: "checkpoints" });
     await page.getByTestId("checkpoint").first().waitFor();
     await page.getByTestId("stop").click();
     await page.getByTestId("loss").getByText("7 steps since the last checkpoint will be lost.").waitFor();
@@ -94,7 +96,7 @@ test("a managed run", async (t) => {
   });
 
   await t.test("an ended run goes on from a checkpoint that is complete, or from its start", async (t) => {
-    const { page, posted } = await openRun(t, browser, lockstep, { run: ended() });
+    const { page, posted } = await openRun(t, browser, lockstep, { run: ended(), tab: "checkpoints" });
     await page.getByTestId("checkpoint").first().waitFor();
     assert.equal(await page.getByTestId("stop").count(), 0);
     await page.getByTestId("resume").click();
@@ -115,7 +117,7 @@ test("a managed run", async (t) => {
   });
 
   await t.test("checkpoints are listed with what they take and whether they can be used; one is pinned", async (t) => {
-    const { page, posted, refuse } = await openRun(t, browser, lockstep);
+    const { page, posted, refuse } = await openRun(t, browser, lockstep, { tab: "checkpoints" });
     const rows = page.getByTestId("checkpoint");
     await rows.nth(2).waitFor();
     await page.getByTestId("checkpoint-folder").getByText(`In ${FOLDER}; 12.0 GiB are free there.`).waitFor();
@@ -138,7 +140,7 @@ test("a managed run", async (t) => {
   });
 
   await t.test("pruning shows what would go before anything goes", async (t) => {
-    const { page, posted } = await openRun(t, browser, lockstep);
+    const { page, posted } = await openRun(t, browser, lockstep, { tab: "checkpoints" });
     await page.getByTestId("prune").click();
     const preview = page.getByTestId("prune-preview");
     await preview.getByText("Would be removed: 1, which frees 512 MiB").waitFor();
@@ -154,7 +156,7 @@ test("a managed run", async (t) => {
   });
 
   await t.test("a log is plain text, and a line found in any rank leads to its place", async (t) => {
-    const { page } = await openRun(t, browser, lockstep);
+    const { page } = await openRun(t, browser, lockstep, { tab: "log" });
     const log = page.getByTestId("log");
     await log.getByText("step 127 loss 1.5").waitFor();
     assert.equal(await log.innerText(), "warming up\n100% done\nstep 127 loss 1.5 <b>bold</b>\n");
@@ -176,7 +178,7 @@ test("a managed run", async (t) => {
 
   await t.test("who may only look has no way to change anything", async (t) => {
     const { token } = await lockstep.call("POST", "/api/tokens", { role: "viewer" });
-    const { page, push } = await openRun(t, browser, { ...lockstep, token });
+    const { page, push } = await openRun(t, browser, { ...lockstep, token }, { tab: "checkpoints" });
     await page.getByTestId("checkpoint").first().waitFor();
     for (const control of ["stop", "resume", "prune"]) assert.equal(await page.getByTestId(control).count(), 0, control);
     assert.equal(await page.getByLabel("Keep step 110").isDisabled(), true);
@@ -186,7 +188,7 @@ test("a managed run", async (t) => {
   });
 
   await t.test("a run that is only watched says why nothing can be done", async (t) => {
-    const { page } = await openRun(t, browser, lockstep, { run: view({ watched: true }) });
+    const { page } = await openRun(t, browser, lockstep, { run: view({ watched: true }), tab: "checkpoints" });
     await page.getByTestId("watched").getByText("cannot be stopped or resumed here").waitFor();
     await page.getByTestId("checkpoint").first().waitFor();
     for (const control of ["stop", "resume", "prune"]) assert.equal(await page.getByTestId(control).count(), 0, control);
@@ -194,9 +196,12 @@ test("a managed run", async (t) => {
 
   await t.test("on a phone the page of a managed run is not cut off", async (t) => {
     const { page } = await openRun(t, browser, lockstep, { look: { width: 390, height: 844 } });
-    await page.getByTestId("checkpoint").first().waitFor();
-    await page.evaluate(() => document.querySelectorAll("details").forEach((details) => (details.open = true)));
-    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
+    for (const tab of ["Summary", "Ranks", "Memory and GPUs", "Log", "Checkpoints", "Attempts and settings"]) {
+      await page.getByTestId("tabs").getByRole("button", { name: tab, exact: true }).click();
+      if (tab === "Checkpoints") await page.getByTestId("checkpoint").first().waitFor();
+      await page.evaluate(() => document.querySelectorAll("details").forEach((details) => (details.open = true)));
+      assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0, tab);
+    }
   });
 
   await t.test("the overview tells every state apart and counts the attempts", async (t) => {
@@ -223,7 +228,7 @@ test("a managed run", async (t) => {
 });
 
 /** Opens the mocked run's page; `push` changes the run, `refuse` decides how a POST is answered, `posted` is what was sent. */
-async function openRun(t, browser, lockstep, { run = view(), look = {} } = {}) {
+async function openRun(t, browser, lockstep, { run = view(), look = {}, tab = "summary" } = {}) {
   const page = await openPage(t, browser, { ...look, expected: /status of 4(03|09)/ });
   const posted = [];
   const answers = {};
@@ -254,7 +259,7 @@ async function openRun(t, browser, lockstep, { run = view(), look = {} } = {}) {
     return route.fulfill({ status, contentType: JSON_TYPE, body: JSON.stringify(status === 200 ? answer : problem) });
   });
   await logIn(page, lockstep);
-  await page.goto(`${lockstep.url}/runs/${RUN}`);
+  await page.goto(`${lockstep.url}/runs/${RUN}?tab=${tab}`);
   await page.getByRole("heading", { name: RUN }).waitFor();
   const push = (changed) => {
     now = changed;

@@ -51,7 +51,16 @@ test("runs", async (t) => {
     }
   });
 
+  await t.test("memory of the ranks is measured, and what is not says why", async () => {
+    await tab(page, "Memory and GPUs");
+    const host = page.locator('[data-testid=chart][data-title="Host memory"]');
+    await waitFor("host memory has points", 15_000, async () => Number(await host.getAttribute("data-points")) > 0);
+    await page.locator('[data-testid=chart][data-title="Allocated"]').getByText("No rank of this run uses CUDA memory.").waitFor();
+  });
+
   await t.test("the table below a chart shows each line alone, and the cursor goes by keys", async () => {
+    await tab(page, "Summary");
+    await points(page, 3);
     const loss = page.locator(LOSS);
     const legend = loss.getByTestId("chart-legend");
     const rank = legend.getByRole("button", { name: "rank 1" });
@@ -67,12 +76,21 @@ test("runs", async (t) => {
   });
 
   await t.test("the log of rank 0 shows its steps as they come", async () => {
+    await tab(page, "Log");
     const log = page.getByTestId("log");
     await log.getByText(/step \d+ loss/).waitFor();
     const last = async () => Number(/step (\d+) loss[^\n]*\s*$/.exec(await log.innerText())?.[1]);
     const before = await waitFor("a step is logged", 15_000, last);
     await waitFor("another step is logged", 15_000, async () => (await last()) > before);
+    await log.evaluate((element) => (element.scrollTop = 0));
+    await page.getByTestId("new-lines").waitFor();
+    assert.match(await page.getByTestId("new-lines").innerText(), /^\d+ new lines? ↓$/);
+    await page.getByTestId("new-lines").click();
+    await page.getByTestId("new-lines").waitFor({ state: "detached" });
+    await tab(page, "Attempts and settings");
+    await page.locator("[data-testid=ranks] tbody tr").nth(RANKS - 1).waitFor();
     assert.equal(await page.locator("[data-testid=ranks] tbody tr").count(), RANKS);
+    await tab(page, "Summary");
   });
 
   await t.test("who looks closer at a stretch of time keeps looking at it", async () => {
@@ -92,17 +110,23 @@ test("runs", async (t) => {
   });
 
   await t.test("a collector that is killed and comes back is noticed, and the charts go on", async () => {
-    await page.locator("[data-testid=ranks]").evaluate((table) => (table.dataset.marked = "yes"));
+    await tab(page, "Log");
+    const log = page.getByTestId("log");
+    await log.evaluate((element) => (element.dataset.marked = "yes"));
     const run = runOf(page);
     await killAndRestart(lockstep, () => page.getByTestId("connection").getByText("offline").waitFor());
     await page.getByTestId("connection").getByText("live").waitFor();
-    const before = await points(page, 1);
-    await points(page, before + 3, 30_000);
+    const last = async () => Number(/step (\d+) loss[^\n]*\s*$/.exec(await log.innerText())?.[1]);
+    const step = await waitFor("the log is there", 15_000, last);
+    await waitFor("the log goes on", 30_000, async () => (await last()) > step);
     assert.equal(await state(page), "running");
     assert.equal(runOf(page), run);
-    assert.equal(await page.locator("[data-testid=ranks]").getAttribute("data-marked"), "yes", "the page was not built anew");
-    const lines = (await page.getByTestId("log").innerText()).match(/^step \d+/gm);
+    assert.equal(await log.getAttribute("data-marked"), "yes", "the page was not built anew");
+    const lines = (await log.innerText()).match(/^step \d+/gm);
     assert.deepEqual(lines, [...new Set(lines)], "no line of the log shows twice");
+    await tab(page, "Summary");
+    const before = await points(page, 1);
+    await points(page, before + 3, 30_000);
   });
 
   await t.test("on a phone the run's page is not cut off", async (t) => {
@@ -197,6 +221,8 @@ async function stop(page) {
   await page.getByTestId("confirm-stop").click();
   await waitFor("the run has stopped", STOPPED_MS, async () => (await state(page)) === "stopped");
 }
+
+const tab = (page, name) => page.getByTestId("tabs").getByRole("button", { name, exact: true }).click();
 
 const state = (page) => page.locator("main [data-testid=run-state]").innerText();
 

@@ -4,16 +4,19 @@ mod attempts;
 mod charts;
 mod checkpoints;
 mod findings;
+mod gpus;
 mod head;
 mod known;
 mod log;
 mod logged;
+mod memory;
 mod network;
 mod resume;
 mod saved;
 mod span;
 mod stacks;
 mod stop;
+mod tabs;
 mod topology;
 mod unread;
 mod unseen;
@@ -22,16 +25,19 @@ use domain::api::stream::Request;
 use leptos::prelude::*;
 
 use crate::live::{Live, News, Run, each};
-use crate::ui::{DiagnosisCard, Title, Trouble, When};
+use crate::ui::{DiagnosisCard, Title, Trouble, When, changing};
 use attempts::Attempts;
-use charts::{Charts, View};
+use charts::{Charts, ChooseSpan, View};
 use checkpoints::Checkpoints;
 use findings::Findings;
+use gpus::Gpus;
 use head::Head;
 use known::Known;
 use log::Log;
+use memory::Memory;
 use network::Network;
 use saved::Saved;
+use tabs::{Tab, Tabs};
 use topology::Topology;
 use unread::NotRead;
 use unseen::NotSeen;
@@ -62,18 +68,36 @@ pub(crate) fn OneRun(
 fn Shown(id: String, run: Known) -> impl IntoView {
     let saved = Saved::of(&id, run);
     let view = View::of(run);
+    let chosen = Tab::chosen();
+    let (inside, View { window, marks, .. }) = (id.clone(), view);
+    let part = changing(move || {
+        let id = inside.clone();
+        match chosen.get() {
+            Tab::Summary => view! { <Charts id view /> }.into_any(),
+            Tab::Ranks => view! {
+                <Topology id run />
+            }
+            .into_any(),
+            Tab::Hardware => view! {
+                <ChooseSpan view />
+                <Memory id=id.clone() window marks />
+                <Gpus id window marks />
+                <Network run />
+            }
+            .into_any(),
+            Tab::Log => view! { <Log id run /> }.into_any(),
+            Tab::Checkpoints => view! { <Checkpoints id run saved /> }.into_any(),
+            Tab::Attempts => view! { <Attempts run /> }.into_any(),
+        }
+    });
     view! {
         <Head id=id.clone() run saved />
         <Findings id=id.clone() run />
         <RunDiagnoses id=id.clone() run />
         <NotRead run />
         <NotSeen run />
-        <Charts id=id.clone() view />
-        <Topology id=id.clone() run />
-        <Network run />
-        <Checkpoints id=id.clone() run saved />
-        <Attempts run />
-        <Log id run />
+        <Tabs chosen />
+        {part}
     }
 }
 

@@ -70,7 +70,10 @@ fn entry(entry: &TimelineEntry) -> AnyView {
     } else {
         format!(": {}", entry.note)
     };
-    let words = format!("{} {}{until}{note}", entry.who, deed(&entry.kind));
+    let verdict = entry.verdict.as_ref().map_or_else(String::new, |verdict| {
+        format!(". Before and after: {}", verdict.summary)
+    });
+    let words = format!("{} {}{until}{note}{verdict}", entry.who, deed(&entry.kind));
     view! {
         <li class="break-words"><span class="font-mono opacity-80">{clock(entry.at_ms)}</span> " " {words}</li>
     }

@@ -177,7 +177,7 @@ impl View {
 
 /// How much of the run is shown.
 #[component]
-fn ChooseSpan(view: View) -> impl IntoView {
+pub(super) fn ChooseSpan(view: View) -> impl IntoView {
     let option = |(n, (_, words)): (usize, &(_, &'static str))| {
         view! { <option value=n.to_string() selected=n == view.chosen.get_untracked()>{*words}</option> }
             .into_any()

@@ -1,0 +1,100 @@
+//! The GPUs that the run's ranks use: how busy, how fast, how hot.
+
+use domain::metric::{Unit, unit_of};
+use leptos::prelude::*;
+
+use crate::chart::{Chart, Marks, Naming, Window};
+use crate::ui::Heading;
+
+/// One line per rank, which stands for its GPU.
+const RANKS: Naming = Naming::by("rank");
+/// Why there may be nothing to see.
+const NO_GPU: &str = "No GPU of this run reports it: the run has none, or this product does not measure it.";
+
+/// The charts: `(title, hint, metric)`.
+const CHARTS: [(&str, &str, &str, Unit); 6] = [
+    (
+        "SM active",
+        "Share of time in which the multiprocessors had work.",
+        "gpu_sm_active_ratio",
+        unit_of("gpu_sm_active_ratio"),
+    ),
+    (
+        "Tensor cores active",
+        "Share of time in which tensor cores computed.",
+        "gpu_tensor_active_ratio",
+        unit_of("gpu_tensor_active_ratio"),
+    ),
+    (
+        "Power",
+        "Board power. It says more of the work done than utilization does.",
+        "gpu_power_watts",
+        unit_of("gpu_power_watts"),
+    ),
+    (
+        "SM clock",
+        "A GPU with a lower clock than its peers holds all of them back.",
+        "gpu_sm_clock_hertz",
+        unit_of("gpu_sm_clock_hertz"),
+    ),
+    (
+        "Temperature",
+        "Of the chip.",
+        "gpu_temperature_celsius",
+        unit_of("gpu_temperature_celsius"),
+    ),
+    (
+        "Memory in use",
+        "Of the whole GPU, all processes.",
+        "gpu_memory_used_bytes",
+        unit_of("gpu_memory_used_bytes"),
+    ),
+];
+
+/// One line per kind of link.
+const LINKS: Naming = Naming::by("link");
+
+/// The charts.
+#[component]
+pub(super) fn Gpus(
+    /// The run's id.
+    id: String,
+    /// Which time is shown.
+    window: Memo<Window>,
+    /// Where attempts began.
+    marks: Memo<Marks>,
+) -> impl IntoView {
+    let busiest = format!("max by (link) ({})", assigned("link_utilization_ratio", &id));
+    let links = (
+        "Busiest link",
+        "Use of the run's busiest link of each kind, against the most that the link can carry.",
+        busiest,
+        Unit::Ratio,
+        LINKS,
+    );
+    let charts = CHARTS
+        .into_iter()
+        .map(|(title, hint, metric, unit)| (title, hint, of_ranks(metric, &id), unit, RANKS));
+    let chart = |(title, hint, query, unit, naming): (&'static str, &'static str, String, Unit, Naming)| {
+        view! { <Chart window marks title hint unit query naming empty=NO_GPU /> }.into_any()
+    };
+    let charts: Vec<AnyView> = charts.chain([links]).map(chart).collect();
+    view! {
+        <section class="min-w-0" data-testid="gpus">
+            <Heading text="GPUs of the run" hint="One line per rank, which stands for its GPU." />
+            <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">{charts}</div>
+        </section>
+    }
+}
+
+/// A metric of the GPUs that the run uses.
+fn assigned(metric: &str, id: &str) -> String {
+    format!("{metric} and on (node, gpu) gpu_assignment_info{{run=\"{id}\"}}")
+}
+
+/// The same, each series with the rank that uses the GPU.
+fn of_ranks(metric: &str, id: &str) -> String {
+    format!(
+        "{metric} * on (node, gpu) group_left (rank) max by (node, gpu, rank) (gpu_assignment_info{{run=\"{id}\"}})"
+    )
+}

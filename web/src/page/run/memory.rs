@@ -1,0 +1,106 @@
+//! Memory of the run's ranks by component, and how it is used.
+
+use domain::metric::Unit;
+use leptos::prelude::*;
+
+use crate::chart::{Chart, Marks, Naming, Window};
+use crate::ui::Heading;
+
+/// Parts of a GPU's memory, as one query: `(query, name of the part)`. Of the rank that holds most.
+const STACK: Naming = Naming::by("part")
+    .ordered(&[
+        "allocated",
+        "reserved, not allocated",
+        "others on the GPU",
+        "free",
+    ])
+    .stacked();
+/// One line per rank.
+const RANKS: Naming = Naming::by("rank");
+/// Why there may be nothing to see.
+const NO_CUDA: &str = "No rank of this run uses CUDA memory.";
+
+/// The charts.
+#[component]
+pub(super) fn Memory(
+    /// The run's id.
+    id: String,
+    /// Which time is shown.
+    window: Memo<Window>,
+    /// Where attempts began.
+    marks: Memo<Marks>,
+) -> impl IntoView {
+    let of = |metric: &str| format!("{metric}{{run=\"{id}\"}}");
+    let charts = [
+        (
+            "GPU memory by component",
+            "Of the rank with the most in use. The sum is the size of its GPU.",
+            components(&id),
+            STACK,
+        ),
+        (
+            "Allocated",
+            "Peak of a step, in use by tensors.",
+            of("train_memory_allocated_bytes"),
+            RANKS,
+        ),
+        (
+            "Reserved",
+            "Peak of a step, held by the allocator.",
+            of("train_memory_reserved_bytes"),
+            RANKS,
+        ),
+        (
+            "Fragmentation",
+            "Held, and unusable because the rest of the piece is in use.",
+            of("train_memory_split_bytes"),
+            RANKS,
+        ),
+        (
+            "Kept for the backward pass",
+            "Activations: what activation checkpointing saves.",
+            of("train_saved_tensor_bytes"),
+            RANKS,
+        ),
+        (
+            "Host memory",
+            "Resident memory of the rank's process.",
+            of("train_host_memory_bytes"),
+            RANKS,
+        ),
+    ];
+    let chart = |(title, hint, query, naming): (&'static str, &'static str, String, Naming)| {
+        view! { <Chart window marks title hint unit=Unit::Bytes query naming empty=NO_CUDA /> }.into_any()
+    };
+    let charts: Vec<AnyView> = charts.into_iter().map(chart).collect();
+    view! {
+        <section class="min-w-0" data-testid="memory">
+            <Heading text="Memory" hint="What the ranks hold. Allocated is in use by tensors; reserved is what PyTorch's allocator keeps; the difference is its cache and fragments." />
+            <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">{charts}</div>
+        </section>
+    }
+}
+
+/// Allocated, cached, others' and free memory of the fullest GPU of the run, each under its name.
+fn components(id: &str) -> String {
+    let of = |metric: &str| format!("max({metric}{{run=\"{id}\"}})");
+    let (allocated, reserved) = (
+        of("train_memory_allocated_bytes"),
+        of("train_memory_reserved_bytes"),
+    );
+    let on_gpus =
+        |metric: &str| format!("max({metric} and on (node, gpu) gpu_assignment_info{{run=\"{id}\"}})");
+    let (used, total) = (
+        on_gpus("gpu_memory_used_bytes"),
+        on_gpus("gpu_memory_total_bytes"),
+    );
+    let parts = [
+        (allocated.clone(), "allocated"),
+        (format!("({reserved} - {allocated})"), "reserved, not allocated"),
+        (format!("clamp_min({used} - {reserved}, 0)"), "others on the GPU"),
+        (format!("clamp_min({total} - {used}, 0)"), "free"),
+    ];
+    let named =
+        parts.map(|(query, name)| format!("label_replace({query}, \"part\", \"{name}\", \"\", \"\")"));
+    named.join(" or ")
+}
