@@ -24,7 +24,7 @@ test("diagnoses", async (t) => {
     await row.waitFor({ timeout: FIRED_MS });
     assert.match(await row.innerText(), /critical[\s\S]*GPU 3 of .* does not answer[\s\S]*since/);
     await page.getByLabel("Filter").fill("gpulost 3");
-    assert.equal(new URL(page.url()).searchParams.get("q"), "gpulost 3");
+    await page.waitForURL((url) => url.searchParams.get("q") === "gpulost 3");
     await page.getByLabel("Filter").fill("no such words");
     await row.waitFor({ state: "detached" });
     await page.getByText("None matches the filter.").first().waitFor();
