@@ -40,6 +40,18 @@ export async function startLockstep(test, { simulate = "h100x8:healthy" } = {}) 
   return lockstep;
 }
 
+/** Starts `lockstep demo` on a free port and stops it when the test ends. Gives `{ url, token, call, process }`. */
+export async function startDemo(test) {
+  const child = spawn(needed("LOCKSTEP_TEST_BINARY"), ["demo", "--listen", "127.0.0.1:0"], { stdio: ["ignore", "pipe", "pipe"] });
+  test.after(() => stop(child));
+  const printed = collect(child);
+  const [url, token] = await waitFor("lockstep demo prints its address", START_MS, () => {
+    if (child.exitCode !== null) throw new Error(`lockstep demo ended with ${child.exitCode}:\n${printed.text}`);
+    return /Dashboard +(http\S+)\s+Log in with (\S+)/.exec(printed.text)?.slice(1);
+  });
+  return { url, token, process: child, call: (...request) => call(url, token, ...request) };
+}
+
 /** Kills the collector as a power cut would, waits for `meanwhile`, and starts it again at the same address with the same data. */
 export async function killAndRestart(lockstep, meanwhile) {
   const gone = new Promise((resolve) => lockstep.process.once("exit", resolve));

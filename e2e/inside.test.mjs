@@ -116,8 +116,11 @@ test("a run from inside", async (t) => {
   await t.test("what a script logs has a small chart for each name, the first dozen at once", async (t) => {
     const { page } = await openRun(t, browser, lockstep, [attempt({})]);
     const charts = page.getByTestId("small-chart");
-    await charts.nth(11).locator("canvas").waitFor();
+    await charts.nth(11).waitFor();
     assert.equal(await charts.count(), 12);
+    // What is far outside of the window is not drawn.
+    await charts.nth(11).scrollIntoViewIfNeeded();
+    await charts.nth(11).locator("canvas").waitFor();
     const names = await charts.evaluateAll((all) => all.map(({ dataset }) => dataset.name));
     assert.deepEqual(names, [...names].sort());
     assert.match(await charts.first().innerText(), /eval\/accuracy\s*0\.95/);
@@ -125,10 +128,12 @@ test("a run from inside", async (t) => {
       const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
       return data.some((_, at) => at % 4 === 0 && data[at + 3] > 100 && Math.max(...data.slice(at, at + 3)) - Math.min(...data.slice(at, at + 3)) > 60);
     };
+    await charts.first().scrollIntoViewIfNeeded();
     await waitFor("the first has its line", 15_000, () => charts.first().locator("canvas").evaluate(coloured));
     await page.getByTestId("multiples").scrollIntoViewIfNeeded();
     await picture(page, "logged");
     await page.getByRole("button", { name: "Show all 14" }).click();
+    await charts.nth(13).scrollIntoViewIfNeeded();
     await charts.nth(13).locator("canvas").waitFor();
     assert.deepEqual(await accessibilityFaults(page), []);
   });

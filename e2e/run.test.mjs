@@ -82,6 +82,8 @@ test("runs", async (t) => {
     const last = async () => Number(/step (\d+) loss[^\n]*\s*$/.exec(await log.innerText())?.[1]);
     const before = await waitFor("a step is logged", 15_000, last);
     await waitFor("another step is logged", 15_000, async () => (await last()) > before);
+    // Enough lines that the beginning is not near the end.
+    await waitFor("the log is longer than its box", 60_000, () => log.evaluate((element) => element.scrollHeight > element.clientHeight + 100));
     await log.evaluate((element) => (element.scrollTop = 0));
     await page.getByTestId("new-lines").waitFor();
     assert.match(await page.getByTestId("new-lines").innerText(), /^\d+ new lines? ↓$/);
