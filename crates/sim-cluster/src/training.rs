@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! own time of a rank = parts of the trace × stretch × noise × slowdown of its GPU
-//! step               = the longest own time + the recorded wait;   wait of a rank = step − own time
+//! step               = the longest own time + what is exposed of the recorded wait;   wait of a rank = step − own time
 //! pool               = steps up to one whose number is divisible by a power of two, on all ranks
 //! ```
 
@@ -168,7 +168,7 @@ impl Training {
         };
         let mut all: Vec<Parts> = (0..self.ranks).map(own).collect();
         let longest = all.iter().map(Parts::own).fold(0.0, f64::max);
-        let step = longest + recorded.sync * stretch;
+        let step = longest + recorded.exposed_seconds() * stretch;
         for parts in &mut all {
             parts.step = step;
             parts.sync = step - parts.own();
