@@ -33,12 +33,13 @@ async fn every_gpu_metric_of_an_h100_is_read() {
         .iter()
         .filter(|metric| metric.name.starts_with("gpu_"));
     // No Xid happened, no link was in trouble, the simulator's processes are of no run, and rows are remapped, not pages
-    // retired. A rule of the collector records which run a GPU is of.
+    // retired. Rules of the collector record which run a GPU is of and its clock while busy.
     let not_now = [
         "gpu_xid_errors_total",
         "gpu_xid_judged_total",
         "gpu_assignment_info",
         "gpu_run_info",
+        "gpu_busy_clock_ratio",
         "gpu_nvlink_up",
         "gpu_nvlink_link_errors_total",
         "gpu_retired_pages",
