@@ -33,7 +33,8 @@ pub(crate) struct Attempt {
     pub(crate) stop_after: Option<u64>,
     pub(crate) phase: AttemptPhase,
     pub(crate) failed_saves: u32,
-    best: Best,
+    /// The throughput of a rank after the first minute.
+    best_samples_per_second: Option<f64>,
 }
 
 /// How far an attempt is.
@@ -56,13 +57,6 @@ pub(crate) enum AttemptPhase {
     Over,
 }
 
-/// The highest throughput of a rank, once a minute has passed.
-#[derive(Default)]
-struct Best {
-    since_ms: Option<TimestampMs>,
-    samples_per_second: f64,
-}
-
 impl Attempt {
     pub(crate) fn new(run: &str, no: u32, workload: &'static Workload, nnodes: u32) -> Self {
         Self {
@@ -77,7 +71,7 @@ impl Attempt {
             stop_after: None,
             phase: AttemptPhase::Starting { first_step_ms: None },
             failed_saves: 0,
-            best: Best::default(),
+            best_samples_per_second: None,
         }
     }
 
@@ -235,8 +229,8 @@ impl Attempt {
         let samples_per_second = f64::from(workload.micro_batch) / mean.step;
         out.push("train_micro_batch", f64::from(workload.micro_batch));
         out.push("train_samples_per_second", samples_per_second);
-        if self.best.samples_per_second > 0.0 {
-            out.push("train_samples_per_second_best", self.best.samples_per_second);
+        if let Some(best) = self.best_samples_per_second {
+            out.push("train_samples_per_second_best", best);
         }
         if workload.tokens_per_sample > 0 {
             out.push(
@@ -253,15 +247,13 @@ impl Attempt {
         out.push("train_memory_alloc_retries_total", 0.0);
     }
 
-    /// Notes the throughput of a pool, for the best of the attempt.
+    /// Notes the throughput of the first pool after the first minute: the trace repeats, so it is as good as its neighbours.
     pub(crate) fn note(&mut self, pool: &Pool) {
-        let since_ms = *self.best.since_ms.get_or_insert(pool.at_ms);
-        if seconds(pool.at_ms - since_ms) >= FIRST_BEST_AFTER_S || self.best.samples_per_second > 0.0 {
-            return;
-        }
-        // The last pool of the first minute; the trace repeats, so it is as good as its neighbours.
-        if seconds(pool.at_ms - since_ms) >= FIRST_BEST_AFTER_S - 2.0 {
-            self.best.samples_per_second = f64::from(self.workload.micro_batch) / pool.mean[0].step;
+        if let AttemptPhase::Training { since_ms, .. } = self.phase
+            && self.best_samples_per_second.is_none()
+            && seconds(pool.at_ms - since_ms) >= FIRST_BEST_AFTER_S
+        {
+            self.best_samples_per_second = Some(f64::from(self.workload.micro_batch) / pool.mean[0].step);
         }
     }
 

@@ -54,6 +54,8 @@ pub(crate) struct Slowdown {
 #[derive(Debug)]
 pub(crate) struct Training {
     workload: &'static Workload,
+    /// How many times longer a step is than in the recording.
+    stretch: f64,
     seed: u64,
     ranks: usize,
     /// The last step that all ranks have finished.
@@ -90,6 +92,7 @@ impl Training {
         let pool_steps = ((POOL_S / workload.step_s).max(1.0) as u64).next_power_of_two();
         let mut training = Self {
             workload,
+            stretch: workload.stretch(),
             seed,
             ranks,
             step: resume_step,
@@ -153,7 +156,7 @@ impl Training {
 
     fn begin_step(&mut self, slowdown: impl Fn(usize) -> Slowdown) {
         let recorded = self.workload.trace().at(self.step);
-        let stretch = self.workload.stretch();
+        let stretch = self.stretch;
         let own = |rank: usize| {
             let slow = slowdown(rank);
             let jitter = |part: u64| 1.0 + NOISE * noise([self.seed ^ part, rank as u64, self.step]);

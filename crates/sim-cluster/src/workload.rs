@@ -1,6 +1,6 @@
 //! What the ranks of a simulated run do: traces of real recipes, stretched to the speed of a larger model.
 
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
 use serde::Deserialize;
 
@@ -36,7 +36,7 @@ pub struct Workload {
     pub slow_data: f64,
     /// What goes wrong.
     pub faults: &'static [Fault],
-    trace: &'static str,
+    trace: LazyLock<Trace>,
 }
 
 /// Parts of one step, in seconds; what the trace holds.
@@ -63,6 +63,10 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
+    fn read(json: &str) -> Self {
+        serde_json::from_str(json).expect("a trace of this crate is well-formed")
+    }
+
     /// The step at a place; the timing repeats after the end of the recording, the loss stays near its last value.
     pub(crate) fn at(&self, step: u64) -> TraceStep {
         let count = self.steps.len() as u64;
@@ -105,19 +109,8 @@ impl TraceStep {
 
 impl Workload {
     /// The recording.
-    pub(crate) fn trace(&self) -> &'static Trace {
-        static TRACES: OnceLock<Vec<(&'static str, Trace)>> = OnceLock::new();
-        let traces = TRACES.get_or_init(|| {
-            let all = workloads().iter();
-            all.map(|workload| {
-                let trace =
-                    serde_json::from_str(workload.trace).expect("a trace of this crate is well-formed");
-                (workload.name, trace)
-            })
-            .collect()
-        });
-        let found = traces.iter().find(|(name, _)| *name == self.name);
-        &found.expect("each workload has a trace").1
+    pub(crate) fn trace(&self) -> &Trace {
+        &self.trace
     }
 
     /// How many times longer a step is than in the recording.
@@ -149,7 +142,7 @@ static WORKLOADS: [Workload; 4] = [
             after_s: 12.0,
             kind: FaultKind::PowerBrake { rank: 17 },
         }],
-        trace: include_str!("../traces/fsdp.json"),
+        trace: LazyLock::new(|| Trace::read(include_str!("../traces/fsdp.json"))),
     },
     Workload {
         name: "vit-l-ddp",
@@ -164,7 +157,7 @@ static WORKLOADS: [Workload; 4] = [
         checkpoints_max: 40,
         slow_data: 420.0,
         faults: &[],
-        trace: include_str!("../traces/ddp.json"),
+        trace: LazyLock::new(|| Trace::read(include_str!("../traces/ddp.json"))),
     },
     Workload {
         name: "moe-hsdp",
@@ -182,7 +175,7 @@ static WORKLOADS: [Workload; 4] = [
             after_s: 45.0,
             kind: FaultKind::StopProcess { rank: 3 },
         }],
-        trace: include_str!("../traces/hsdp.json"),
+        trace: LazyLock::new(|| Trace::read(include_str!("../traces/hsdp.json"))),
     },
     Workload {
         name: "bert-resume",
@@ -200,7 +193,7 @@ static WORKLOADS: [Workload; 4] = [
             after_s: 25.0,
             kind: FaultKind::MemoryError { rank: 5 },
         }],
-        trace: include_str!("../traces/resume.json"),
+        trace: LazyLock::new(|| Trace::read(include_str!("../traces/resume.json"))),
     },
 ];
 

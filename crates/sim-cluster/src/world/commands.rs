@@ -110,13 +110,10 @@ impl World {
                 format!("rank {rank} of {world} on {device} (simulated)"),
             );
         }
-        if start.node_rank == 0 {
-            news.reports
-                .extend(self.report_storage(&of.run).map(|what| super::OfAttempt {
-                    run: of.run.clone(),
-                    attempt: of.no,
-                    what,
-                }));
+        if start.node_rank == 0
+            && let Some(report) = self.report_storage(&of.run)
+        {
+            news.report(of, report);
         }
         if of.nodes.len() == of.nnodes as usize {
             of.phase = AttemptPhase::Starting {
@@ -151,21 +148,18 @@ fn slow_data(workload: &Workload, spec: &Spec) -> f64 {
 
 /// Ends the ranks of one node at once.
 fn stop(of: &mut Attempt, node: NodeIndex, now_ms: TimestampMs, news: &mut News) {
-    let had_ended = of.is_over() && !of.nodes.values().any(|at| *at == node);
     let step = of.training().map(crate::training::Training::step);
-    if !had_ended {
-        for (rank, _) in of.ranks_on(node) {
-            news.report(
-                of,
-                NodeReport::RankExited(RankExit {
-                    rank: Rank(rank),
-                    signal: Some(SIGTERM),
-                    last_step: step,
-                    at_ns: now_ms * 1_000_000,
-                    ..RankExit::default()
-                }),
-            );
-        }
+    for (rank, _) in of.ranks_on(node) {
+        news.report(
+            of,
+            NodeReport::RankExited(RankExit {
+                rank: Rank(rank),
+                signal: Some(SIGTERM),
+                last_step: step,
+                at_ns: now_ms * 1_000_000,
+                ..RankExit::default()
+            }),
+        );
     }
     let cause = if of.nodes.values().any(|at| *at == node) {
         EndCause::Stopped
