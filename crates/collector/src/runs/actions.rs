@@ -150,16 +150,8 @@ impl Runs {
 
     /// Nodes that could take the place of one of the run's.
     fn spare_nodes(&self, run: &Machine) -> u32 {
-        let nodes = place::Nodes {
-            records: self.parts.live.records(),
-            agents: &self.agents,
-            runs: self.by_node(),
-            unknown: &self.unknown,
-            critical: (self.parts.critical_nodes)(),
-        };
         let own: BTreeSet<_> = run.current().nodes.iter().map(|task| &task.node).collect();
-        let candidates = nodes.candidates(&run.current().placement.excluded, clock::now_ms());
-        let spare = place::takers(candidates)
+        let spare = place::takers(self.candidates(run, clock::now_ms()))
             .into_iter()
             .filter(|node| !own.contains(node));
         u32::try_from(spare.count()).unwrap_or(u32::MAX)

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use domain::ident::{AttemptNo, RunId};
 use domain::run::state::{Action, Event, Machine, Task};
+use domain::time::TimestampMs;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -162,6 +163,18 @@ impl Runs {
             .await?)
     }
 
+    /// Nodes that may take a part of a run, as things stand.
+    pub(super) fn candidates(&self, machine: &Machine, now_ms: TimestampMs) -> Vec<place::Candidate> {
+        let nodes = place::Nodes {
+            records: self.parts.live.records(),
+            agents: &self.agents,
+            runs: self.by_node(),
+            unknown: &self.unknown,
+            critical: (self.parts.critical_nodes)(),
+        };
+        nodes.candidates(&machine.current().placement.excluded, now_ms)
+    }
+
     /// Whether there are enough nodes; the run is told either way.
     async fn find_nodes(self: &Arc<Self>, machine: &Machine, wanted: &Wanted) -> Result<bool, RunError> {
         let now_ms = clock::now_ms();
@@ -170,17 +183,7 @@ impl Runs {
                 reason,
                 hopeless: false,
             }),
-            None => {
-                let nodes = place::Nodes {
-                    records: self.parts.live.records(),
-                    agents: &self.agents,
-                    runs: self.by_node(),
-                    unknown: &self.unknown,
-                    critical: (self.parts.critical_nodes)(),
-                };
-                let candidates = nodes.candidates(&machine.current().placement.excluded, now_ms);
-                place::choose(candidates, wanted.nodes)
-            }
+            None => place::choose(self.candidates(machine, now_ms), wanted.nodes),
         };
         let (attempt, has_nodes) = (wanted.attempt, found.is_ok());
         let event = match found {
