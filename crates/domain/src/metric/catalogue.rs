@@ -268,6 +268,8 @@ pub const CATALOGUE: &[Metric] = &[
     gauge("train_step_seconds_max", Seconds, RANK, "Time of the longest step in the sample."),
     gauge("train_data_seconds", Seconds, RANK, "Time of a step spent waiting for the data loader."),
     gauge("train_data_seconds_max", Seconds, RANK, "Longest train_data_seconds of the steps in the sample."),
+    gauge("train_data_wait_ratio", Ratio, RANK,
+        "Share of each step that a rank waits for data, only while that is so long that it slows training down. Recorded by a rule."),
     gauge("train_forward_seconds", Seconds, RANK,
         "Time of a step in the forward pass, exposed waits for other ranks left out."),
     gauge("train_forward_seconds_max", Seconds, RANK, "Longest train_forward_seconds of the steps in the sample."),
